@@ -88,7 +88,7 @@ class ClusterClient:
             identity = NodeId(member["name"], member["incarnation"])
             if identity not in present:
                 self._directory.ended(identity, "it is no member of the cluster any more")
-        self._directory.members = members
+                self._directory.members = members
 
     async def lookup(self, name: str) -> Any:
         """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name
@@ -220,6 +220,8 @@ async def open_client(
                     endpoint, status, store, directory.names, directory.ended, directory
                 )
             finally:
+                # Shielded, so that the farewell of the links is sent when the client is cancelled;
+                # bounded, because a peer may not take it.
                 with trio.CancelScope(shield=True), trio.move_on_after(2.0):
                     await endpoint.peers.close(1.0)
                 nursery.cancel_scope.cancel()
@@ -256,6 +258,8 @@ async def answered(
                     break
             nursery.cancel_scope.cancel()
 
+        # A task beside the question, not a time-out around it: at each turn the connection decides
+        # whether to wait on.
         nursery.start_soon(give_up)
         found = await ask()
         nursery.cancel_scope.cancel()

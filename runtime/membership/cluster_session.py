@@ -53,7 +53,7 @@ from runtime.wire.handshake import Peer
 # name with different secrets, can so never share a store unnoticed; and nodes that find their store
 # again after it was away know that it is the same one.
 
-CHARTER = "cluster"
+CLUSTER_KEY = "cluster"
 
 
 FOUNDER = "founder"
@@ -77,7 +77,7 @@ async def find_or_write_record(
     ours = ClusterRecord(cluster, environment.token(16).hex())
     value = cbor2.dumps([ours.cluster, ours.identity, proof])
     result = await store.transaction(
-        [Compare(CHARTER, "create_revision", 0)], [Put(CHARTER, value)], [Get(CHARTER)]
+        [Compare(CLUSTER_KEY, "create_revision", 0)], [Put(CLUSTER_KEY, value)], [Get(CLUSTER_KEY)]
     )
     if result.succeeded:
         return ours
@@ -152,13 +152,13 @@ class StoreLocator:
         lost.
         """
         while True:
-            await self._lost(self.link())
+            await self._wait_lost(self.link())
             found = None
             # Another link each time, if the last has ended: that says nothing about the node. Who
             # answers may be another process at the same place, with another store.
             while found is None or not self.link().connected:
                 try:
-                    found = await self._look()
+                    found = await self._ask_addresses()
                 except WrongStoreError:
                     logger.error(
                         "the node %s serves another store now: this cluster's store is lost, so "
@@ -176,6 +176,7 @@ class StoreLocator:
                 if found is not None and self.link().connected:
                     break
                 await trio.sleep(
+                    # Drawn anew for each node: all of them lose the store in the same moment.
                     self._timings.store_asked_again * (0.5 + self._environment.random())
                 )
 
@@ -183,15 +184,17 @@ class StoreLocator:
         """To the store's node, which the store need not be asked about."""
         return self._endpoint.peers.link(self.peer)
 
-    async def _lost(self, link: Link) -> None:
+    async def _wait_lost(self, link: Link) -> None:
         while link.ended is None:
+            # A connection that is back in time says that nothing was lost; dialling by address
+            # could only find the same incarnation.
             await link.disconnected()
             with trio.move_on_after(self._timings.store_lost):
                 await link.connected_again()
                 continue
             return
 
-    async def _look(self) -> dict[str, Any] | None:
+    async def _ask_addresses(self) -> dict[str, Any] | None:
         """Ask each known address of the store's node for its status; return the first answer, or
         None. Raises `WrongStoreError` if no address answers and one belongs to a cluster with
         another store.
@@ -241,6 +244,7 @@ class StoreLocator:
         if not found or (name, incarnation) == self.peer.identity:
             return None
         logger.warning("the store is served by %s (incarnation %d) now", name, incarnation)
+        # The peer first: the handle that `use` gets below names the new incarnation.
         before, self.peer = self.peer, peer_of(found[0])
         self.store.use(self._service())
         return before

@@ -156,6 +156,7 @@ class Journals:
         await self._give_back(Compare(DRIVERS + name, "mod_revision", fence))
 
     async def _give_back(self, driver: Compare) -> None:
+        # Shielded, because a map that is cancelled gives its journal up as well.
         with trio.move_on_after(RELEASE_SECONDS, shield=True):
             try:
                 await self._transaction([driver], [Delete(driver.key)], [])

@@ -131,6 +131,8 @@ class Members:
         self._gone = gone
         self._seen: dict[str, SeenMember] = {}
         self._changed = trio.Event()
+        # Incarnations that are proven to have ended, while the store still shows them: a subset of
+        # `_seen`, so it needs no bound of its own.
         self._dead: set[NodeId] = set()
         self.revision = 0
         """All changes up to this revision of the store are in the view."""
@@ -190,6 +192,7 @@ class Members:
         """Follow the store until cancelled; started when the first view is complete. While the
         store cannot be reached, the view stays as it is.
         """
+        # Started only with a complete view: `is_gone` takes a node that is not in it for dead.
         found = await self._store.range(PREFIX)
         self._replace(found.entries, found.revision)
         task_status.started()
@@ -244,7 +247,7 @@ class Members:
         before = self._seen.get(name)
         if before is not None and before.member.incarnation != created:
             # The record was deleted and written again between two polls: both ends are reported.
-            self._end(before.member)
+            self._leave(name)
         member = Member(
             name=name,
             incarnation=created,
@@ -282,6 +285,7 @@ class Members:
         return record
 
     def _leave(self, name: str) -> None:
+        # Out of the view before the callback, which may ask whether the incarnation is current.
         before = self._seen.pop(name, None)
         if before is not None:
             self._end(before.member)
@@ -339,6 +343,7 @@ class MembersWatch:
         with self._lifetime.asking("the members cannot be watched"):
             while self._members.all() == self._seen:
                 await self._members.wait_changed()
+        # Read again, without an await since the loop saw a difference.
         self._seen = self._members.all()
         return self._seen
 
@@ -373,6 +378,8 @@ class Registration:
         that accepts no connection, its lease is waited for. Raises `NodeNameTakenError` if a live
         member has the name.
         """
+        # Before the grant is asked for: the lease counts in the store from when it arrives there,
+        # so this node gives up its names before the store gives them to others.
         self.clock = LeaseClock(self._timings.held, self._environment.now())
         lease = await self._store.grant(self._timings.lease)
         self.record = attrs.evolve(self.record, lease=lease)
@@ -386,9 +393,11 @@ class Registration:
                 self.incarnation = result.revision
                 return self.incarnation
             entry = result.responses[0]
-            if isinstance(entry, Entry) and not await self._has_made_way(
+            if isinstance(entry, Entry) and not await self._is_ending(
                 entry, result.revision, patience, network
             ):
+                # Given back at once, or the record of this attempt's lease would stay for its whole
+                # time.
                 await self._store.revoke(lease)
                 raise NodeNameTakenError(
                     f"a live node is called {self.record.name!r} already; choose another name, or "
@@ -399,7 +408,7 @@ class Registration:
             self.clock.on_renewed(self._environment.now())
             await self._store.keep_alive(lease)
 
-    async def _has_made_way(
+    async def _is_ending(
         self, entry: Entry, revision: int, patience: float, network: Network
     ) -> bool:
         """True if the node of this `entry` has ended, or may end soon."""
@@ -435,7 +444,7 @@ class Registration:
         renew_every, retry = self._timings.renew_every, self._timings.renewal_retry
         try:
             while True:
-                held = self._tell(names)
+                held = self._report(names)
                 # From when the last one was asked for, as the lease is counted: an answer that was
                 # long in coming, from a store or a loop with much to do, must not put off the next
                 # question as well.
@@ -445,7 +454,7 @@ class Registration:
                     # The names pause in time, also between two questions that are refused.
                     due = min(due, self.clock.doubtful_at)
                 await trio.sleep_until(max(due, now))
-                renewed = await self._renewed(self._tell(names))
+                renewed = await self._renewed(self._report(names))
         except LeaseLostError:
             silent = self._environment.now() - self.clock.asked
             why = self.explain()
@@ -454,7 +463,7 @@ class Registration:
                 f"ago{why and '; '}{why}"
             )
 
-    def _tell(self, names: LeasedNames) -> bool:
+    def _report(self, names: LeasedNames) -> bool:
         """Notify `names` whether the lease holds, and return it. Decided by the clock: the answer
         to a renewal may have waited in this process while it was stopped.
         """
@@ -468,6 +477,8 @@ class Registration:
     async def _renewed(self, held: bool) -> bool:
         """Ask for a renewal; False if there was no answer in time."""
         asked = self._environment.now()
+        # While the lease is held, a renewal may not take longer than it: the names must pause in
+        # time, even while the answer is awaited.
         with trio.move_on_at(self.clock.doubtful_at if held else asked + self._timings.renew_every):
             try:
                 await self._store.keep_alive(self.record.lease)
@@ -479,6 +490,8 @@ class Registration:
                 logger.info("the lease could not be renewed: %s", error)
                 self.store_is_away = True
                 return False
+            # With the time of the question, not of the answer: the store counts from when the
+            # renewal reached it, which may be long before the answer is here.
             self.clock.on_renewed(asked)
             self.store_is_away = False
             return True

@@ -79,7 +79,7 @@ CANDIDATES = "candidates/"
 LAST_ENDS = "last-ends/"
 
 
-TOLD_SECONDS = 10.0
+LAST_END_SECONDS = 10.0
 """How long the store keeps the last ends of children that are not restarted. Callers that wait for
 them look several times in this time.
 """
@@ -110,18 +110,18 @@ class RestartIntents:
         self._lease = lease
         self._encode = encode
         self._decode = decode
-        self._told: deque[tuple[float, list[str]]] = deque()
+        self._expiring: deque[tuple[float, list[str]]] = deque()
         """Keys of last ends to delete from the store, with the time at which to delete them."""
-        self._has_told = trio.Event()
+        self._has_expiring = trio.Event()
 
     async def run(self) -> None:
         """Delete last ends from the store when their time is over; runs until cancelled. What
         cannot be deleted ends with this node's lease.
         """
         while True:
-            await self._has_told.wait()
-            while self._told:
-                due, keys = self._told.popleft()
+            await self._has_expiring.wait()
+            while self._expiring:
+                due, keys = self._expiring.popleft()
                 await trio.sleep_until(due)
                 try:
                     await self._store.transaction([], [Delete(key) for key in keys])
@@ -131,31 +131,33 @@ class RestartIntents:
                         len(keys),
                         error,
                     )
-            self._has_told = trio.Event()
+            # No await since the queue was seen empty: an end that is recorded later sets this
+            # event.
+            self._has_expiring = trio.Event()
 
-    async def tell(self, ends: Mapping[str, str]) -> None:
+    async def record_ends(self, ends: Mapping[str, str]) -> None:
         """Record how actors of these names have ended that will not be restarted, or why their
         supervisors do not start them.
         """
-        told = list(ends.items())
-        for start in range(0, len(told), MAX_OPERATIONS):
-            part = told[start : start + MAX_OPERATIONS]
+        ended = list(ends.items())
+        for start in range(0, len(ended), MAX_OPERATIONS):
+            part = ended[start : start + MAX_OPERATIONS]
             await self._store.transaction(
                 [], [Put(LAST_ENDS + name, self._encode([why]), self._lease) for name, why in part]
             )
-            self._told.append(
-                (trio.current_time() + TOLD_SECONDS, [LAST_ENDS + name for name, _ in part])
+            self._expiring.append(
+                (trio.current_time() + LAST_END_SECONDS, [LAST_ENDS + name for name, _ in part])
             )
-            self._has_told.set()
+            self._has_expiring.set()
 
     async def last_end(self, name: str, promise: Entry | None) -> str:
         """Return the recorded last end of `name`, or of a supervisor above it; "" if there is none.
         `promise`: the restart intent of `name`, which no longer holds.
         """
         while True:
-            told = await self._store.get(LAST_ENDS + name)
-            if told is not None:
-                return str(cast("list[object]", self._decode(told.value))[0])
+            end = await self._store.get(LAST_ENDS + name)
+            if end is not None:
+                return str(cast("list[object]", self._decode(end.value))[0])
             if promise is None:
                 return ""
             name = str(cast("list[object]", self._decode(promise.value))[0])
@@ -175,6 +177,7 @@ class RestartIntents:
         the supervisor itself will be restarted. `added`: the spec of a child that its constructor
         does not know.
         """
+        # A lasting intent has no lease: it must outlive this node, whose end is what it is for.
         lease = 0 if lasting else self._lease
         then: list[Operation] = []
         if added is None or added.restart != "temporary":
@@ -196,6 +199,8 @@ class RestartIntents:
             if found and isinstance(found[0], Entry)
             else []
         )
+        # After the new names are recorded: a supervisor that dies in between leaves names without
+        # an intent, which is harmless, never an intent that no later epoch knows of.
         await self.withdraw(supervisor, epoch, sorted(set(before) - set(names)))
 
     async def withdraw(
@@ -218,6 +223,7 @@ class RestartIntents:
             deletes.append(Delete(STATIC + supervisor))
         for start in range(0, len(deletes), MAX_OPERATIONS):
             await self._write(supervisor, epoch, deletes[start : start + MAX_OPERATIONS])
+        # Half, because each name takes two operations: its deletion and the look at what is below.
         most = MAX_OPERATIONS // 2
         for start in range(0, len(names), most):
             part = names[start : start + most]
@@ -225,6 +231,8 @@ class RestartIntents:
             found = await self._write(
                 supervisor, epoch, [*then, *(Get(STATIC + name) for name in part)]
             )
+            # Not strict: `_write` returns nothing if the supervisor has lost its name, and then its
+            # successor answers for the children.
             for name, entry in zip(part, found[len(part) :], strict=False):
                 if entry is not None:
                     await self.withdraw_below(name)
@@ -302,6 +310,7 @@ class RestartIntents:
                 return True
             if not isinstance(next_promise, Entry):
                 return False
+            # Ends at the root, since each intent was written by a supervisor that stands above.
             name, promise = supervisor, next_promise
 
     async def stand_for(self, name: str, node: str) -> None:
@@ -342,10 +351,13 @@ class RestartIntents:
 
 def candidate(name: str, node: str) -> str:
     """The key of a candidate for a singleton."""
+    # A zero byte ends the name: names have no control characters, so no name's candidates are found
+    # under the prefix of another.
     return f"{CANDIDATES}{name}\0{node}"
 
 
 def _child(supervisor: str, id: str) -> str:
+    # Ended by a zero byte like a candidate's key: names may begin like other names.
     return f"{CHILDREN}{supervisor}\0{id}"
 
 
@@ -386,8 +398,12 @@ def changes_of(name: str, change: Change) -> list[Put | Delete]:
     ]
     if change.floor is not None:
         operations.append(Put(prefix + "floor", b"%d" % change.floor))
+    # Marks and deletions in one transaction: a record that is dropped without its mark would let a
+    # repeat of that call run a second time.
     operations += [Delete(_call_key(prefix, call)) for call in change.forgotten]
     operations += [Delete(_mark_key(prefix, client)) for client in change.unmarked]
+    # A transaction refuses to write one key twice, and a refused save would end the actor.
+    assert len({operation.key for operation in operations}) == len(operations)
     return operations
 
 
@@ -426,6 +442,7 @@ def _client(text: str) -> RequestClient:
     incarnation, _, rest = text.partition("/")
     length, _, rest = rest.partition(":")
     end = int(length)
+    # The name comes last and takes all that is left, since it may hold slashes and colons.
     return RequestClient(rest[end + 1 :], int(incarnation), rest[:end])
 
 
@@ -516,11 +533,14 @@ class StateRecords:
             if before is not None:
                 del self._written[actor]
         else:
+            # A new number: a reader may still be among the parts of the one before.
             number = before[0] + 1 if before is not None else 0
             parts = [
                 state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)
             ]
             if before is None:
+                # Once for an epoch, before its first parts: what its predecessors left behind when
+                # they died would stay for ever, since parts have no lease.
                 await self._sweep(name, epoch)
             for index, part in enumerate(parts):
                 await self._store.put(_part(name, epoch, number, index), part)
@@ -577,6 +597,7 @@ class StateRecords:
     async def _write(self, name: str, epoch: int, operations: Sequence[Put | Delete]) -> None:
         await self._settle(name)
         unknown: StoreOutcomeUnknownError | None = None
+        # Bounded: a store whose every answer is lost must not hold the actor's turn for ever.
         left = MOST_REPEATS
         # Two conditions: this epoch still owns the name, and its fence is unchanged. A write of
         # unknown outcome that `_settle` has fenced since fails the second.
@@ -589,6 +610,7 @@ class StateRecords:
                     [owner, fence], operations, [Get(owner.key), Get(fence.key)]
                 )
             except trio.Cancelled:
+                # The caller goes away, so the next operation on this name settles it.
                 self._in_doubt[name] = _Doubt(epoch)
                 raise
             except StoreOutcomeUnknownError as error:
@@ -738,6 +760,7 @@ class Lookups:
         if self._seen and revision >= self._seen:
             assert address.name == name
             self._known[name] = address
+            # The oldest entry goes first. A name that is missing costs one request to the store.
             while len(self._known) > NAMES_KEPT:
                 self._known.popitem(last=False)
         return address
@@ -752,10 +775,15 @@ class Lookups:
         """
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
             try:
+                # A prefix under which there is nothing: only the store's revision is wanted, not
+                # all names.
                 self._seen = (await self._store.range(self._prefix + "\0")).revision
+                # What changed before this revision was not seen.
                 missed()
                 while True:
                     batch = await self._store.poll(self._prefix, self._seen + 1)
+                    # Before the events are applied, without an await between: a lookup that read
+                    # the store before them must not enter its answer.
                     self._seen = batch.revision
                     for event in batch.events:
                         self.forget(event.key.removeprefix(self._prefix))
@@ -766,9 +794,12 @@ class Lookups:
             except StoreError:
                 missed()
                 self._drop()
+                # Emptied before the wait: an address from before the gap may be that of an old
+                # epoch.
                 await trio.sleep(LOOKUP_RETRY_SECONDS)
 
     def _drop(self) -> None:
+        # Both at once: with `_seen` at 0 no lookup that is under way may enter its answer.
         self._known.clear()
         self._seen = 0
 
@@ -815,8 +846,8 @@ class Names:
             "is a reference and ends with its node, so it cannot be kept; keep the value itself",
         )
         self._claims = itertools.count(1)
-        self._strays: dict[Compare, None] = {}
-        self._strayed = trio.Event()
+        self._orphans: dict[Compare, None] = {}
+        self._has_orphans = trio.Event()
 
     async def run(self) -> None:
         """Release names whose claims had an unknown outcome, or that could not be released at once;
@@ -824,22 +855,22 @@ class Names:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intents.run)
-            await self._give_back_strays()
+            await self._release_orphans()
 
-    async def _give_back_strays(self) -> None:
+    async def _release_orphans(self) -> None:
         while True:
-            while self._strays:
+            while self._orphans:
                 await trio.sleep(GIVE_BACK_AFTER)
                 # Conditional on the very claim: if the name has another owner by now, nothing is
                 # deleted.
-                for ours in list(self._strays):
+                for ours in list(self._orphans):
                     try:
                         await self._store.transaction([ours], [Delete(ours.key)])
                     except StoreError:
                         continue
-                    del self._strays[ours]
-            self._strayed = trio.Event()
-            await self._strayed.wait()
+                    del self._orphans[ours]
+            self._has_orphans = trio.Event()
+            await self._has_orphans.wait()
 
     async def claim(
         self,
@@ -848,7 +879,7 @@ class Names:
         on_behalf_of: str = "",
         resources: Mapping[str, float] | None = None,
     ) -> int:
-        """See `NameClaims.claim`."""
+        """Claim `name` for an actor of this node; returns the epoch. Raises `NameTakenError`."""
         key = NAMES + name
         # Its number tells this claim from all others of this node.
         value = self._encode(
@@ -870,7 +901,7 @@ class Names:
         except (trio.Cancelled, StoreOutcomeUnknownError):
             # It may have been carried out, or may yet be. Compared by value: only this very claim
             # is given back, never a later one of the same name.
-            self._give_back_later(Compare(key, "value", value))
+            self._release_later(Compare(key, "value", value))
             raise
         if result.succeeded:
             return result.revision
@@ -885,19 +916,19 @@ class Names:
         )
 
     async def release(self, name: str, epoch: int) -> None:
-        """See `NameClaims.release`."""
+        """Give up the name, if this epoch still owns it."""
         ours = Compare(NAMES + name, "mod_revision", epoch)
         # A fence that is left because this fails goes with the lease.
         fences = self._states.forget(name, epoch)
         try:
             await self._store.transaction([ours], [Delete(ours.key), *fences])
         except (trio.Cancelled, StoreError):
-            self._give_back_later(ours)
+            self._release_later(ours)
             raise
 
-    def _give_back_later(self, ours: Compare) -> None:
-        self._strays[ours] = None
-        self._strayed.set()
+    def _release_later(self, ours: Compare) -> None:
+        self._orphans[ours] = None
+        self._has_orphans.set()
 
     async def find(self, name: str) -> Address | None:
         """The address of the actor that has `name` now."""
@@ -974,27 +1005,29 @@ class Names:
     async def save(
         self, name: str, epoch: int, state: object, change: Change | None = None
     ) -> None:
-        """See `SavedStates.save`."""
+        """Save `state` and the changed call records in one transaction, if `epoch` still owns the
+        name.
+        """
         await self._states.save(name, epoch, self._encode(state, "state"), change)
 
     async def change_applied(self, name: str, epoch: int, change: Change) -> None:
-        """See `SavedStates.change_applied`."""
+        """Save changed call records alone, if `epoch` still owns the name."""
         await self._states.change_applied(name, epoch, change)
 
     async def applied(self, name: str) -> CommittedRecords:
-        """See `SavedStates.applied`."""
+        """Return the call records that all epochs of the name have saved."""
         return await self._states.applied(name)
 
     def encode_answer(self, answer: object) -> bytes:
-        """See `SavedStates.encode_answer`."""
+        """Encode an answer to be kept with a call record. Raises `EncodeError` for references."""
         return _as_one_piece(self._lasting, answer, "answer")
 
     def decode_answer(self, encoded: bytes) -> object:
-        """See `SavedStates.decode_answer`."""
+        """Decode an answer that was kept with a call record."""
         return self._decode(encoded)
 
     async def saved(self, name: str) -> Any:
-        """See `NameClaims.saved`."""
+        """Return the state that was saved last under the name, by any epoch; None if there is none."""
         found = await self._states.saved(name)
         return self._decode(found) if found is not None else None
 

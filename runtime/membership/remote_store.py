@@ -48,54 +48,56 @@ class StoreService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def get(self, key: str) -> Entry | None:
-        """See `Store.get`."""
+        """Read a key."""
         return await self._store.get(key)
 
     @method(concurrent=True, idempotent=True)
     async def range(self, prefix: str) -> RangeResult:
-        """See `Store.range`."""
+        """Read the keys under a prefix."""
         return await self._store.range(prefix)
 
     @method(concurrent=True)
     async def put(self, key: str, value: bytes, lease: int) -> int:
-        """See `Store.put`."""
+        """Write a key, at most once: a lost answer is `StoreOutcomeUnknownError`."""
         return await self._store.put(key, value, lease)
 
     @method(concurrent=True)
     async def delete(self, key: str) -> bool:
-        """See `Store.delete`."""
+        """Delete a key, at most once."""
         return await self._store.delete(key)
 
     @method(concurrent=True)
     async def transaction(
         self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TransactionResult:
-        """See `Store.transaction`."""
+        """Carry out a transaction; a lost answer is an unknown outcome only if a branch writes."""
         return await self._store.transaction(compare, then, otherwise)
 
     @method(concurrent=True)
     async def grant(self, ttl: float) -> int:
-        """See `Store.grant`."""
+        """Make a lease. One whose answer is lost ends by itself."""
         return await self._store.grant(ttl)
 
     @method(concurrent=True, idempotent=True)
     async def keep_alive(self, lease: int) -> float:
-        """See `Store.keep_alive`."""
+        """Renew a lease. Repeated while the store moves, because renewing twice does no harm."""
         return await self._store.keep_alive(lease)
 
     @method(concurrent=True, idempotent=True)
     async def time_to_live(self, lease: int) -> float:
-        """See `Store.time_to_live`."""
+        """Return the seconds that the lease has left."""
         return await self._store.time_to_live(lease)
 
     @method(concurrent=True)
     async def revoke(self, lease: int) -> None:
-        """See `Store.revoke`."""
+        """End a lease and delete its keys, at most once."""
         await self._store.revoke(lease)
 
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch | None:
-        """See `Store.poll`; None if nothing has happened for `LONG_POLL_SECONDS`: ask again."""
+        """Wait for changes under `prefix`, by long polls. None if nothing has happened for
+        `LONG_POLL_SECONDS`: ask again.
+        """
         with trio.move_on_after(LONG_POLL_SECONDS):
             return await self._store.poll(prefix, from_revision)
         return None
@@ -110,6 +112,8 @@ class RemoteStore(Store):
     def __init__(self, service: StoreService, seconds: float) -> None:
         self._service = service
         self._seconds = seconds
+        # Set when another incarnation serves the store, and replaced then: calls that failed before
+        # wait for it.
         self._moved = trio.Event()
         self._closed = False
 
@@ -127,23 +131,23 @@ class RemoteStore(Store):
         moved.set()
 
     async def get(self, key: str) -> Entry | None:
-        """See `Store.get`."""
+        """Read a key."""
         check_key(key)
         return await self._asked(lambda service: service.get(key))
 
     async def range(self, prefix: str) -> RangeResult:
-        """See `Store.range`."""
+        """Read the keys under a prefix."""
         return await self._asked(lambda service: service.range(prefix))
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """See `Store.put`."""
+        """Write a key, at most once: a lost answer is `StoreOutcomeUnknownError`."""
         put = Put(key, value, lease)
         return await self._asked(
             lambda service: service.put(put.key, put.value, put.lease), writes=True
         )
 
     async def delete(self, key: str) -> bool:
-        """See `Store.delete`."""
+        """Delete a key, at most once."""
         check_key(key)
         return await self._asked(lambda service: service.delete(key), writes=True)
 
@@ -153,7 +157,7 @@ class RemoteStore(Store):
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
-        """See `Store.transaction`."""
+        """Carry out a transaction; a lost answer is an unknown outcome only if a branch writes."""
         check_transaction(compare, then, otherwise)
         parts = list(compare), list(then), list(otherwise)
         return await self._asked(
@@ -161,24 +165,24 @@ class RemoteStore(Store):
         )
 
     async def grant(self, ttl: float) -> int:
-        """See `Store.grant`."""
+        """Make a lease. One whose answer is lost ends by itself."""
         check_time_to_live(ttl)
         return await self._asked(lambda service: service.grant(ttl), writes=True)
 
     async def keep_alive(self, lease: int) -> float:
-        """See `Store.keep_alive`."""
+        """Renew a lease. Repeated while the store moves, because renewing twice does no harm."""
         return await self._asked(lambda service: service.keep_alive(lease))
 
     async def time_to_live(self, lease: int) -> float:
-        """See `Store.time_to_live`."""
+        """Return the seconds that the lease has left."""
         return await self._asked(lambda service: service.time_to_live(lease))
 
     async def revoke(self, lease: int) -> None:
-        """See `Store.revoke`."""
+        """End a lease and delete its keys, at most once."""
         await self._asked(lambda service: service.revoke(lease), writes=True)
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`."""
+        """Wait for changes under `prefix`, by long polls."""
         check_revision(from_revision)
         while True:
             batch = await self._asked(
@@ -201,6 +205,8 @@ class RemoteStore(Store):
         while True:
             if self._closed:
                 raise StoreError("the store is closed: its node has left")
+            # Both before the call. If the store moves while it is under way, the event that is
+            # waited for below is set already, and the call is repeated at once.
             service, moved = self._service, self._moved
             asked = (
                 service
@@ -210,12 +216,15 @@ class RemoteStore(Store):
             try:
                 return await call(asked)
             except RemoteError as error:
+                # The store's own errors came over the wire as a method's. Here they are the store's
+                # again.
                 plain = plain_error(error)
                 if plain is None:
                     raise
                 raise plain from None
             except CallError as error:
                 failure = error
+            # Never repeated: a lost lock or a name that is claimed twice costs more than an error.
             if writes and not isinstance(failure, NotExecutedError):
                 raise StoreOutcomeUnknownError(
                     f"the store's answer to a write was lost: {failure}"

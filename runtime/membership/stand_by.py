@@ -68,6 +68,8 @@ class StandBy:
         self._watch = LoopWatch(
             environment.now(), timings.loop_beat, timings.loop_look + timings.loop_late
         )
+        # Seconds for which the node's loop has been blocked. Written by `_watch_loop` alone, read by
+        # the other tasks of the stand-by's own loop: no lock is needed.
         self._blocked = 0.0
         self.last = ""
         """A text about the last long block of the loop; "" if there was none."""
@@ -94,34 +96,34 @@ class StandBy:
         None if there is no way to tell another node.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look, environment, stack, nursery)
+            nursery.start_soon(self._watch_loop, environment, stack, nursery)
             if reach is not None and self._limit > 0:
                 nursery.start_soon(self._stand_in, environment, lease, reach)
             if report is not None:
                 nursery.start_soon(self._report, environment, stack, report)
 
-    async def _look(
+    async def _watch_loop(
         self, environment: Environment, stack: Callable[[], FrameType | None], nursery: trio.Nursery
     ) -> None:
-        told, let_go, longest = False, False, 0.0
+        reported, let_go, longest = False, False, 0.0
         while True:
             await trio.sleep(self._timings.loop_look)
             blocked = self._blocked = self._watch.look(environment.now())
-            if told and not blocked:
-                self._tell(
+            if reported and not blocked:
+                self._log(
                     environment,
                     nursery,
                     logging.WARNING,
                     f"the event loop of node {self._node} runs again, after {longest:.1f} s",
                 )
-                told, let_go = False, False
+                reported, let_go = False, False
             longest = blocked
-            if not told and blocked >= self._timings.block_reported:
-                told = True
+            if not reported and blocked >= self._timings.block_reported:
+                reported = True
                 who, lines = running_code(stack())
                 if not let_go:
                     self.last = f"its event loop was blocked by {who}"
-                self._tell(
+                self._log(
                     environment,
                     nursery,
                     logging.WARNING,
@@ -134,7 +136,7 @@ class StandBy:
                 let_go = True
                 who, _ = running_code(stack())
                 self.last = f"its event loop was blocked for more than {self._limit:g} s by {who}"
-                self._tell(
+                self._log(
                     environment,
                     nursery,
                     logging.ERROR,
@@ -143,7 +145,7 @@ class StandBy:
                     "renewed no more, and its named actors will be started elsewhere",
                 )
 
-    def _tell(self, environment: Environment, nursery: trio.Nursery, level: int, text: str) -> None:
+    def _log(self, environment: Environment, nursery: trio.Nursery, level: int, text: str) -> None:
         # In a thread of its own: what blocks the loop may be a handler of logs, whose lock would
         # block this loop as well.
         nursery.start_soon(

@@ -45,9 +45,12 @@ class Changes:
         for event in machine.events_after(before):
             self.events.append(event)
             self.entries[event.key] = machine.get(event.key)
+            assert self.events[-1].revision <= machine.revision
         # The step had more events than the history keeps, so its first events were compacted away.
         # The events alone no longer describe it.
         self.everything |= machine.compacted > before
+        # Only leases that came or went. Their remaining time is not written: a restart gives each
+        # its full time again, and writing each renewal would cost a sync for every node and second.
         for lease in leases_before - leases.keys():
             self.leases[lease] = None
         for lease in leases.keys() - leases_before:
@@ -58,5 +61,6 @@ class Changes:
             machine.next_lease,
         )
         assert self.compacted <= self.revision
+        assert not self.is_empty, "what was noted is written"
         assert all(0 < lease < self.next_lease for lease in self.leases)
         return True

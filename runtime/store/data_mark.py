@@ -33,6 +33,8 @@ def read_mark(path: Path) -> tuple[int, int]:
         commits, checksum, _ = map(int, line.split())
     except ValueError:
         return 0, 0
+    # Compared as a whole, with the padding: a damaged mark must count as no mark, not as a lower
+    # bound that is too high. That would refuse a store that is well.
     return (commits, checksum) if _line(commits, checksum) == line else (0, 0)
 
 
@@ -40,6 +42,7 @@ class Mark:
     """The mark of a store that this process has open."""
 
     def __init__(self, path: Path) -> None:
+        # Not truncated: until the first `set` the old mark is the only lower bound that there is.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
 
     def set(self, commits: int, checksum: int) -> None:
@@ -62,4 +65,7 @@ class Mark:
 
 def _line(commits: int, checksum: int) -> bytes:
     text = f"{commits} {checksum}"
-    return f"{text} {zlib.crc32(text.encode())}".ljust(_SIZE - 1).encode() + b"\n"
+    line = f"{text} {zlib.crc32(text.encode())}".ljust(_SIZE - 1).encode() + b"\n"
+    # A longer line would not be overwritten whole by the next, shorter one, and read as damaged.
+    assert len(line) == _SIZE
+    return line

@@ -53,19 +53,21 @@ class FileMedium:
         self._limiter = limiter
 
     async def load(self) -> Snapshot:
-        """See `Medium.load`."""
+        """Read and check the whole file, in a thread."""
         return await trio.to_thread.run_sync(self._file.load, limiter=self._limiter)
 
     async def write(self, changes: Changes) -> None:
-        """See `Medium.write`."""
+        """Commit and sync, in a thread. Cancelling does not stop the thread: the caller shields
+        this.
+        """
         await trio.to_thread.run_sync(self._file.write, changes, limiter=self._limiter)
 
     async def rewrite(self, snapshot: Snapshot) -> None:
-        """See `Medium.rewrite`."""
+        """Replace the content of the file and sync, in a thread, like `write`."""
         await trio.to_thread.run_sync(self._file.rewrite, snapshot, limiter=self._limiter)
 
     def close(self) -> None:
-        """See `Medium.close`."""
+        """Close the file. Blocks for as long as moving the log into the file takes."""
         self._file.close()
 
 

@@ -73,6 +73,7 @@ class Commit:
 
     def fail(self, error: StoreError) -> None:
         """End the commit with `error`. None of its steps may be answered with success."""
+        assert not self.over.is_set(), "a commit ends once"
         self.error = error
         self.over.set()
 
@@ -85,6 +86,8 @@ class Journal:
     """
 
     def __init__(self, medium: Medium) -> None:
+        # Two commits exist at most: one is on its way to the disk and closed for new steps, the
+        # other collects. A step is in exactly one of them, and waits for that one.
         self._medium = medium
         self._waiting = Commit()
         self._writing: Commit | None = None
@@ -118,6 +121,7 @@ class Journal:
                 if not self._closing:
                     self._woken = trio.Event()
                 # Steps that are made while this is written belong to the next commit.
+                assert self._writing is None, "one commit is written at a time"
                 self._writing, self._waiting = self._waiting, Commit()
                 # Shielded: a commit that was begun must end before the medium is closed, and the
                 # tasks that wait for it need its outcome. The medium's own time-outs bound it.
@@ -129,12 +133,26 @@ class Journal:
             if self._writing is not None and not self._writing.over.is_set():
                 self._writing.fail(StoreOutcomeUnknownError(ended))
             self._waiting.fail(StoreUnavailableError(ended))
+            # Last, after everyone was woken: closing moves the log into the file, which takes time.
             self._medium.close()
 
     def close(self) -> None:
         """Ask `run` to write what is left and to return."""
         self._closing = True
         self._woken.set()
+
+    def check_invariants(self, machine: StoreMachine) -> None:
+        """Assert what holds between two steps of a task: for tests and simulations. `machine`: the
+        one whose steps are noted.
+        """
+        waiting = self._waiting.changes
+        assert self._writing is None or not self._writing.changes.is_empty
+        if not waiting.is_empty:
+            assert waiting.revision == machine.revision, "every step is noted"
+            assert self._woken.is_set(), "what waits will be written"
+            assert waiting.everything or all(
+                machine.get(key) == entry for key, entry in waiting.entries.items()
+            ), "the newest value of a key is written"
 
     async def _commit(
         self, commit: Commit, machine: StoreMachine, go_back: Callable[[Snapshot], None]
@@ -146,8 +164,11 @@ class Journal:
                 await self._medium.write(commit.changes)
         except StoreOutcomeUnknownError as error:
             commit.fail(error)
+            # The machine in memory may be ahead of the disk or not; nobody can tell. Going on would
+            # answer reads with what a restart may take back, so the store ends.
             raise StoreDataError(str(error)) from error
         except StoreError as error:
+            # What is on disk is read, not computed: only the disk knows which steps it has.
             kept = await self._medium.load()
             # The steps made during the write were built on state that is not on disk, so they fail
             # as well. No await between here and `go_back`: a call in between would read the refused
@@ -157,6 +178,7 @@ class Journal:
             commit.fail(error)
             later.fail(error)
         else:
+            assert not commit.over.is_set(), "a commit ends once"
             commit.over.set()
 
 
@@ -237,11 +259,19 @@ class EmbeddedStore(Store):
         except BaseExceptionGroup as group:
             raise_alone(group)
         finally:
+            # Also when the journal failed: calls that wait for a commit or a change must end with
+            # an error. Otherwise they would wait for a store that nobody drives.
             self._close("the store has ended; see why on its node")
 
     def check_invariants(self) -> None:
         """Assert the invariants of the machine. Looks at every key: for tests and simulations."""
         self._machine.check_invariants()
+        assert all(
+            waiting.woken.is_set() == bool(waiting.since or self._closed)
+            for waiting in self._waiting
+        ), "a poll is woken exactly by a change or by the end"
+        if self._journal is not None:
+            self._journal.check_invariants(self._machine)
 
     async def _end_leases(self) -> None:
         """End leases whose time is over. If the loop did not run for some time, postpone that:
@@ -254,6 +284,8 @@ class EmbeddedStore(Store):
         timings = self._environment.timings
         watch, every = timings.expiry_watch, timings.expiry_look
         while not self._closed:
+            # Renewed before `next_expiry` is read: a lease that is granted in between sets the new
+            # event, and the wait below returns at once.
             self._sooner, self._asked_for = trio.Event(), math.inf
             now, due = self._environment.now(), self._machine.next_expiry()
             look = math.inf if due is None else max(due - watch, min(due, now + every))
@@ -261,6 +293,7 @@ class EmbeddedStore(Store):
                 await self._sooner.wait()
             await self._not_silent()
             now = self._environment.now()
+            # Counted from when it was to wake: by its own plan, or because a call asked for it.
             late = now - min(look, self._asked_for)
             if late > timings.expiry_late:
                 # The loop stood still, so renewals may be waiting in its sockets. Expiring now
@@ -291,25 +324,25 @@ class EmbeddedStore(Store):
             waiting.woken.set()
 
     async def get(self, key: str) -> Entry | None:
-        """See `Store.get`."""
+        """Return the key as the machine has it, once that is on disk."""
         await self._open()
         found = self._machine.get(key)
         await self._lasting(wrote=False)
         return found
 
     async def range(self, prefix: str) -> RangeResult:
-        """See `Store.range`."""
+        """Return the keys under `prefix`, all of one step, once that step is on disk."""
         await self._open()
         found = self._machine.range(prefix)
         await self._lasting(wrote=False)
         return found
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """See `Store.put`."""
+        """Write a key in a transaction of its own; returns the revision when it is on disk."""
         return (await self.transaction([], [Put(key, value, lease)])).revision
 
     async def delete(self, key: str) -> bool:
-        """See `Store.delete`."""
+        """Delete a key in a transaction of its own; True if it was there."""
         return bool((await self.transaction([], [Delete(key)])).responses[0])
 
     async def transaction(
@@ -318,7 +351,7 @@ class EmbeddedStore(Store):
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
-        """See `Store.transaction`."""
+        """Apply the transaction in one step of the machine; returns when it is on disk."""
         await self._open()
         before = self._machine.revision
         result = self._step(lambda machine: machine.transaction(compare, then, otherwise))
@@ -326,7 +359,7 @@ class EmbeddedStore(Store):
         return result
 
     async def grant(self, ttl: float) -> int:
-        """See `Store.grant`."""
+        """Make a lease by the clock of this node; returns its number when it is on disk."""
         await self._open()
         due = self._machine.next_expiry()
         lease = self._step(lambda machine: machine.grant(ttl, self._environment.now()))
@@ -338,28 +371,32 @@ class EmbeddedStore(Store):
         return lease
 
     async def keep_alive(self, lease: int) -> float:
-        """See `Store.keep_alive`."""
+        """Renew a lease, in memory only: a restart gives every lease its full time again."""
         await self._open()
+        # Not through `_step`, and without waiting for the disk: a disk that hangs for some seconds
+        # must not cost the nodes their leases.
         return self._machine.keep_alive(lease, self._environment.now())
 
     async def time_to_live(self, lease: int) -> float:
-        """See `Store.time_to_live`."""
+        """Return the seconds that the lease has left by the clock of this node."""
         await self._open()
         return self._machine.time_to_live(lease, self._environment.now())
 
     async def revoke(self, lease: int) -> None:
-        """See `Store.revoke`."""
+        """End the lease and delete its keys; returns when that is on disk."""
         await self._open()
         self._step(lambda machine: machine.revoke(lease))
         await self._lasting(wrote=True)
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`. A compaction during the wait does not end a poll that has seen
-        everything before it.
+        """Wait for changes under `prefix`; returns them when they are on disk. A compaction during
+        the wait does not end a poll that has seen everything before it.
         """
         await trio.lowlevel.checkpoint()
         await self._not_silent()
         self._refuse_if_closed()
+        # `since` moves on while the poll waits, because what it has seen may be compacted. A poll
+        # that has seen everything is not refused for changes under other prefixes.
         machine, since = self._machine, from_revision
         while (batch := machine.changes(prefix, since)) is None:
             # No await between the look at the history and this registration, or a change in between
@@ -416,7 +453,7 @@ class EmbeddedStore(Store):
         result = step(self._machine)
         if self._journal is not None:
             self._journal.note(self._machine, before, leases)
-        self._tell(before)
+        self._wake_polls(before)
         return result
 
     async def _lasting(self, *, wrote: bool) -> None:
@@ -452,9 +489,10 @@ class EmbeddedStore(Store):
         self._machine = StoreMachine.restored(
             kept, self._environment.now(), self._environment.timings.restart_grace
         )
+        # The restored leases end at other times than those that `_end_leases` waits for.
         self._look_sooner()
 
-    def _tell(self, before: int) -> None:
+    def _wake_polls(self, before: int) -> None:
         """Wake the polls that the changes after revision `before` may concern."""
         if self._waiting and self._machine.revision != before:
             changed = self._machine.changed_after(before)
@@ -462,6 +500,8 @@ class EmbeddedStore(Store):
             # changed: every poll must look again.
             partly_forgotten = self._machine.compacted > before
             for waiting in self._waiting:
+                # Only the first change counts: a poll that was woken but has not run yet must begin
+                # to look there, or it would skip changes.
                 if not waiting.since and (
                     partly_forgotten or any(key.startswith(waiting.prefix) for key in changed)
                 ):

@@ -327,6 +327,7 @@ class StoreFile:
 
     def load(self) -> Snapshot:
         """Return everything that was committed. Raises `StoreDataError` if the file is damaged."""
+        assert not self._failed, "after a failed sync nothing is read or written here"
         with self._explained():
             return _snapshot(self._database, _head(self._database))
 
@@ -338,6 +339,11 @@ class StoreFile:
         `StoreOutcomeUnknownError` if the disk failed during the sync: only opening the file again
         shows what is on disk, so this object must not be used any more.
         """
+        assert not changes.everything, "changes that are incomplete are rewritten as a whole"
+        assert changes.revision >= self._head.revision, "the store never goes back on disk"
+        assert changes.next_lease >= self._head.next_lease, (
+            "the number of a lease is not used again"
+        )
         leases = [
             lease_row(lease, seconds)
             for lease, seconds in changes.leases.items()
@@ -353,6 +359,8 @@ class StoreFile:
         )
         with self._committed() as run:
             many = self._database.executemany
+            # The old rows' checksums leave the sum before their rows do. So the sum in the head
+            # costs what the commit changes, not what the store holds.
             gone = _checksums(run, "leases", "lease", changes.leases) + _checksums(
                 run, "entries", "key", changes.entries
             )
@@ -428,6 +436,8 @@ class StoreFile:
             # SQLite gives its log and journal the permissions of the file, so they must be right
             # from the start.
             os.close(os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, OWNER_ONLY))
+            # With the rollback journal, not the write-ahead log: that would leave a second file,
+            # and two files cannot be given their names in one atomic step.
             database = _connected(unfinished)
             try:
                 run = database.execute
@@ -448,6 +458,7 @@ class StoreFile:
             for leftover in leftovers:
                 leftover.unlink(missing_ok=True)
             raise
+        # SQLite synced the content. Without this the name itself could be lost with the power.
         _sync_names(self.path.parent)
 
     def _check_header(self) -> None:
@@ -584,6 +595,8 @@ class StoreFile:
         """Record that the commit of `head` is on disk. Called after the commit, never before: the
         mark must never be ahead of the store.
         """
+        # Both grow by one: a mark that skips a number would refuse a store that is whole.
+        assert head.commits == self._head.commits + 1
         self._head = head
         self._mark.set(head.commits, head.checksum)
 
@@ -594,6 +607,8 @@ class StoreFile:
         """
         with self._explained():
             run = self._database.execute
+            # Takes the lock of the writer now. With a plain BEGIN it would be taken by the first
+            # write, and a lock of another program would show in the middle of the transaction.
             run("BEGIN IMMEDIATE")
             try:
                 yield run

@@ -49,19 +49,19 @@ class MeasuredStore(Store):
         """Requests whose outcome is unknown."""
 
     async def get(self, key: str) -> Entry | None:
-        """See `Store.get`."""
+        """Read a key, and count how long the store took."""
         return await self._measured("get", self._store.get(key))
 
     async def range(self, prefix: str) -> RangeResult:
-        """See `Store.range`."""
+        """Read the keys under a prefix, and count how long the store took."""
         return await self._measured("range", self._store.range(prefix))
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """See `Store.put`."""
+        """Write a key, and count how long the store took."""
         return await self._measured("put", self._store.put(key, value, lease))
 
     async def delete(self, key: str) -> bool:
-        """See `Store.delete`."""
+        """Delete a key, and count how long the store took."""
         return await self._measured("delete", self._store.delete(key))
 
     async def transaction(
@@ -70,29 +70,29 @@ class MeasuredStore(Store):
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
-        """See `Store.transaction`."""
+        """Carry out a transaction, and count how long the store took."""
         return await self._measured(
             "transaction", self._store.transaction(compare, then, otherwise)
         )
 
     async def grant(self, ttl: float) -> int:
-        """See `Store.grant`."""
+        """Make a lease, and count how long the store took."""
         return await self._measured("grant", self._store.grant(ttl))
 
     async def keep_alive(self, lease: int) -> float:
-        """See `Store.keep_alive`."""
+        """Renew a lease, and count how long the store took."""
         return await self._measured("keep_alive", self._store.keep_alive(lease))
 
     async def time_to_live(self, lease: int) -> float:
-        """See `Store.time_to_live`."""
+        """Ask for the rest of a lease, and count how long the store took."""
         return await self._measured("time_to_live", self._store.time_to_live(lease))
 
     async def revoke(self, lease: int) -> None:
-        """See `Store.revoke`."""
+        """End a lease, and count how long the store took."""
         await self._measured("revoke", self._store.revoke(lease))
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`."""
+        """Wait for changes. Not counted: how long that takes says nothing about the store."""
         return await self._store.poll(prefix, from_revision)
 
     async def _measured(self, name: str, request: Awaitable[T]) -> T:

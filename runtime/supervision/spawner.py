@@ -546,7 +546,7 @@ class ActorSpawner:
 
     async def tell(self, ends: Mapping[str, str]) -> None:
         """See `runtime.membership.names.RestartIntents.tell`."""
-        await self._names.intents.tell(ends)
+        await self._names.intents.record_ends(ends)
 
     async def added(self, supervisor: Address) -> list[ChildSpec]:
         """The children that were added to earlier epochs of the supervisor at run time."""

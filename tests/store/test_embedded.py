@@ -217,7 +217,7 @@ async def test_a_poll_learns_that_what_it_waited_for_was_forgotten_before_it_cou
         with trio.testing.assert_no_checkpoints():
             # Straight to the machine: no task runs between these writes.
             store._machine.transaction([], [Put("mine/1", b"")])
-            store._tell(1)
+            store._wake_polls(1)
             for number in range(5):
                 store._machine.transaction([], [Put(f"other/{number}", b"")])
     assert refused == ["mine/"]

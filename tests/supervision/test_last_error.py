@@ -9,7 +9,7 @@ import trio
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
-from runtime.membership.names import LAST_ENDS, TOLD_SECONDS
+from runtime.membership.names import LAST_ENDS, LAST_END_SECONDS
 from runtime.simulation import Simulation, simulate
 
 SEEDS = range(6)
@@ -81,7 +81,7 @@ async def restarts_that_all_fail(simulation: Simulation) -> None:
     # Its sibling went down with the supervisor, and has done nothing wrong.
     with pytest.raises(ActorNotFoundError, match="restarts within"):
         await well.hear()
-    await trio.sleep(TOLD_SECONDS + 5)
+    await trio.sleep(LAST_END_SECONDS + 5)
     with pytest.raises(ActorNotFoundError) as later:
         await node.lookup("tree/doomed")
     assert "last end" not in str(later.value)

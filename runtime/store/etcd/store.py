@@ -142,6 +142,8 @@ class Markers:
 
     def give_back(self, marker: Marker) -> None:
         """Keep the marker for another transaction, unless it is stale."""
+        # A stale one is dropped, not repaired: its key goes with the lease of the markers.
+        assert not any(idle is marker for idle in self._idle), "a marker serves one transaction"
         if not marker.stale:
             self._idle.append(marker)
 
@@ -241,8 +243,8 @@ class EtcdWatches:
         self._kept: OrderedDict[tuple[str, int], EtcdWatching] = OrderedDict()
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`. Also raises `LostError` or `NotSentError` if the streams were ended by
-        `Gateway.end_streams`.
+        """Wait for changes, on a stream that is kept between polls. Also raises `LostError` or
+        `NotSentError` if the streams were ended by `Gateway.end_streams`.
         """
         until = trio.current_time() + self._timings.store_call
         failures = 0
@@ -266,6 +268,7 @@ class EtcdWatches:
             await trio.sleep(PAUSE_SECONDS if failures > 1 else 0)
 
     async def _polled(self, prefix: str, from_revision: int) -> WatchBatch:
+        # Taken out while it is used: two polls from one revision must not read one stream.
         watching = self._kept.pop((prefix, from_revision), None)
         if watching is None:
             watching = await EtcdWatching.begun(self._gateway, self._space, prefix, from_revision)
@@ -284,11 +287,14 @@ class EtcdWatches:
 
     def _keep(self, prefix: str, from_revision: int, watching: EtcdWatching) -> None:
         before = self._kept.pop((prefix, from_revision), None)
+        # Under the revision that its next poll asks for: a poll that begins elsewhere does not find
+        # it, and begins a stream of its own.
         self._kept[prefix, from_revision] = watching
         if before is None and len(self._kept) > KEPT_WATCHES:
             before = self._kept.popitem(last=False)[1]
         if before is not None:
             before.close()
+            assert len(self._kept) <= KEPT_WATCHES
 
 
 MARKER_SECONDS = 60
@@ -319,6 +325,7 @@ class EtcdStore(Store):
         task_status.started()
         try:
             while not self._over.is_set():
+                # A third: one renewal may fail and the next still comes in time.
                 with trio.move_on_after(MARKER_SECONDS / 3):
                     await self._over.wait()
                 if self._lease and not self._over.is_set():
@@ -334,7 +341,7 @@ class EtcdStore(Store):
             # Shielded so that a cancelled node still revokes its lease, and bounded because etcd
             # may not answer.
             with trio.CancelScope(shield=True), trio.move_on_after(1.0):
-                await self._say_goodbye()
+                await self._revoke_markers()
 
     def close(self) -> None:
         """Refuse calls from now on, and end waiting polls with `StoreError`. Does nothing the
@@ -344,13 +351,13 @@ class EtcdStore(Store):
         self._gateway.end_streams()
 
     async def get(self, key: str) -> Entry | None:
-        """See `Store.get`."""
+        """Read a key with a linearizable request."""
         check_key(key)
         found = (await self._ask("/v3/kv/range", {"key": self._space.key(key)})).get("kvs", ())
         return self._space.entry(found[0]) if found else None
 
     async def range(self, prefix: str) -> RangeResult:
-        """See `Store.range`."""
+        """Read the keys under `prefix`, all as of one revision of etcd."""
         answer = await self._ask("/v3/kv/range", self._space.under(prefix))
         return RangeResult(
             tuple(map(self._space.entry, answer.get("kvs", ()))),
@@ -358,11 +365,11 @@ class EtcdStore(Store):
         )
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """See `Store.put`."""
+        """Write a key in a transaction of its own, so that a lost answer can be resolved."""
         return (await self.transaction([], [Put(key, value, lease)])).revision
 
     async def delete(self, key: str) -> bool:
-        """See `Store.delete`."""
+        """Delete a key in a transaction of its own; True if it was there."""
         # Written as a condition, so that deleting a missing key writes nothing, not even a marker:
         # the revision must stay.
         gone = await self.transaction([Compare(key, "create_revision", 0)], [], [Delete(key)])
@@ -374,11 +381,13 @@ class EtcdStore(Store):
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
-        """See `Store.transaction`."""
+        """Carry out a transaction, at most once. A lost answer is resolved by the marker."""
         check_transaction(compare, then, otherwise)
         if all(isinstance(operation, Get) for operation in (*then, *otherwise)):
             return await self._read(compare, then, otherwise)
         until = trio.current_time() + self._environment.timings.store_call
+        # Repeated only after an attempt that certainly was not applied, each time with a marker
+        # whose revision is known.
         while True:
             marker = self._markers.take(await self._marker_lease())
             try:
@@ -399,7 +408,9 @@ class EtcdStore(Store):
                 )
 
     async def grant(self, ttl: float) -> int:
-        """See `Store.grant`. etcd counts in whole seconds, so the time is rounded up."""
+        """Make a lease whose number is chosen here. etcd counts in whole seconds, so the time is
+        rounded up.
+        """
         check_time_to_live(ttl)
         # We choose the lease's id, so repeating a grant whose answer was lost cannot make two
         # leases. etcd refuses the second one because the id exists, which is success here.
@@ -412,7 +423,7 @@ class EtcdStore(Store):
         return lease
 
     async def keep_alive(self, lease: int) -> float:
-        """See `Store.keep_alive`."""
+        """Renew a lease; returns the seconds that etcd granted."""
         seconds = number(
             (await self._ask("/v3/lease/keepalive", {"ID": str(lease)}, quick=True)).get(
                 "result", {}
@@ -424,15 +435,16 @@ class EtcdStore(Store):
         return float(seconds)
 
     async def time_to_live(self, lease: int) -> float:
-        """See `Store.time_to_live`."""
+        """Return the whole seconds that the lease has left."""
         answer = await self._ask("/v3/lease/timetolive", {"ID": str(lease)})
         # The gateway leaves out fields that are 0. A lease that has ended has -1.
-        if number(answer, "TTL") < 0:
+        seconds = number(answer, "TTL")
+        if seconds < 0:
             raise LeaseLostError(f"lease {lease} has expired or was revoked")
-        return float(number(answer, "TTL"))
+        return float(seconds)
 
     async def revoke(self, lease: int) -> None:
-        """See `Store.revoke`."""
+        """End a lease and delete its keys. A repeated request that finds no lease is a success."""
         try:
             await self._ask("/v3/lease/revoke", {"ID": str(lease)}, once=True)
             return
@@ -446,7 +458,7 @@ class EtcdStore(Store):
             pass
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`."""
+        """Wait for changes, on a stream that is kept between polls."""
         check_revision(from_revision)
         self._refuse_if_closed()
         try:
@@ -514,6 +526,7 @@ class EtcdStore(Store):
             raise failure
         # The lease of the markers has ended (perhaps the caller's as well, which the next attempt
         # will show).
+        # Compared, because another task may have granted the next lease while this one waited.
         if marker.lease == self._lease:
             self._lease = 0
         return None
@@ -560,19 +573,21 @@ class EtcdStore(Store):
                 answer = await self._ask("/v3/kv/txn", marker.cancellation(token), once=True)
                 if answer.get("succeeded"):
                     return None
-                branch = _branch_told(answer["responses"][0]["response_range"], token)
+                # "never": an earlier cancellation of ours was applied and its answer lost.
+                branch = _branch_in(answer["responses"][0]["response_range"], token)
                 if branch == "never":
                     return None
                 # Neither ours nor empty: the marker was changed by another client, so it says
                 # nothing about the transaction.
                 if not branch:
                     raise self._unknown(lost)
-                return await self._told(
+                return await self._applied_result(
                     answer["responses"][0]["response_range"], branch, then, otherwise
                 )
             except AmbiguousError:
                 if trio.current_time() > until:
                     raise self._unknown(lost) from lost
+            # Raised above. The clause for `StoreError`, its base class, would wrap it again.
             except StoreOutcomeUnknownError:
                 raise
             except StoreError as error:
@@ -592,16 +607,16 @@ class EtcdStore(Store):
         """
         try:
             found = await self._ask("/v3/kv/range", {"key": marker.key})
-            branch = _branch_told(found, token)
+            branch = _branch_in(found, token)
             if branch:
-                return await self._told(found, branch, then, otherwise)
+                return await self._applied_result(found, branch, then, otherwise)
         except StoreError as error:
             raise StoreOutcomeUnknownError(
                 f"the outcome of a write is not known ({error}): {full}"
             ) from error
         raise full
 
-    async def _told(
+    async def _applied_result(
         self,
         found: Mapping[str, Any],
         branch: str,
@@ -665,7 +680,7 @@ class EtcdStore(Store):
             return False
         return True
 
-    async def _say_goodbye(self) -> None:
+    async def _revoke_markers(self) -> None:
         try:
             if self._lease:
                 await self._gateway.ask("/v3/lease/revoke", {"ID": str(self._lease)}, seconds=0.5)
@@ -676,7 +691,7 @@ class EtcdStore(Store):
             self._gateway.close()
 
 
-def _branch_told(found: Mapping[str, Any], token: str) -> str:
+def _branch_in(found: Mapping[str, Any], token: str) -> str:
     """Return what a marker says about the transaction of `token`: "then" or "otherwise" if it was
     applied with this branch, "never" if it was cancelled, and "" if the marker was not written for
     it.
