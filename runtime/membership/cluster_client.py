@@ -88,7 +88,7 @@ class ClusterClient:
             identity = NodeId(member["name"], member["incarnation"])
             if identity not in present:
                 self._directory.ended(identity, "it is no member of the cluster any more")
-                self._directory.members = members
+        self._directory.members = members
 
     async def lookup(self, name: str) -> Any:
         """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name

@@ -1027,7 +1027,7 @@ class Names:
         return self._decode(encoded)
 
     async def saved(self, name: str) -> Any:
-        """Return the state that was saved last under the name, by any epoch; None if there is none."""
+        """Return the state that any epoch of the name saved last; None if there is none."""
         found = await self._states.saved(name)
         return self._decode(found) if found is not None else None
 

@@ -45,7 +45,7 @@ CACHE_SECONDS = 5.0
 """Seconds for which a fetched value is cached after the last reference to it is gone."""
 
 
-LOOK_AGAIN_SECONDS = 0.02
+ASKED_AGAIN_SECONDS = 0.02
 
 
 PASSING = (ActorNotFoundError, ConnectionLostError, NodeDiedError, NodeUnreachableError)
@@ -97,13 +97,16 @@ class ValueFetcher:
         """
         self._cache_limit = cache_limit
         self._cached: OrderedDict[ReferenceId, EncodedValue] = OrderedDict()
-        self._left: deque[tuple[float, ReferenceId]] = deque()
+        self._unnamed: deque[tuple[float, ReferenceId]] = deque()
         self.cached_bytes = 0
         self._moving: dict[ReferenceId, trio.Lock] = {}
         """A lock for each value that is being fetched, so that several tasks fetch it once."""
 
     async def fetch(self, state: ReferenceState) -> object:
-        """See `Reference.fetch`."""
+        """Return a copy of the value, from the cache, in place, or from its owner. Raises the error
+        of the producing call, and `OwnerDiedError` or `ReferenceReleasedError` if the value is
+        lost.
+        """
         self._lifetime.check()
         await trio.lowlevel.checkpoint()
         while True:
@@ -130,6 +133,7 @@ class ValueFetcher:
         """
         identity = state.identity
         lock = self._moving.setdefault(identity, trio.Lock())
+        # Without an await until it is taken, so no other task removes it as unused.
         try:
             async with lock:
                 if identity in self._cached or state.failure is not None or self._is_here(state):
@@ -141,7 +145,7 @@ class ValueFetcher:
                 del self._moving[identity]
 
     def local_value(self, state: ReferenceState) -> object:
-        """See `Reference.local_value`."""
+        """Return a copy of a value of this node. Raises `NotTheOwnerError` for those of others."""
         self._lifetime.check()
         if not self._is_here(state):
             raise NotTheOwnerError(
@@ -154,7 +158,9 @@ class ValueFetcher:
     async def call(
         self, state: ReferenceState, name: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """See `RemoteMethod.__call__`."""
+        """Run a method of the value at its owner, perhaps several times if answers are lost;
+        returns its result.
+        """
         answer: Any = None
         while not isinstance(answer, list):
             answer = await self._answer(
@@ -168,7 +174,7 @@ class ValueFetcher:
     async def call_and_keep(
         self, state: ReferenceState, name: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Reference[object]:
-        """See `RemoteMethod.remote`."""
+        """Run a method of the value at its owner, once, and keep the result there."""
         service = self._service(*state.owner_id)
         return cast(
             "Reference[object]",
@@ -178,8 +184,8 @@ class ValueFetcher:
     async def wait_some(
         self, states: Sequence[ReferenceState], count: int, timeout: float | None
     ) -> frozenset[int]:
-        """See `actors.reference.ReferenceSource.wait_some`. With a `count` of 0 this asks the
-        owners once and does not wait.
+        """Wait until `count` of the values have outcomes, at most `timeout` seconds; returns the
+        indices of those that have. With a `count` of 0 this asks the owners once and does not wait.
         """
         self._lifetime.check()
         await trio.lowlevel.checkpoint()
@@ -196,7 +202,7 @@ class ValueFetcher:
         async with trio.open_nursery() as nursery:
             watched: dict[NodeId, list[ReferenceState]] = {}
             for state in states:
-                if not state.is_settled and not state.is_done and not self._is_told(state):
+                if not state.is_settled and not state.is_done and not self._will_be_notified(state):
                     watched.setdefault(state.owner_id, []).append(state)
             if count:
                 for owner_id, those in watched.items():
@@ -206,7 +212,7 @@ class ValueFetcher:
                 nursery.cancel_scope.cancel()
             else:
                 for owner_id, those in watched.items():
-                    nursery.start_soon(self._look, owner_id, those)
+                    nursery.start_soon(self._ask_outcomes, owner_id, those)
 
     def on_dropped(self, identity: ReferenceId) -> None:
         """Note that this node has no reference to the value any more. The fetched copy stays cached
@@ -220,23 +226,28 @@ class ValueFetcher:
         if encoded.references:
             self._forget(identity)
         else:
-            self._left.append((self._now() + CACHE_SECONDS, identity))
+            assert not self._unnamed or self._unnamed[-1][0] <= self._now() + CACHE_SECONDS, (
+                "the times grow"
+            )
+            self._unnamed.append((self._now() + CACHE_SECONDS, identity))
 
     def tidy(self) -> None:
         """Drop fetched copies whose time is over, and mappings that nothing reads."""
         self._guards.gone()
-        while self._left and self._left[0][0] <= self._now():
-            _, identity = self._left.popleft()
+        while self._unnamed and self._unnamed[0][0] <= self._now():
+            _, identity = self._unnamed.popleft()
+            # The value may have been named again since, and then the copy is in use.
             if self._table.find(identity) is None:
                 self._forget(identity)
 
     @property
     def keeps_unnamed(self) -> bool:
         """True if `tidy` will have something to do."""
-        return bool(self._left)
+        return bool(self._unnamed)
 
     def on_node_ended(self, owner: NodeId) -> None:
         """Unmap the memory of an incarnation that has ended."""
+        # Both tables are by incarnation, and none of them outlives it: this bounds them.
         self._unreadable.discard(owner)
         process = self._processes.pop(owner, None)
         if process is not None:
@@ -262,7 +273,7 @@ class ValueFetcher:
     def _is_here(self, state: ReferenceState) -> bool:
         return state.owner_id == self._table.identity
 
-    def _is_told(self, state: ReferenceState) -> bool:
+    def _will_be_notified(self, state: ReferenceState) -> bool:
         """True if this node will learn the outcome without asking the owner."""
         return self._is_here(state) or self._table.hold_state(state) == "making"
 
@@ -292,6 +303,7 @@ class ValueFetcher:
         if encoded.size <= self._cache_limit:
             self._forget(state.identity)
             self._cached[state.identity] = encoded
+            # An earlier copy was forgotten above, or its bytes would count twice.
             self.cached_bytes += encoded.size
             state.is_done = True
             # The least recently used first: `fetch` moves a copy that it finds to the end.
@@ -354,7 +366,7 @@ class ValueFetcher:
             except PASSING:
                 # If the owner has ended, this node will learn that soon. The owner may have moved
                 # the value before.
-                await trio.sleep(LOOK_AGAIN_SECONDS)
+                await trio.sleep(ASKED_AGAIN_SECONDS)
                 continue
             if isinstance(answer, FailedValue):
                 self._apply(self._table.on_failure_fetched(state, answer))
@@ -387,7 +399,7 @@ class ValueFetcher:
             # moved. Wait long enough for a move.
             if since is not None and now - since > UNKNOWN_SECONDS:
                 raise ReferenceReleasedError(f"{state!r} was freed by its owner")
-            await trio.sleep(LOOK_AGAIN_SECONDS)
+            await trio.sleep(ASKED_AGAIN_SECONDS)
             return since or now
         await trio.lowlevel.checkpoint()
         return None
@@ -400,7 +412,7 @@ class ValueFetcher:
             for state in waiting
             if state.owner_id == owner_id and not state.is_settled and not state.is_done
         ]:
-            await self._look(owner_id, waiting, wait=True)
+            await self._ask_outcomes(owner_id, waiting, wait=True)
         elsewhere: dict[NodeId, list[ReferenceState]] = {}
         for state in states:
             if (
@@ -413,7 +425,7 @@ class ValueFetcher:
             for there, those in elsewhere.items():
                 nursery.start_soon(self._watch, there, those)
 
-    async def _look(
+    async def _ask_outcomes(
         self, owner_id: NodeId, states: list[ReferenceState], *, wait: bool = False
     ) -> None:
         try:
@@ -421,9 +433,10 @@ class ValueFetcher:
                 [list(state.identity) for state in states], wait
             )
         except PASSING:
-            await trio.sleep(LOOK_AGAIN_SECONDS)
+            await trio.sleep(ASKED_AGAIN_SECONDS)
             return
         for place in places:
+            # A number that the peer has chosen: one out of range is ignored, and costs nothing.
             if 0 <= place < len(states):
                 self._apply(self._table.on_outcome_known(states[place]))
 

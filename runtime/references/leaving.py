@@ -98,9 +98,11 @@ class Leaving:
                 async with trio.open_nursery() as nursery:
                     for state in states:
                         tried.add(state.identity)
+                        # Without a holder the value may end with this node.
                         if holders := self._table.holders(state):
                             nursery.start_soon(give, state, holders)
         finally:
+            # From now on values that others offer are refused: nobody would move them on.
             self._values.takes_over = False
         return lost
 
@@ -125,6 +127,8 @@ class Leaving:
             if owner is None:
                 return False
         assert owner is not None
+        # No await since the registers were compared: a holder that registers from now on is sent to
+        # the next owner.
         self._apply(self._table.on_given(state, owner))
         return True
 

@@ -279,6 +279,7 @@ class ReferenceManager:
             self.table.on_landed(self._landed.pop())
         while self._finalized:
             self.apply(self.table.on_dropped(*self._finalized.pop()))
+        # After the notes: what has landed just now is asked about in the same round.
         self.apply(self.table.forks_due())
         return True
 
@@ -293,39 +294,39 @@ class ReferenceManager:
         return Reference(await self.owned.put(value, self._site), self)
 
     def make(self, owner: NodeId, maker: str) -> ReferenceState:
-        """See `ReferenceTable.make`."""
+        """Begin the reference to the result of a call to node `owner`, which stays there."""
         state, effects = self.table.make(owner, maker, self._site(), self.now())
         self.apply(effects)
         return state
 
     def redirect(self, state: ReferenceState, owner: NodeId) -> None:
-        """See `ReferenceTable.redirect`."""
+        """Expect the result at another node: the call was not executed at the first."""
         self.apply(self.table.redirect(state, owner))
 
     def on_call_ended(
         self, state: ReferenceState, failure: FailedValue | None, *, agreed: bool = False
     ) -> None:
-        """See `ReferenceTable.on_call_ended`."""
+        """Note how the call that makes the value has ended, and tell the owner if it must know."""
         self.apply(self.table.on_call_ended(state, failure, agreed=agreed))
 
     def begin(
         self, identity: ReferenceId, holder: NodeId, version: int, maker: str
     ) -> ReferenceState:
-        """See `ReferenceTable.begin`."""
+        """Note that a call has arrived whose result stays here, held by `holder`."""
         state, effects = self.table.begin(identity, holder, version, maker, self.now())
         self.apply(effects)
         return state
 
     def on_attempt_failed(self, state: ReferenceState, failure: FailedValue) -> None:
-        """See `ReferenceTable.on_attempt_failed`."""
+        """Note a failed attempt: it is the outcome if there is no further one."""
         self.apply(self.table.on_attempt_failed(state, failure))
 
     def close_attempts(self, state: ReferenceState) -> None:
-        """See `ReferenceTable.close`."""
+        """Note that there will be no further attempt at the call that makes the value."""
         self.apply(self.table.close(state))
 
     def on_node_ended(self, peer: NodeId) -> None:
-        """See `ReferenceTable.on_node_ended`."""
+        """Note that an incarnation has ended: it holds and owns nothing any more."""
         self.apply(self.table.on_node_ended(peer))
 
     def _site(self) -> str:
@@ -334,20 +335,20 @@ class ReferenceManager:
     # Operations of a `Reference`; see `actors.reference.ReferenceSource`.
 
     async def fetch(self, state: ReferenceState) -> object:
-        """See `Reference.fetch`."""
+        """Return a copy of the value, in a span of its own if spans are recorded."""
         if self.spans is NO_SPANS:
             return await self.fetcher.fetch(state)
         with self.spans.span("reference.fetch", {"understudy.node": state.owner}):
             return await self.fetcher.fetch(state)
 
     def local_value(self, state: ReferenceState) -> object:
-        """See `Reference.local_value`."""
+        """Return a copy of a value of this node. Raises `NotTheOwnerError` for those of others."""
         return self.fetcher.local_value(state)
 
     async def wait_some(
         self, states: Sequence[ReferenceState], count: int, timeout: float | None
     ) -> frozenset[int]:
-        """See `actors.reference.ReferenceSource.wait_some`."""
+        """Wait for the outcomes of `count` values; returns the indices of those that have one."""
         return await self.fetcher.wait_some(states, count, timeout)
 
     async def call(
@@ -357,7 +358,7 @@ class ReferenceManager:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> object:
-        """See `RemoteMethod.__call__`."""
+        """Run a method of the value at its owner, and return the result."""
         return await self.fetcher.call(state, method, args, kwargs)
 
     async def call_and_keep(
@@ -367,13 +368,14 @@ class ReferenceManager:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Reference[object]:
-        """See `RemoteMethod.remote`."""
+        """Run a method of the value at its owner, and keep the result there."""
         return await self.fetcher.call_and_keep(state, method, args, kwargs)
 
     # References in messages.
 
     def write(self, reference: Reference[Any], segments: list[Buffer]) -> object:
         """Encode a reference for a message. If the message goes to another node, this is a fork."""
+        # By identity: the table of another node of this process does not know the fork.
         if reference._source is not self:
             raise UnsendableError(
                 "belongs to another node that this process has open; let that one send it"
@@ -419,6 +421,8 @@ class ReferenceManager:
         self.table.check_invariants()
         self.fetcher.check_invariants()
         self.protocol.check_invariants()
+        self.value_store.check_invariants()
+        self._memory.check_invariants()
 
     # The lifetime of a node.
 

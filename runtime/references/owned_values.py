@@ -68,6 +68,7 @@ class StateChanges:
         if event is not None:
             event.set()
         if self._any is not None:
+            # Dropped with the setting: tasks that come later wait for the next change.
             self._any.set()
             self._any = None
 
@@ -255,6 +256,7 @@ class OwnedValues:
         stored = self._value_codec.pack(value, "result")
         if not state.is_settled:
             effects = self._table.on_result(state, stored)
+            # Counted before the effects wake those who wait: they may ask for room at once.
             self.value_store.add(state.identity, stored.size)
             self._apply(effects)
         return stored.size
@@ -368,6 +370,8 @@ class OwnedValues:
         if isinstance(outcome, EncodedValue) and (here is None or here.stored is None):
             # Decode first, before anything is recorded: the value may not be readable on this node.
             stored = self._value_codec.taken_over(outcome)
+        # From here to the end without an await: the old owner may ask again, and must find either
+        # nothing or the whole value.
         state, effects = self._table.adopt(
             identity, registers, maker, site, self._environment.now()
         )

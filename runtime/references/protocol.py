@@ -69,8 +69,10 @@ class UpdateBatch:
     @property
     def is_empty(self) -> bool:
         """True if the batch has nothing left to send and can be dropped."""
-        said = not (self.claims or self.releases or self.asks or self.moves or self.conclusions)
-        return said and self.questions_at == math.inf and not self.under_way
+        has_no_updates = not (
+            self.claims or self.releases or self.asks or self.moves or self.conclusions
+        )
+        return has_no_updates and self.questions_at == math.inf and not self.under_way
 
     def due_at(self) -> float:
         """When the next update is due; minus infinity means at once."""
@@ -196,7 +198,7 @@ class ReferenceProtocol:
         self._batch(owner).claim(
             identity, version, self._now() + after if after else -math.inf, again=again
         )
-        self._hurry()
+        self._wake_sender()
 
     def on_counted(self, owner: NodeId, identity: ReferenceId) -> None:
         """Note that `owner` counts this node as a holder already; see `UpdateBatch.on_counted`."""
@@ -207,7 +209,7 @@ class ReferenceProtocol:
     def release(self, owner: NodeId, identity: ReferenceId, version: int) -> None:
         """Release a value at `owner`."""
         self._batch(owner).release(identity, version)
-        self._hurry()
+        self._wake_sender()
 
     def ask(self, forwarder: NodeId, identity: ReferenceId, number: int, after: float) -> None:
         """Ask `forwarder`, in `after` seconds, where a value is. `number` is not sent,
@@ -217,27 +219,27 @@ class ReferenceProtocol:
             number,
             self._now() + after if after else -math.inf,
         )
-        self._hurry()
+        self._wake_sender()
 
     def announce(self, holder: NodeId, identity: ReferenceId, version: int) -> None:
         """Notify `holder`, which held a value in `version` when its owner left, that this node owns
         it now. It may have released the value at the old owner only.
         """
         self._batch(holder).moves[identity] = version
-        self._hurry()
+        self._wake_sender()
 
     def conclude(self, owner: NodeId, identity: ReferenceId, failure: FailedValue) -> None:
         """Notify `owner` that the call which makes a value was given up; see
         `ReferenceTable.conclude`.
         """
         self._batch(owner).conclusions[identity] = failure
-        self._hurry()
+        self._wake_sender()
 
     def ask_unsettled(self, peer: NodeId) -> None:
         """Ask `peer` which forks are not settled there."""
         batch = self._batch(peer)
         batch.questions_at = min(batch.questions_at, self._now())
-        self._hurry()
+        self._wake_sender()
 
     def on_node_ended(self, peer: NodeId) -> None:
         """Drop the updates for a node that has ended."""
@@ -255,6 +257,7 @@ class ReferenceProtocol:
         async with trio.open_nursery() as nursery:
             pause = COLLECTOR_LOOK_SECONDS[1]
             while True:
+                # Renewed before the notes are read: what comes up from here on ends the wait below.
                 self._awake = trio.Event()
                 news = self._tidy()
                 soonest = self._dispatch(nursery)
@@ -274,6 +277,7 @@ class ReferenceProtocol:
         now = self._now()
         soonest = math.inf
         for peer, batch in list(self._batches.items()):
+            # One at a time, so that updates for one value arrive in their order.
             if batch.under_way:
                 continue
             if batch.is_empty:
@@ -281,6 +285,7 @@ class ReferenceProtocol:
                 continue
             due = batch.due_at()
             if due <= now:
+                assert not batch.is_empty, "an empty batch is never sent"
                 batch.under_way = True
                 nursery.start_soon(self._write, peer, batch)
             else:
@@ -306,8 +311,9 @@ class ReferenceProtocol:
             )
             batch.not_before = self._now() + SEND_AGAIN_SECONDS
         finally:
+            assert batch.under_way, "one batch to a node is under way at a time"
             batch.under_way = False
-            self._hurry()
+            self._wake_sender()
 
     async def _send_updates(self, peer: NodeId, batch: UpdateBatch) -> None:
         updates = batch.due_updates(self._now())
@@ -347,6 +353,8 @@ class ReferenceProtocol:
         )
         _check_number(answers, given_up, peer)
         for (identity, failure), answer in zip(given_up.items(), answers, strict=True):
+            # A failure that was noted while this one was under way is of the same call, and says
+            # the same.
             batch.conclusions.pop(identity, None)
             owner = _identity(answer) if isinstance(answer, list) else answer
             self._apply(self._table.on_conclusion_answered(identity, failure, owner))
@@ -389,6 +397,10 @@ class ReferenceProtocol:
         """Assert the invariants of all batches: for tests and simulations."""
         for batch in self._batches.values():
             assert batch.counted <= batch.claims.keys(), "only claims that are open are counted"
+            assert not (batch.claims.keys() & batch.releases.keys()) or all(
+                batch.claims[identity][0] > batch.releases[identity]
+                for identity in batch.claims.keys() & batch.releases.keys()
+            ), "a value that is claimed and released was released first"
 
     def _batch(self, peer: NodeId) -> UpdateBatch:
         batch = self._batches.get(peer)
@@ -396,7 +408,7 @@ class ReferenceProtocol:
             batch = self._batches[peer] = UpdateBatch()
         return batch
 
-    def _hurry(self) -> None:
+    def _wake_sender(self) -> None:
         if self._awake is not None:
             self._awake.set()
 

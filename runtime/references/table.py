@@ -61,6 +61,8 @@ class HolderSet:
     @property
     def held(self) -> bool:
         """True if there are holders."""
+        # A register stays after its release, as a negative version: a claim that was sent before
+        # the release and arrives after it must not count.
         return any(version > 0 for _, version in self._registers())
 
     def settle(self) -> None:
@@ -217,6 +219,7 @@ class Forks(Generic[T]):
     def on_node_ended(self, peer: NodeId) -> None:
         """Forget an incarnation that has ended: it registers nothing any more."""
         self._landed.pop(peer, None)
+        # Also those whose message may still be on its way: nobody will receive it.
         for number in [number for number, fork in self._open.items() if fork.peer == peer]:
             del self._open[number]
 
@@ -383,6 +386,7 @@ class BorrowedReferences:
         hold = self._current(identity, version)
         if hold is None or hold.state != "making":
             return []
+        # From here on the owner counts this node, so nothing else needs to keep the value for it.
         hold.state = "held"
         self._check(hold)
         return [HoldSettled(identity)]
@@ -461,6 +465,7 @@ class BorrowedReferences:
         # The owner has registered this node: its forwarders may release, and it is at distance 0.
         hold.state = "held"
         hold.patience = 0.0
+        # It may forward to any node now. A distance that grew instead could close a circle.
         hold.distance = 0
         self._settle(hold)
         self._check(hold)
@@ -589,6 +594,8 @@ class BorrowedReferences:
         gone = tuple(
             one for one in hold.forwarders if one.peer == forwarder and one.number <= number
         )
+        # Only forks up to the one that was asked about: a later one says that the peer holds the
+        # value again, and its denial is older than that.
         hold.forwarders = tuple(one for one in hold.forwarders if one not in gone)
         self._forget(gone)
         return (
@@ -1203,6 +1210,8 @@ class ReferenceTable:
             # All that this node knew of the value, the old owner knew too.
             state.error = state.failure = None
             state.maker, state.site = maker, site
+        # Releases that came before the value count: their claims were sent earlier, and may still
+        # come.
         claims = self._claims.setdefault(identity, self._early.pop(identity, HolderSet()))
         for name, incarnation, version in registers:
             holder = NodeId(name, incarnation)
@@ -1228,6 +1237,8 @@ class ReferenceTable:
         self._claims.pop(identity, None)
         freed = ValueFreed(identity, state.size)
         state.stored = None
+        # A new version: the holder set of the next owner has none of this node, so an old update
+        # that arrives there late must not count as one.
         state.owner_id, state.version = owner, self._numbers()
         assert identity not in self._claims, f"{state!r} was given, and is owned"
         return [freed, StateChanged(state)]
@@ -1295,7 +1306,7 @@ class ReferenceTable:
         return self._resolve(self._borrowed.on_located(identity, forwarder, answer))
 
     def unsettled(self, forwarder: NodeId, numbers: Iterable[int]) -> list[int]:
-        """See `BorrowedReferences.unsettled`."""
+        """Return those of the forwarder's forks `numbers` that are not settled here."""
         return self._borrowed.unsettled(forwarder, numbers)
 
     def forks_to_ask(self, peer: NodeId, most: int) -> list[int]:
@@ -1308,6 +1319,7 @@ class ReferenceTable:
 
     def on_node_ended(self, peer: NodeId) -> list[Effect]:
         """Note that an incarnation has ended: it holds, owns and registers nothing any more."""
+        # First: the effects below may lead to claims of this very peer, which must find it dead.
         self._dead[peer] = None
         if len(self._dead) > MOST_DEAD:
             del self._dead[next(iter(self._dead))]
@@ -1381,6 +1393,8 @@ class ReferenceTable:
         state = self._states.get(identity)
         if state is None:
             effects = [ReferenceMade()]
+            # This node may have given the value away after the message was written: it knows
+            # better.
             here = self._moved.get(identity, owner_id)
             state = self._make_state(identity, here, self._numbers(), now)
             on_arrived = (

@@ -92,7 +92,7 @@ class ValueCodec:
 
 
 def stored_to_plain(codec: Codec, stored: StoredValue, segments: list[Buffer]) -> object:
-    """See `Extension.to_plain`; `codec` is the one that asks."""
+    """Encode a stored value as its control part and its segments; `codec` is the one that asks."""
     if isinstance(stored, EncodedValue):
         return [stored.control, list(stored.buffers)]
     if isinstance(stored, SharedValue):
@@ -112,7 +112,7 @@ def stored_to_plain(codec: Codec, stored: StoredValue, segments: list[Buffer]) -
 
 
 def stored_from_plain(plain: object) -> StoredValue:
-    """See `Extension.from_plain`."""
+    """Decode a stored value. Raises ProtocolError."""
     if (
         not isinstance(plain, list)
         or len(plain) != 2

@@ -347,6 +347,7 @@ class MemoryPool:
             return None
         size_class = self._size_classes.setdefault(whole, _SizeClass())
         if size_class.warm:
+            # The one that was freed last: its pages are most likely in the processor's cache.
             span = next(reversed(size_class.warm))
             self._take_free(span)
         else:
@@ -363,10 +364,27 @@ class MemoryPool:
         """
         for span in self._ends.gone():
             self._taken -= span.arena.span_size
+            assert self._taken >= 0, "a block ends once"
             self._size_classes[span.arena.span_size].warm[span] = None
             self._free_spans[span] = None
             self._free += span.arena.span_size
         self._make_room(self._kept, GIVEN_BACK_AT_ONCE)
+
+    def check_invariants(self) -> None:
+        """Assert that each span is counted once. Looks at every free span: for tests and
+        simulations.
+        """
+        assert self._free == sum(span.arena.span_size for span in self._free_spans)
+        warm = [span for each in self._size_classes.values() for span in each.warm]
+        assert len(warm) == len(self._free_spans)
+        assert self._free_spans.keys() == set(warm)
+        for size, each in self._size_classes.items():
+            assert all(arena.span_size == size for arena in each.arenas)
+            assert all(0 <= arena.occupied <= arena.count for arena in each.arenas)
+            assert all(span.arena in each.arenas for span in (*each.warm, *each.cold))
+            taken = sum(arena.occupied for arena in each.arenas) - len(each.warm)
+            assert taken >= 0, "a warm span has memory"
+        assert self._taken + self._free <= self.limit
 
     def close(self) -> None:
         """Hand out no more blocks, and close the descriptors, so that no process can open them.
@@ -383,8 +401,10 @@ class MemoryPool:
     def _hand_out(self, span: _Span, size: int) -> Block:
         arena = span.arena
         owner = arena.owner()
+        # On the object that every view keeps alive: its end is the end of the last reader here.
         vars(owner)["token"] = self._ends.token(span)
         self._taken += arena.span_size
+        assert self._taken <= self.limit, "the pool gives no more than its limit"
         return Block(
             owner,
             SharedMemoryLocation(self._process, arena.descriptor, arena.key, span.offset, size),
@@ -400,6 +420,8 @@ class MemoryPool:
             if whole <= POPULATED_AT_ONCE:
                 span.arena.populate(span.offset, whole)
         except OSError:
+            # Some of the pages may have come: they must not stay allocated in a span that counts as
+            # cold.
             span.arena.give_back(span.offset)
             size_class.cold.append(span)
             return None
@@ -420,6 +442,7 @@ class MemoryPool:
         del self._free_spans[span]
         del self._size_classes[span.arena.span_size].warm[span]
         self._free -= span.arena.span_size
+        assert self._free >= 0, "a span is free once"
 
     def _make_room(self, allowed: int, most: float = math.inf) -> None:
         """Return free memory to the kernel, the oldest first, until `allowed` bytes of it are left
@@ -432,6 +455,7 @@ class MemoryPool:
             arena = span.arena
             arena.give_back(span.offset)
             arena.occupied -= 1
+            assert arena.occupied >= 0, "the memory of a span is given back once"
             size_class = self._size_classes[arena.span_size]
             if arena.occupied:
                 size_class.cold.append(span)

@@ -83,6 +83,16 @@ class MemoryBudget(Generic[K]):
         if size is None:
             size = self._large.pop(key, 0)
         self._in_memory -= size
+        assert self._in_memory >= 0, "what is removed was added"
+
+    def is_pinned(self, key: K) -> bool:
+        """True if the value stays in memory, or is not here at all."""
+        return key not in self._large
+
+    def check_invariants(self) -> None:
+        """Assert that the bytes are those of the values: for tests and simulations."""
+        assert self._in_memory == sum(self._small.values()) + sum(self._large.values())
+        assert not self._small.keys() & self._large.keys(), "a value has one size"
 
     def victims(self) -> list[K]:
         """Return the values to write to disk, the least recently used first, so that the rest fits;

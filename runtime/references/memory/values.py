@@ -59,6 +59,11 @@ class Memory:
         """Return a segment with the same bytes that never changes."""
         return tuple(map(self._held, segments))
 
+    def check_invariants(self) -> None:
+        """Assert the invariants of the shared memory: for tests and simulations."""
+        if self._pool is not None:
+            self._pool.check_invariants()
+
     def tidy(self) -> None:
         """Collect the blocks that nothing reads any more."""
         if self._pool is not None:
@@ -74,6 +79,7 @@ class Memory:
         block = self._pool.take(size) if self._pool is not None and size >= SHARED_SIZE else None
         if block is None:
             return Segment(segment if isinstance(segment, bytes) else bytes(segment))
+        assert block.memory.nbytes == size, "a block is as large as was asked for"
         block.memory[:] = segment.cast("B") if isinstance(segment, memoryview) else segment
         return Segment(block.lend(), block)
 
@@ -119,6 +125,7 @@ class ValueStore(Generic[K]):
         else:
             self._budget.add(key, size)
         if self._used is not None:
+            # One event for both kinds: memory that may be given back, and memory that is in use.
             self._used.set()
             self._used = None
         if self.in_memory > self.limit:
@@ -159,6 +166,14 @@ class ValueStore(Generic[K]):
                 if not self._environment.has_ended(process)
             ]
 
+    def check_invariants(self) -> None:
+        """Assert the invariants of the budget and of the shared memory. Looks at every value that
+        is large: for tests and simulations.
+        """
+        self._budget.check_invariants()
+        assert self._budget.limit == self.limit - self._small, "small values narrow the budget"
+        assert all(self._budget.is_pinned(key) for key in self._readers), "what is read stays"
+
     async def wait_used(self) -> None:
         """Wait until there is a value, or memory that a process may still read."""
         if not self.in_memory and not self._left:
@@ -169,6 +184,7 @@ class ValueStore(Generic[K]):
         """Wait until the values take less than the limit. Raises ReferenceMemoryError if nothing
         more can be written to disk.
         """
+        # Without victims waiting is useless: all that is left is small, or lent to other processes.
         while self.in_memory > self.limit and self._budget.victims():
             if self.broken:
                 raise ReferenceMemoryError(
@@ -183,6 +199,7 @@ class ValueStore(Generic[K]):
         """Wait until the values exceed the limit. Returns those to write to disk."""
         while True:
             await self._changed.wait()
+            # Renewed before the look: a value that is added after it wakes the next turn.
             self._changed = trio.Event()
             victims = self._budget.victims()
             if victims:
@@ -198,6 +215,7 @@ class ValueStore(Generic[K]):
 
     def _count_small(self, size: int) -> None:
         self._small += size
+        assert self._small >= 0, "what is removed was added"
         self._budget.limit = self.limit - self._small
 
     async def write(self, key: K, segments: Sequence[Buffer]) -> Spilled | None:
