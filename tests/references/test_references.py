@@ -318,7 +318,10 @@ async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_a
     assert stored is not None
     # What a mutable value would do; values are copied when they are kept, so only the runtime
     # itself can close the ring.
-    state.stored = three.driver._endpoint.references.owned._value_codec.pack([two], "value")
+    references = three.driver._endpoint.references
+    state.stored = references.owned._value_codec.pack([two], "value")
+    references.value_store.remove(state.identity, stored.size)
+    references.value_store.add(state.identity, state.stored.size)
     assert values(three.driver) == 2
     del one, two, state, stored
     await until(lambda: not values(three.driver))
