@@ -68,8 +68,8 @@ class StandBy:
         self._watch = LoopWatch(
             environment.now(), timings.loop_beat, timings.loop_look + timings.loop_late
         )
-        # Seconds for which the node's loop has been blocked. Written by `_watch_loop` alone and read
-        # by other tasks of the stand-by's own loop: no lock is needed.
+        # Seconds for which the node's loop has been blocked. Written by `_watch_loop` alone, and
+        # read by other tasks of the stand-by's own loop: no lock is needed.
         self._blocked = 0.0
         self.last = ""
         """A text about the last long block of the loop; "" if there was none."""

@@ -9,7 +9,7 @@ import trio
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
-from runtime.membership.names import LAST_ENDS, LAST_END_SECONDS
+from runtime.membership.names import LAST_END_SECONDS, LAST_ENDS
 from runtime.simulation import Simulation, simulate
 
 SEEDS = range(6)
