@@ -83,7 +83,12 @@ from runtime.links.link import Link
 from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue
-from runtime.statistics.call_statistics import CallStatistics, reason_of
+from runtime.statistics.call_statistics import (
+    CallStatistics,
+    MethodStatistics,
+    class_of,
+    reason_of,
+)
 from runtime.wire.codec import Codec
 from runtime.wire.exceptions import annotate
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
@@ -1178,8 +1183,7 @@ class CallClient:
         self._local = local
         self.statistics: CallStatistics | None = None
         """What becomes of the calls is counted there; None while nothing is measured."""
-        # An attribute and not a method, so that what is not measured costs nothing, and has one
-        # function call less; see `measure`.
+        # An attribute and not a method, so that what is not measured costs nothing; see `measure`.
         self.call: Callable[
             [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
         ] = self._call
@@ -1210,24 +1214,64 @@ class CallClient:
     def measure(self, statistics: CallStatistics | None) -> None:
         """Count in `statistics` what becomes of the calls that begin from now on; None: stop."""
         self.statistics = statistics
-        self.call = self._call if statistics is None else partial(self._measured, statistics)
+        self.call = self._call if statistics is None else self._counted
 
-    async def _measured(
+    def _counted(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        seen: Call | None = None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Begin a call that is counted, and timed if its turn has come to be timed."""
+        statistics, address = self.statistics, bound._address
+        assert statistics is not None
+        methods = statistics.by_class.get(address.class_path or class_of(address))
+        one = None if methods is None else methods.get(bound._definition.name)
+        if one is None:
+            return self._first(statistics, bound, args, kwargs, seen)
+        # Here and not in a coroutine around the call: that would cost each call as much again.
+        sampler = one.made
+        left = sampler.left = sampler.left - 1
+        if left:
+            return self._call(bound, args, kwargs, seen, one)
+        return self._timed(one, sampler.take(), bound, args, kwargs, seen)
+
+    async def _timed(
+        self,
+        one: MethodStatistics,
+        weight: int,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        seen: Call | None,
+    ) -> Any:
+        began = self.environment.stopwatch()
+        try:
+            return await self._call(bound, args, kwargs, seen, one)
+        finally:
+            one.client.add(self.environment.stopwatch() - began, weight)
+
+    async def _first(
         self,
         statistics: CallStatistics,
         bound: BoundMethod[..., Any],
         args: tuple[object, ...],
         kwargs: dict[str, object],
+        seen: Call | None,
     ) -> Any:
+        """Make a call of a method that was not counted before: how it ends says whether there is
+        such a method.
+        """
         stopwatch = self.environment.stopwatch
-        began = stopwatch()
+        address, method, began = bound._address, bound._definition.name, stopwatch()
         try:
-            value = await self._call(bound, args, kwargs)
+            value = await self._call(bound, args, kwargs, seen)
         except BaseException as error:
             failure = error if isinstance(error, Exception) else None
-            statistics.failed(bound._address, bound._definition.name, failure, stopwatch() - began)
+            statistics.failed(address, method, failure, stopwatch() - began)
             raise
-        statistics.returned(bound._address, bound._definition.name, stopwatch() - began)
+        statistics.returned(address, method, stopwatch() - began)
         return value
 
     def remote(
@@ -1262,7 +1306,9 @@ class CallClient:
         """Like `call`, for filters that have `seen` it: its deadline is that of the call, and it is
         told of each attempt.
         """
-        return self._call(bound, args, kwargs, seen)
+        if self.statistics is None:
+            return self._call(bound, args, kwargs, seen)
+        return self._counted(bound, args, kwargs, seen)
 
     async def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
@@ -1334,64 +1380,91 @@ class CallClient:
         args: tuple[object, ...],
         kwargs: dict[str, object],
         seen: Call | None = None,
+        counted: MethodStatistics | None = None,
     ) -> Any:
-        options = bound._options
-        route = self.routes.known(bound)
-        expires = math.inf
-        if options is not NO_CALL_OPTIONS and options.timeout is not None:
-            expires = self.environment.now() + options.timeout
-        elif self.call_timeout is not None and not bound._address.name.startswith("@"):
-            expires = self.environment.now() + self.call_timeout
-        expires = expires if seen is None else seen.deadline
-        # The fast path: calls that can be posted now and are made once. All else waits or repeats.
-        if (
-            route is None
-            or options.retry is not None
-            or (self.lines.all and self.lines.ahead_of(bound))
-            or (route.link is not None and not route.link.has_room)
-        ):
-            number = self.numbers()
-            again = RetryingCall(self, bound, args, kwargs, expires, number, None, seen)
-            return await again.run(None, None)
-        task = trio.lowlevel.current_task()
-        chain: Chain | None = None
-        if self._running or self._starts:
-            self.refuse_self_call(task, bound)
-            chain = self.chain(task)
-        deadline = effective_deadline(task)
-        # A deadline that has passed ends the call before anything is sent.
-        if deadline != math.inf and deadline <= self.environment.now():
-            await trio.lowlevel.checkpoint()
-        if self.faults is not None:
-            await self.faults.slow_down(bound._definition.name)
-        call: Waiting = PendingCall(self.numbers(), route.place, task)
-        soon = expires if expires < deadline else deadline
-        flags = 0 if bound._load is None else TELL_DEPTH
-        request = OutgoingRequest(bound, args, kwargs, soon, flags, chain, CURRENT.get())
-        if seen is not None:
-            seen.attempted(1, route.address.node)
-        self.post(call, route, request)
-        if call.finished:
-            await trio.lowlevel.checkpoint()
-        elif expires == math.inf:
-            await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
-        else:
-            self.deadlines.add(expires, call)
-            try:
-                await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
-            finally:
-                self.deadlines.done()
-            # The answer and the timeout may come in the same pass: the first of the two decides.
-            if call.expired:
-                raise self.expired(call, route, bound)
+        try:
+            options, route, expires = bound._options, self.routes.known(bound), math.inf
+            if seen is not None:
+                expires = seen.deadline
+            elif options is not NO_CALL_OPTIONS and options.timeout is not None:
+                expires = self.environment.now() + options.timeout
+            elif self.call_timeout is not None and not bound._address.name.startswith("@"):
+                expires = self.environment.now() + self.call_timeout
+            # The fast path is for calls that can be posted now and are made once. Everything else
+            # waits, or may be repeated: the slow path.
+            if (
+                route is None
+                or options.retry is not None
+                or (self.lines.all and self.lines.ahead_of(bound))
+                or (route.link is not None and not route.link.has_room)
+            ):
+                number = self.numbers()
+                again = RetryingCall(self, bound, args, kwargs, expires, number, None, seen)
+                value = await again.run(None, None)
+            else:
+                task = trio.lowlevel.current_task()
+                chain: Chain | None = None
+                if self._running or self._starts:
+                    self.refuse_self_call(task, bound)
+                    chain = self.chain(task)
+                deadline = effective_deadline(task)
+                # A deadline that has passed ends the call before anything is sent.
+                if deadline != math.inf and deadline <= self.environment.now():
+                    await trio.lowlevel.checkpoint()
+                if self.faults is not None:
+                    await self.faults.slow_down(bound._definition.name)
+                call: Waiting = PendingCall(self.numbers(), route.place, task)
+                soon = expires if expires < deadline else deadline
+                flags = 0 if bound._load is None else TELL_DEPTH
+                request = OutgoingRequest(bound, args, kwargs, soon, flags, chain, CURRENT.get())
+                if seen is not None:
+                    seen.attempted(1, route.address.node)
+                self.post(call, route, request)
+                if call.finished:
+                    await trio.lowlevel.checkpoint()
+                elif expires == math.inf:
+                    await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+                else:
+                    self.deadlines.add(expires, call)
+                    try:
+                        await trio.lowlevel.wait_task_rescheduled(
+                            partial(self._give_up, call, route)
+                        )
+                    finally:
+                        self.deadlines.done()
+                if call.error is None and not call.expired:
+                    # The heap of timeouts may keep the call for long: it must not keep the value.
+                    value, call.value = call.value, None
+                else:
+                    value = await self._failed(call, route, request, expires, deadline, seen)
+        except BaseException as error:
+            if counted is not None:
+                counted.fail(error)
+            raise
+        if counted is not None:
+            counted.value += 1
+        return value
+
+    async def _failed(
+        self,
+        call: Waiting,
+        route: Route,
+        request: OutgoingRequest,
+        expires: float,
+        deadline: float,
+        seen: Call | None,
+    ) -> Any:
+        """Make a call again whose only attempt so far has failed, if it may be. Else raise."""
+        bound = cast("BoundMethod[..., Any]", request.bound)
+        # The answer and the timeout may come in the same pass: the first of the two decides.
+        if call.expired:
+            raise self.expired(call, route, bound)
         error = call.error
-        if error is None:
-            # The heap of timeouts may keep the call for long: it must not keep the value as well.
-            value, call.value = call.value, None
-            return value
+        assert error is not None
         if isinstance(error, MOVED) and bound._address.registered:
             # Certainly not run, and perhaps only because the actor has moved.
-            again = RetryingCall(self, bound, args, kwargs, expires, call.number, None, seen)
+            args, kwargs, number = request.args, request.kwargs, call.number
+            again = RetryingCall(self, bound, args, kwargs, expires, number, None, seen)
             return await again.run(route, error)
         if isinstance(error, DeadlineExceededError) and deadline < expires:
             # It is the caller's own deadline that is too near: that ends the call, as trio has it.

@@ -153,7 +153,7 @@ def _counts(told: Mapping[str, Any]) -> dict[Key, _MethodCounts]:
             counts.outcomes[name] = sum(one[name].values())
             counts.reasons.update(one[name])
         runs = one["turn"]["count"] if one["turn"] is not None else 0
-        counts.ran.update(value=runs - one["server_raised"], raised=one["server_raised"])
+        counts.ran.update(value=max(0, runs - one["server_raised"]), raised=one["server_raised"])
         for part in PARTS:
             if one[part] is not None:
                 counts.parts[part] = one[part]["counts"]

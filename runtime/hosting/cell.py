@@ -29,6 +29,7 @@ from actors.reference import Needs
 from actors.supervision import ExitReason
 from runtime.hosting.chains import Chain, ChainLink
 from runtime.hosting.completion_records import RequestOrigin
+from runtime.statistics.call_statistics import TurnTimer
 from runtime.user_errors import raised_at, summary_of, traceback_of
 
 # Admission: which calls are worth queueing for an actor that has more of them than it can answer.
@@ -217,7 +218,6 @@ class Invocation:
 
     __slots__ = (
         "args",
-        "arrived",
         "attempt",
         "begun",
         "call",
@@ -236,6 +236,7 @@ class Invocation:
         "sink",
         "stream_output",
         "suspended_at",
+        "timer",
         "waits_in",
     )
 
@@ -260,8 +261,8 @@ class Invocation:
         self.deadline = deadline
         self.begun = False
         """True from its first step on, also after it has ended while its outcome is held back."""
-        self.arrived = 0.0
-        """When it arrived, on the node's stopwatch; 0 while nothing is measured."""
+        self.timer: TurnTimer | None = None
+        """Measures its wait and its run; None if it is not timed."""
         self.queued_at = 0.0
         """When it was queued behind others, on the node's clock; 0 if its turn came at once."""
         self.suspended_at = 0.0

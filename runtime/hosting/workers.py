@@ -35,7 +35,7 @@ from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, TaskWorker
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.threads import Threads
-from runtime.statistics.call_statistics import CallStatistics
+from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, TurnTimer
 from runtime.user_errors import is_cancellation, is_interrupt
 
 # Arguments that are references, fetched before their method starts.
@@ -368,9 +368,7 @@ class TaskWorkers:
             cell.tell_if_quiet()
 
     async def _run(self, job: Invocation, worker: TaskWorker, task: trio.lowlevel.Task) -> None:
-        cell = job.cell
-        timed = job.deadline != math.inf
-        began = 0.0
+        cell, timed, began = job.cell, job.deadline != math.inf, 0.0
         if timed:
             began = self._environment.now()
             if cell.late(job, began):
@@ -398,7 +396,8 @@ class TaskWorkers:
         job.begun = True
         job.runner = worker
         self.running[task] = job
-        started = self._environment.stopwatch() if self.statistics is not None else 0.0
+        if job.timer is not None:
+            job.timer.started = self._environment.stopwatch()
         if timed:
             worker.scope.deadline = job.deadline
         # Set for each run, so that nothing that an earlier run left behind has an effect.
@@ -431,8 +430,8 @@ class TaskWorkers:
             await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
         finally:
             job.runner = None
-            if started:
-                self._count(job, started)
+            if job.timer is not None:
+                self._count(job, job.timer)
             measured = timed and job.stream_output is None
             cell.finish(job, self._environment.now() - began if measured else None)
             if timed:
@@ -452,12 +451,11 @@ class TaskWorkers:
             self._crashed(job.cell, error)
         return False
 
-    def _count(self, job: Invocation, started: float) -> None:
-        if self.statistics is not None:
-            turn = self._environment.stopwatch() - started
-            # The invocation arrived before measuring began, so its waiting time is unknown.
-            wait = started - job.arrived if job.arrived else 0.0
-            self.statistics.ran(job.cell.address, job.definition.name, wait, turn)
+    def _count(self, job: Invocation, timer: TurnTimer) -> None:
+        turn = timer.end(self._environment.stopwatch())
+        # Those that have waited for something are all counted when they go on.
+        if turn > LONG_TURN_SECONDS and not job.suspended_at and self.statistics is not None:
+            self.statistics.ran_long(job.cell.address, job.definition.name)
 
     def _method(
         self, job: Invocation, args: tuple[object, ...], kwargs: dict[str, object]
@@ -553,6 +551,11 @@ class TaskWorkers:
             return await _resume(coroutine, trap)
         finally:
             self._ready += 1
+            statistics = self.statistics
+            if statistics is not None and (
+                self._environment.now() - job.suspended_at > LONG_TURN_SECONDS
+            ):
+                statistics.ran_long(job.cell.address, job.definition.name)
             if job.cell.leased:
                 self._doubt_if_in_doubt()
 

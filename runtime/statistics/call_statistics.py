@@ -1,13 +1,15 @@
 """Call statistics of one node: how the calls that it makes end and how long they take, and how long
 those that it runs wait and take, by class and method.
 
+Each call is counted, by plain integers; one in `SAMPLE` is timed, and stands in the histograms for
+the calls since the last one that was timed as well. So a call that is not timed reads no clock.
+
 Never by actor: a node has millions of those. The number of (class, method) pairs is bounded as
 well, because peers and programs choose the names; further pairs are counted together.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -24,6 +26,20 @@ OTHER = "_OTHER"
 
 UNKNOWN_CLASS = "_UNKNOWN"
 """The class of calls through handles that do not know it."""
+
+SAMPLE = 16
+"""Of so many calls of a method one is timed."""
+
+ALL_TIMED = 16
+"""Calls of a method that are all timed, before: of a method that is called seldom, or for a short
+time, every call is known.
+"""
+
+GAPS: Final = (16, 7, 25, 12, 21, 3, 30, 18, 9, 28, 5, 22, 14, 31, 1, 15)
+"""After how many calls the next one is timed; `SAMPLE` on average. Irregular, because programs make
+calls in rounds: with one distance, the same call of each round might be timed, or never be. Their
+sum is a prime number, so that in rounds of any length each call is timed now and then.
+"""
 
 LONG_TURN_SECONDS = 1.0
 """A turn that takes longer is counted as long."""
@@ -53,16 +69,61 @@ def class_of(address: Address) -> str:
     return address.name.partition("-")[0] if address.name[:1] == "@" else UNKNOWN_CLASS
 
 
+class CallSampler:
+    """Chooses which calls of a method are timed."""
+
+    __slots__ = ("_gap", "_timed", "left")
+
+    def __init__(self) -> None:
+        self._gap = 1
+        self._timed = 0
+        self.left = 1
+        """Calls until the one that is timed, itself included. For each call it is made one less;
+        at 0 the call is timed: `take`.
+        """
+
+    def take(self) -> int:
+        """Choose the next call to be timed. Returns for how many calls the one stands whose turn it
+        is: itself, and those since the one that was timed before it.
+        """
+        weight = self._gap
+        self._timed += 1
+        timed = self._timed
+        self._gap = self.left = 1 if timed < ALL_TIMED else GAPS[timed % len(GAPS)]
+        return weight
+
+
+class TurnTimer:
+    """Times one call where it runs. Times are seconds on the node's stopwatch."""
+
+    __slots__ = ("_arrived", "_method", "_weight", "started")
+
+    def __init__(self, method: MethodStatistics, weight: int, arrived: float) -> None:
+        self._method = method
+        self._weight = weight
+        self._arrived = arrived
+        self.started = arrived
+        """When its turn came."""
+
+    def end(self, now: float) -> float:
+        """Note that the method has ended. Returns how long it ran."""
+        turn = now - self.started
+        self._method.add_run(self.started - self._arrived, turn, self._weight)
+        return turn
+
+
 class MethodStatistics:
     """What is known of one method of one class. Calls that this node makes are in the first half,
     those that it runs in the second.
     """
 
     __slots__ = (
+        "arrived",
         "cancelled",
         "class_path",
         "client",
         "long_turns",
+        "made",
         "method",
         "not_executed",
         "raised",
@@ -89,8 +150,12 @@ class MethodStatistics:
         """Calls that certainly did not run, by reason."""
         self.unknown: dict[str, int] = {}
         """Calls that may have run, by reason."""
+        self.made = CallSampler()
+        """Chooses which calls are timed where they are made."""
         self.client = Histogram()
         """How long calls took at the caller, over all attempts, however they ended."""
+        self.arrived = CallSampler()
+        """Chooses which calls are timed where they run."""
         self.wait = Histogram()
         """From a call's arrival at its actor's node to its turn."""
         self.turn = Histogram()
@@ -100,12 +165,42 @@ class MethodStatistics:
         self.server_raised = 0
         """Runs that raised."""
         self.long_turns = 0
-        """Turns longer than `LONG_TURN_SECONDS`."""
+        """Turns longer than `LONG_TURN_SECONDS`; of those that block the event loop, the timed
+        ones.
+        """
+
+    @property
+    def ended(self) -> int:
+        """Calls made from this node that have ended."""
+        failed = sum(self.not_executed.values()) + sum(self.unknown.values())
+        return self.value + self.raised + self.cancelled + failed
 
     @property
     def calls(self) -> int:
         """Calls made from this node that have ended, and calls run here."""
-        return self.client.count + self.turn.count
+        return self.ended + self.turn.count
+
+    def fail(self, error: BaseException | None) -> None:
+        """Count a call that was made here and that ended with `error`; None if its caller gave
+        up.
+        """
+        if error is None or not isinstance(error, Exception):
+            self.cancelled += 1
+            return
+        # What is no call error never left: arguments that cannot be sent, for one.
+        outcome = outcome_of(error) if isinstance(error, CallError) else "not executed"
+        if outcome == "raised":
+            self.raised += 1
+        else:
+            reasons = self.not_executed if outcome == "not executed" else self.unknown
+            reason = reason_of(error)
+            reasons[reason] = reasons.get(reason, 0) + 1
+
+    def add_run(self, wait: float, turn: float, weight: int) -> None:
+        """Add a run here that waited and took so many seconds, and stands for `weight` of them."""
+        self.wait.add(wait, weight)
+        self.turn.add(turn, weight)
+        self.server.add(wait + turn, weight)
 
     def as_plain(self) -> dict[str, Any]:
         """Everything as plain data; histograms as `Histogram.as_plain` gives them."""
@@ -133,20 +228,21 @@ class CallStatistics:
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
         self._most = most
-        self._by_class: dict[str, dict[str, MethodStatistics]] = {}
+        self.by_class: dict[str, dict[str, MethodStatistics]] = {}
+        """By class and method. Read where calls are counted; written only here."""
         self._pairs = 0
         self._other = MethodStatistics(OTHER, OTHER)
 
     def __iter__(self) -> Iterator[MethodStatistics]:
         """All pairs; last, if there is anything in it, what is counted together."""
-        for methods in self._by_class.values():
+        for methods in self.by_class.values():
             yield from methods.values()
         if self._other.calls:
             yield self._other
 
     def of(self, class_path: str, method: str) -> MethodStatistics:
         """The statistics of one pair, entered if there is room for it; else those of `OTHER`."""
-        methods = self._by_class.get(class_path)
+        methods = self.by_class.get(class_path)
         if methods is not None:
             found = methods.get(method)
             if found is not None:
@@ -155,64 +251,42 @@ class CallStatistics:
             return self._other
         self._pairs += 1
         entered = MethodStatistics(class_path, method)
-        self._by_class.setdefault(class_path, {})[method] = entered
+        self.by_class.setdefault(class_path, {})[method] = entered
         return entered
 
+    def known(self, address: Address, method: str) -> MethodStatistics | None:
+        """The statistics of a method of an actor, if it has its own."""
+        methods = self.by_class.get(address.class_path or class_of(address))
+        return None if methods is None else methods.get(method)
+
     def returned(self, address: Address, method: str, seconds: float) -> None:
-        """Count a call that this node made and that returned."""
-        # Inline, as in `ran`: every call that is measured comes here.
-        try:
-            one = self._by_class[address.class_path][method]
-        except KeyError:
-            one = self.of(address.class_path or class_of(address), method)
+        """Count a call that this node made and that returned, and its time."""
+        one = self.of(address.class_path or class_of(address), method)
         one.value += 1
-        client = one.client
-        client.counts[bisect_left(BOUNDS, seconds)] += 1
-        client.total += seconds
+        one.client.add(seconds)
 
     def failed(
         self, address: Address, method: str, error: BaseException | None, seconds: float
     ) -> None:
-        """Count a call that this node made and that ended with `error`; None if its caller gave
-        up.
+        """Count a call that this node made and that ended with `error`, and its time; None if its
+        caller gave up.
         """
-        class_path = address.class_path or class_of(address)
+        one: MethodStatistics | None
         if isinstance(error, MethodNotFoundError):
             # Its name is no method's, but whatever a program has tried: no pair is made for it.
-            one = self._by_class.get(class_path, {}).get(method, self._other)
+            one = self.known(address, method) or self._other
         else:
-            one = self.of(class_path, method)
+            one = self.of(address.class_path or class_of(address), method)
+        one.fail(error)
         one.client.add(seconds)
-        if error is None or not isinstance(error, Exception):
-            one.cancelled += 1
-            return
-        # What is no call error never left: arguments that cannot be sent, for one.
-        outcome = outcome_of(error) if isinstance(error, CallError) else "not executed"
-        if outcome == "raised":
-            one.raised += 1
-        else:
-            reasons = one.not_executed if outcome == "not executed" else one.unknown
-            reason = reason_of(error)
-            reasons[reason] = reasons.get(reason, 0) + 1
 
     def ran(self, address: Address, method: str, wait: float, turn: float) -> None:
         """Count a run here, which waited and took so many seconds."""
-        try:
-            one = self._by_class[address.class_path][method]
-        except KeyError:
-            one = self.of(address.class_path or class_of(address), method)
-        histogram = one.wait
-        histogram.counts[bisect_left(BOUNDS, wait)] += 1
-        histogram.total += wait
-        histogram = one.turn
-        histogram.counts[bisect_left(BOUNDS, turn)] += 1
-        histogram.total += turn
-        histogram = one.server
-        both = wait + turn
-        histogram.counts[bisect_left(BOUNDS, both)] += 1
-        histogram.total += both
-        if turn > LONG_TURN_SECONDS:
-            one.long_turns += 1
+        self.of(address.class_path or class_of(address), method).add_run(wait, turn, 1)
+
+    def ran_long(self, address: Address, method: str) -> None:
+        """Count a turn of more than `LONG_TURN_SECONDS`."""
+        self.of(address.class_path or class_of(address), method).long_turns += 1
 
     def run_raised(self, address: Address, method: str) -> None:
         """Count a run here that raised, besides `ran`."""
@@ -232,9 +306,8 @@ class CallStatistics:
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps. For tests and simulations."""
-        assert self._pairs == sum(map(len, self._by_class.values())) <= self._most
+        assert self._pairs == sum(map(len, self.by_class.values())) <= self._most
         for one in self:
-            ended = one.value + one.raised + one.cancelled
-            ended += sum(one.not_executed.values()) + sum(one.unknown.values())
-            assert ended == one.client.count, "each call that was measured has one outcome"
+            for sampler in (one.made, one.arrived):
+                assert 1 <= sampler.left <= max(GAPS), "the next call to be timed is known"
             assert one.wait.count == one.turn.count == one.server.count

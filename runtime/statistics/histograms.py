@@ -48,10 +48,10 @@ class Histogram:
         self.total = 0.0
         """The sum of all durations, in seconds."""
 
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.total += seconds
+    def add(self, seconds: float, weight: int = 1) -> None:
+        """Count one duration, which stands for so many."""
+        self.counts[bisect_left(BOUNDS, seconds)] += weight
+        self.total += seconds * weight
 
     @property
     def count(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from actors.errors import (
     CallError,
     CallTimeoutError,
@@ -13,9 +15,13 @@ from actors.errors import (
 )
 from actors.method import Address
 from runtime.statistics.call_statistics import (
+    ALL_TIMED,
+    GAPS,
     LONG_TURN_SECONDS,
     OTHER,
+    SAMPLE,
     UNKNOWN_CLASS,
+    CallSampler,
     CallStatistics,
     MethodStatistics,
     class_of,
@@ -51,6 +57,7 @@ def test_a_run_has_a_wait_and_a_turn() -> None:
     statistics = CallStatistics()
     statistics.ran(PLACE, "add", 0.2, 0.001)
     statistics.ran(PLACE, "add", 0.0, LONG_TURN_SECONDS * 2)
+    statistics.ran_long(PLACE, "add")
     statistics.run_raised(PLACE, "add")
     one = pairs(statistics)["shop:Counter", "add"]
     assert (one.wait.total, one.turn.count, one.long_turns, one.server_raised) == (0.2, 2, 1, 1)
@@ -104,3 +111,29 @@ def test_an_answer_is_bounded_and_says_what_it_leaves_out() -> None:
     assert told["left_out"] == 15
     assert told["methods"][0]["turn"]["count"] == 20
     assert told["methods"][0]["client"] is None
+
+
+def test_the_calls_that_are_timed_stand_for_all() -> None:
+    sampler = CallSampler()
+    weights, made = [], 0
+    while made < 10_000:
+        made += 1
+        sampler.left -= 1
+        if not sampler.left:
+            weights.append(sampler.take())
+    # Of a method that is called seldom every call is known.
+    assert weights[:ALL_TIMED] == [1] * ALL_TIMED
+    assert made - max(GAPS) < sum(weights) <= made
+    assert len(weights) == pytest.approx(ALL_TIMED + made / SAMPLE, rel=0.05)
+
+
+def test_calls_in_rounds_are_all_timed_now_and_then() -> None:
+    for length in range(1, 40):
+        sampler, timed = CallSampler(), set[int]()
+        for number in range(40 * SAMPLE * length):
+            sampler.left -= 1
+            if not sampler.left:
+                sampler.take()
+                if number >= ALL_TIMED * length:
+                    timed.add(number % length)
+        assert timed == set(range(length))
