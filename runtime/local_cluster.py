@@ -30,8 +30,10 @@ from runtime.tracing import NO_SPANS, Tracing
 
 PRELOADED = ("runtime.local_cluster", "actors")
 
-LOCAL_CLUSTER_CLOSE_SECONDS = 5.0
-"""How long the end of a local cluster may take on the side of the driver."""
+LEAVE_SECONDS = 5.0
+"""How long the nodes of a local cluster may take to leave at its end, all of them side by side.
+What still runs then is killed.
+"""
 
 
 class NodeProcess:
@@ -149,14 +151,22 @@ class LocalCluster:
         return process
 
     async def _close(self) -> None:
-        """Let all nodes leave while the founding one still keeps the store; what still runs
-        afterwards is killed with the fork server.
+        """Stop the actors of the founding node, and then let all other nodes leave while it still
+        keeps the store; what still runs afterwards is killed with the fork server.
+
+        Shielded from cancellation, and bounded: `Timings.drain` for the actors in all, and
+        `LEAVE_SECONDS` for the nodes.
         """
-        await self.node._stop_actors()
-        async with trio.open_nursery() as leaving:
-            for process in self._processes.values():
-                if process.running:
-                    leaving.start_soon(process.leave)
+        with trio.CancelScope(shield=True):
+            # Before the nodes: a supervisor among these actors would start its children of a node
+            # that leaves on another one. Not within the time for the nodes: the stop of an actor
+            # shields itself, so that no scope around it would end it.
+            await self.node._stop_actors()
+            with trio.move_on_after(LEAVE_SECONDS):
+                async with trio.open_nursery() as leaving:
+                    for process in self._processes.values():
+                        if process.running:
+                            leaving.start_soon(process.leave)
 
     def process(self, name: str) -> NodeProcess:
         """The process of the node called `name`. Raises `NodeNotFoundError`."""
@@ -259,8 +269,9 @@ async def open_cluster_on(
             try:
                 yield opened
             finally:
-                with trio.CancelScope(shield=True), trio.move_on_after(LOCAL_CLUSTER_CLOSE_SECONDS):
-                    await opened._close()
+                # Each part of it is bounded.
+                with trio.CancelScope(shield=True):
+                    await opened._close()  # noqa: ASYNC102
 
 
 def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:

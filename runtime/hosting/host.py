@@ -1027,8 +1027,6 @@ class ActorHost:
         seconds those that are left are cancelled, all at once.
         """
         self.draining = True
-        # The stop of an actor is shielded, and one follows the other: an `on_stop` that takes its
-        # time, or a store that does not answer, would else cost so much for each of the actors.
         self._leaves_by = trio.current_time() + in_all
         left = ExitReason("node left", f"node {self.node.name} leaves")
         for moving in self._moving():
@@ -1116,14 +1114,20 @@ class ActorHost:
                 job.sink = REPORTED
         self.cells.clear()
 
-    async def stop_all(self, reason: ExitReason, moved: ExitReason | None = None) -> None:
+    async def stop_all(
+        self, reason: ExitReason, moved: ExitReason | None = None, *, in_all: float = math.inf
+    ) -> None:
         """Stop all actors, the latest first, and those that are supervised here by stopping the top
         of their tree.
 
         A supervisor that runs takes the end of a child for a reason to restart it, and counts it:
         so it ends first, and stops its children itself. `moved`: the reason for those that are
-        supervised elsewhere, `reason` by default.
+        supervised elsewhere, `reason` by default. After `in_all` seconds, or at the end of an
+        earlier such time, those that are left are cancelled, all at once.
         """
+        # The stop of an actor is shielded, and one follows the other: an `on_stop` that takes its
+        # time, or a store that does not answer, would else cost so much for each of the actors.
+        self._leaves_by = min(self._leaves_by, trio.current_time() + in_all)
         for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
             top = self._top_of(cell)
             for one in (top, cell) if top is not cell else (cell,):

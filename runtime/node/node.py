@@ -568,11 +568,16 @@ class Node(BaseNode):
 
     async def _stop_actors(self) -> None:
         """Stop the actors of this node, the latest first, and with the supervisors among them their
-        children anywhere.
+        children anywhere. Bounded in all as when the node leaves, by `Timings.drain_actors`, or
+        by `Timings.drain` where a stop was under way.
         """
-        await self._endpoint.host.stop_all(
-            ExitReason("shutdown", f"node {self.name} stops its actors")
-        )
+        timings = self._environment.timings
+        # An actor whose stop has begun without a limit may outlast what is granted to all.
+        with trio.move_on_after(timings.drain):
+            await self._endpoint.host.stop_all(
+                ExitReason("shutdown", f"node {self.name} stops its actors"),
+                in_all=timings.drain_actors,
+            )
 
     async def _close(self) -> None:
         """Drain, leave the cluster and notify the peers; bounded in time, and shielded from
