@@ -82,6 +82,7 @@ def test_a_local_cluster_ends_in_its_time_however_long_all_its_parts_take(
             away = slow == "the store"
             async with trio.open_nursery() as nursery:
                 if slow == "a stop without a limit":
+                    assert isinstance(cell.instance, Slow)
                     cell.instance.seconds = 1000.0
                     nursery.start_soon(
                         host.stop, "slow-19", 0, ExitReason("shutdown", "by its supervisor"), None
