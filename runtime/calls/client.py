@@ -78,6 +78,7 @@ from runtime.faults import Faults
 from runtime.hosting.cell import Invocation
 from runtime.hosting.chains import Chain
 from runtime.hosting.host import ActorHost
+from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.references.manager import ReferenceManager
@@ -89,6 +90,7 @@ from runtime.statistics.call_statistics import (
     class_of,
     reason_of,
 )
+from runtime.user_errors import class_name
 from runtime.wire.codec import Codec
 from runtime.wire.exceptions import annotate
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
@@ -1188,6 +1190,9 @@ class CallClient:
             [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
         ] = self._call
         """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
+        self.post: Callable[[Waiting, Route, OutgoingRequest], None] = self._post
+        """Hand an attempt to the actor's node; see `_post`."""
+        self._recorder: TimelineRecorder | None = None
         self._counts = host.counts
         self._running: Mapping[trio.lowlevel.Task, Invocation] = host.workers.running
         self._starts: Mapping[trio.lowlevel.Task, object] = host.turns.starts
@@ -1214,7 +1219,18 @@ class CallClient:
     def measure(self, statistics: CallStatistics | None) -> None:
         """Count in `statistics` what becomes of the calls that begin from now on; None: stop."""
         self.statistics = statistics
-        self.call = self._call if statistics is None else self._counted
+        self._choose_call()
+
+    def record(self, recorder: TimelineRecorder | None) -> None:
+        """Record the calls that begin from now on; None: stop."""
+        self._recorder = recorder
+        self.post = self._post if recorder is None else partial(self._post_recorded, recorder)
+        self._choose_call()
+
+    def _choose_call(self) -> None:
+        recorder = self._recorder
+        call = self._call if self.statistics is None else self._counted
+        self.call = call if recorder is None else partial(self._recorded, recorder, call)
 
     def _counted(
         self,
@@ -1274,6 +1290,41 @@ class CallClient:
         statistics.returned(address, method, stopwatch() - began)
         return value
 
+    async def _recorded(
+        self,
+        recorder: TimelineRecorder,
+        call: Callable[..., Coroutine[Any, Any, Any]],
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Any:
+        made = recorder.begin_call(bound._address, bound._definition.name, kwargs)
+        if made is None:
+            return await call(bound, args, kwargs)
+        outcome = "returned"
+        try:
+            return await call(bound, args, kwargs)
+        except BaseException as error:
+            outcome = class_name(type(error))
+            if isinstance(error, RemoteError):
+                # Its class is called as that of the exception which the method has raised.
+                outcome = f"raised {outcome}"
+            raise
+        finally:
+            recorder.end_call(made, kwargs, outcome)
+
+    def _post_recorded(
+        self, recorder: TimelineRecorder, call: Waiting, route: Route, request: OutgoingRequest
+    ) -> None:
+        recorder.posted(
+            call.number,
+            route.address,
+            request.bound._definition.name,
+            request.kwargs,
+            request.chain,
+        )
+        self._post(call, route, request)
+
     def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, Reference[R]]:
@@ -1306,9 +1357,10 @@ class CallClient:
         """Like `call`, for filters that have `seen` it: its deadline is that of the call, and it is
         told of each attempt.
         """
-        if self.statistics is None:
-            return self._call(bound, args, kwargs, seen)
-        return self._counted(bound, args, kwargs, seen)
+        call = self._call if self.statistics is None else self._counted
+        if self._recorder is None:
+            return call(bound, args, kwargs, seen)
+        return self._recorded(self._recorder, partial(call, seen=seen), bound, args, kwargs)
 
     async def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
@@ -1482,7 +1534,7 @@ class CallClient:
         self.withdraw(call, route)
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def post(self, call: Waiting, route: Route, request: OutgoingRequest) -> None:
+    def _post(self, call: Waiting, route: Route, request: OutgoingRequest) -> None:
         """Hand the request to the actor's node, or to this one's own host. Its answer finishes
         `call`, perhaps at once.
 

@@ -38,6 +38,7 @@ from runtime.faults import Faults
 from runtime.hosting.completion_records import RequestClient
 from runtime.hosting.host import ActorHost
 from runtime.hosting.item_batches import ItemBatches
+from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.links.link import Link
@@ -324,6 +325,13 @@ class RpcEndpoint:
         """
         self.caller.measure(statistics)
         self.host.workers.statistics = statistics
+
+    def record(self, recorder: TimelineRecorder | None) -> None:
+        """Record the calls that are made from here, and what actors do here, from now on; None:
+        stop. Costs nothing while nothing is recorded.
+        """
+        self.caller.record(recorder)
+        self.host.record(recorder)
 
     def loads(self) -> dict[str, int]:
         """Count the objects that exist at the moment because other nodes, or tasks of this one,

@@ -37,6 +37,7 @@ COMMANDS = (
     "stack",
     "status",
     "stop",
+    "timeline",
     "tls",
     "top",
     "tree",

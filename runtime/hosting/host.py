@@ -57,6 +57,7 @@ from runtime.hosting.completion_log import CompletionLog, SavedStates
 from runtime.hosting.filtered_methods import filtered
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
+from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import ActorId, NodeId
 from runtime.statistics.call_statistics import CallStatistics, TurnTimer, class_of, reason_of
@@ -390,6 +391,10 @@ class Extensions:
         """Give this extension to all actors."""
         self._all[name] = extension
 
+    def remove(self, name: str) -> None:
+        """Take back an extension that no actor has a part of."""
+        del self._all[name]
+
     def of(self, name: str, cell: ActorCell) -> Any:
         """Return one actor's part of the extension `name`."""
         return self._all[name].of(cell)
@@ -401,7 +406,7 @@ class Extensions:
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
         """See `HostExtension.on_ended`."""
-        for extension in self._all.values():
+        for extension in tuple(self._all.values()):
             extension.on_ended(address, reason)
 
 
@@ -500,6 +505,8 @@ class ActorHost:
         self._start_failures: OrderedDict[ActorId, Callable[[], ActorStartError]] = OrderedDict()
         self._next_number = 0
         self.spans: Spans = NO_SPANS
+        self.recorder: TimelineRecorder | None = None
+        """Records what happens here; None while nothing is recorded. See `record`."""
         self.filters: tuple[Filter, ...] = ()
         """Wraps the methods of all actors that start from now on. Set by the endpoint."""
         self.item_batches: ItemBatches
@@ -511,6 +518,15 @@ class ActorHost:
         have arrived for them. Other nodes may see the claim in the store before this node gets the
         store's answer: their calls wait here, so that they are not refused while later ones run.
         """
+
+    def record(self, recorder: TimelineRecorder | None) -> None:
+        """Record turns, starts and ends of actors from now on; None: stop."""
+        if self.recorder is not None:
+            self.extensions.remove("timeline")
+        self.recorder = recorder
+        self.workers.record(recorder)
+        if recorder is not None:
+            self.extensions.add("timeline", recorder)
 
     def nursery_of(self, cell: ActorCell) -> LazyNursery:
         """Return the nursery of the actor's own tasks, made when it is first asked for."""
@@ -892,6 +908,7 @@ class ActorHost:
         instance._context = context = Hosted(self, cell)
         # Before the constructor: calls that arrive during the start wait in the mailbox.
         self.cells[address.name] = cell
+        began = self._environment.now() if self.recorder is not None else 0.0
         class_path = class_of(address)
         self.counts.starts.add(class_path)
         self.counts.living.add(class_path)
@@ -914,6 +931,8 @@ class ActorHost:
             self._end(cell, cell.ended)
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
         cell.started = True
+        if self.recorder is not None and began:
+            self.recorder.started(cell, began, self.supervisors.get(address.name, ""))
         if options.idle_timeout is not None:
             self.nursery_of(cell).start_soon(self._stop_when_idle, cell, options.idle_timeout)
         if cell.mailbox:

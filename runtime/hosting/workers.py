@@ -14,7 +14,7 @@ import logging
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -35,6 +35,7 @@ from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, TaskWorker
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.threads import Threads
+from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, TurnTimer
 from runtime.user_errors import is_cancellation, is_interrupt
 
@@ -234,6 +235,10 @@ class TaskWorkers:
         """
         self.statistics: CallStatistics | None = None
         """Counts runs; None while nothing is measured."""
+        # An attribute and not a method, so that what is not recorded costs nothing; see `record`.
+        self.run: Callable[[Invocation, TaskWorker, trio.lowlevel.Task], Awaitable[None]] = (
+            self._run
+        )
         self._queue: deque[ActorCell | Invocation] = deque()
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
@@ -241,6 +246,10 @@ class TaskWorkers:
         self.running: dict[trio.lowlevel.Task, Invocation] = {}
         """The invocation whose method runs directly in a task. Others may only read it."""
         threads.turn = lambda: self.running.get(trio.lowlevel.current_task())
+
+    def record(self, recorder: TimelineRecorder | None) -> None:
+        """Record the turns that begin from now on; None: stop."""
+        self.run = self._run if recorder is None else partial(recorder.run, self._run)
 
     def submit(self, item: ActorCell | Invocation) -> None:
         """Queue a cell that has mail, or an invocation of a concurrent method."""
@@ -310,7 +319,7 @@ class TaskWorkers:
                     if item.cell.ended is not None:
                         item.sink.refused(item, item.cell.gone())
                     elif not item.cancelled:
-                        await self._run(item, worker, task)
+                        await self.run(item, worker, task)
                         if scopes_of(task) is not scopes:
                             raise LeftOpenError(item, task)
                 else:
@@ -321,7 +330,7 @@ class TaskWorkers:
                             self.submit(job)
                             continue
                         try:
-                            await self._run(job, worker, task)
+                            await self.run(job, worker, task)
                             if scopes_of(task) is not scopes:
                                 raise LeftOpenError(job, task)
                         except BaseException:

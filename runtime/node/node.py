@@ -62,6 +62,7 @@ from runtime.observation.inspection_service import (
     InspectionService,
 )
 from runtime.observation.node_queries import ask_for_tree
+from runtime.observation.recordings import Recordings
 from runtime.observation.tree import Tree
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService
 from runtime.references.inspection import totals
@@ -247,7 +248,13 @@ class Node(BaseNode):
         host.add_system(
             INSPECTION_SERVICE,
             InspectionService(
-                host, self.name, self._environment, self._measurement, self._facts, self.members
+                host,
+                self.name,
+                self._environment,
+                self._measurement,
+                self._facts,
+                self.members,
+                Recordings(self._endpoint, self._environment),
             ),
         )
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)

@@ -26,6 +26,7 @@ from runtime.isolation.actor_proxy import ActorProxy
 from runtime.observation.blocked_loops import BlockedLoops
 from runtime.observation.open_calls import describe_calls
 from runtime.observation.overviews import Overviews
+from runtime.observation.recordings import Recordings
 from runtime.statistics.call_statistics import CallStatistics
 
 INSPECTION_SERVICE = "@inspection"
@@ -103,6 +104,7 @@ class InspectionService(Actor):
         measurement: CallMeasurement,
         facts: Callable[[], dict[str, object]],
         members: Callable[[], Sequence[Member]],
+        recordings: Recordings,
     ) -> None:
         self._host = host
         self._node = node
@@ -112,6 +114,7 @@ class InspectionService(Actor):
         self._measurement = measurement
         self._overviews = Overviews(host, environment, facts)
         self._members = members
+        self._recordings = recordings
 
     @method(concurrent=True, idempotent=True)
     async def overview(self, with_members: bool = False) -> dict[str, Any]:
@@ -187,6 +190,18 @@ class InspectionService(Actor):
             # Also when the one who asked has gone: the thread ends at its next sample.
             stop.set()
             self._profiling = False
+
+    @method(concurrent=True, idempotent=True)
+    async def clock(self) -> float:
+        """Seconds on this node's clock; its zero means nothing. From several answers, a reader
+        estimates how far the clocks of two nodes are apart.
+        """
+        return self._environment.now()
+
+    @method(concurrent=True)
+    async def record(self, seconds: float) -> bytes:
+        """What this node does in the next seconds, for a timeline; see `Recordings.take`."""
+        return await self._recordings.take(seconds)
 
     @method(concurrent=True, idempotent=True)
     async def actor(self, name: str) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ import pytest
 from runtime.command_line.asking import Answers
 from runtime.command_line.tables import ordered, table
 from tests.command_line.test_commands import Shell, check_mistake
+from tests.observation.test_timeline import check_trace
 
 CREW = """
 import trio
@@ -207,6 +208,24 @@ def test_top_shows_who_has_most_to_do(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster
+def test_a_timeline_of_all_nodes_is_written(cluster: Cluster) -> None:
+    facts = cluster.facts("timeline", "--seconds", "0.2", "-o", "run.json")
+    assert facts["file"] == "run.json"
+    assert sorted(facts["nodes"]) == ["first", "script", "w1"]
+    assert all(0 <= node["clock_error_seconds"] < 1 for node in facts["nodes"].values())
+    assert facts["silent"] == {}
+    trace = json.loads((cluster.shell.place / "run.json").read_text())
+    check_trace(trace)
+    turns = {event["args"]["actor"] for event in trace["traceEvents"] if event["ph"] == "X"}
+    assert {"asker", "waiter", "thread"} <= turns
+    check_mistake(
+        cluster.run("timeline", "--seconds", "0.1", "-o", "no/such/place"),
+        *("no/such/place", "No such file or directory"),
+    )
+    check_mistake(cluster.run("timeline", "--seconds", "61"), "61", status=2)
+
+
+@pytest.mark.cluster
 def test_why_follows_a_call_over_nodes(cluster: Cluster) -> None:
     done = cluster.run("why", "asker")
     assert done.returncode == 0
@@ -236,15 +255,23 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
         # At once: its lease ends five seconds after it was stopped, and the node with it.
-        with ThreadPoolExecutor(3) as threads:
-            commands = (["list", "actors"], ["stack", "waiter"], ["inspect", "waiter"])
-            listed, *others = threads.map(lambda words: cluster.run(*words), commands)
+        with ThreadPoolExecutor(4) as threads:
+            commands = (
+                ["list", "actors"],
+                ["timeline", "--seconds", "0.1", "-o", "stopped.json"],
+                ["stack", "waiter"],
+                ["inspect", "waiter"],
+            )
+            listed, recorded, *others = threads.map(lambda words: cluster.run(*words), commands)
     finally:
         cluster.worker.send_signal(signal.SIGCONT)
     assert listed.returncode == 1, listed
     assert "asker" in listed.stdout
     assert "node w1 did not answer: " in listed.stderr
     assert "Traceback" not in listed.stderr
+    assert recorded.returncode == 1, recorded
+    assert "node first: " in recorded.stdout
+    assert "node w1 did not answer: " in recorded.stderr
     for done in others:
         check_mistake(done, "node w1", "did not answer")
 

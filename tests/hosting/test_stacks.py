@@ -199,9 +199,11 @@ def test_only_the_methods_of_the_service_can_be_called() -> None:
         "actor",
         "blocked",
         "calls",
+        "clock",
         "on_blocked",
         "overview",
         "profile",
+        "record",
         "stacks",
         "statistics",
     }

@@ -1,0 +1,157 @@
+"""`understudy timeline`: what all nodes do in the next seconds, as a file for Perfetto."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from actors.errors import NotExecutedError
+from runtime.command_line.asking import NODE_SECONDS, Answers, Member, ask_nodes, inspection
+from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.units import Number, many
+from runtime.membership.cluster_client import ClusterClient
+from runtime.observation.recordings import MOST_SECONDS
+from runtime.observation.timeline import NodeRecording, Timeline, estimate_clock
+from runtime.observation.tree import plain
+
+ANSWERS = 8
+"""How often a node is asked for its clock before the recording, and again after it."""
+
+MOST_BYTES = 256 * 1024 * 1024
+"""Of one node's recording, when it is uncompressed."""
+
+KINDS = {
+    "turn": "turn",
+    "call": "call",
+    "post": "message",
+    "start": "start",
+    "end": "end",
+    "pause": "pause",
+}
+
+
+@click.command(epilog="Example:  understudy timeline --seconds 5 -o run.json")
+@click.option("--seconds", type=Number(min=0.1, max=MOST_SECONDS), default=10.0, show_default=True)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("timeline.json"),
+    show_default=True,
+    help="The file for Perfetto.",
+)
+@cluster_options
+def timeline(
+    seconds: float,
+    output: Path,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Record what all nodes do in the next seconds, and write a file for https://ui.perfetto.dev:
+    the turns and calls of actors, their starts and ends, and pauses of event loops. Nodes record
+    only while this command runs. Exit status 1 if a node does not answer.
+    """
+    # Before the recording: a file that cannot be written would cost its time.
+    with output.open("w") as file:
+        recordings, answers = trio.run(_ask, seconds, address, cluster, secret_file)
+        drawn = Timeline(recordings)
+        facts = _facts(drawn, recordings, answers)
+        json.dump(drawn.trace(facts), file)
+    facts = {"file": str(output), **facts}
+    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
+    if not as_json:
+        answers.warn()
+    raise SystemExit(1 if answers.silent else 0)
+
+
+async def _ask(
+    seconds: float, address: str, cluster: str, secret_file: Path | None
+) -> tuple[list[NodeRecording], Answers]:
+    async with connect(address, cluster, secret_file) as client:
+
+        async def record(member: Member) -> NodeRecording:
+            return await _record(client, member, seconds)
+
+        answers = await ask_nodes(client, record)
+    return [answers.by_node[node] for node in sorted(answers.by_node)], answers
+
+
+async def _record(client: ClusterClient, member: Member, seconds: float) -> NodeRecording:
+    """The recording of one node. Raises CallError if there is none."""
+    service = inspection(client, member)
+    before = await _read_clock(service)
+    packed: bytes = await service.options(timeout=seconds + 2 * NODE_SECONDS).record(seconds)
+    if not packed:
+        raise NotExecutedError("another timeline is being recorded there")
+    clock = estimate_clock([*before, *await _read_clock(service)])
+    return NodeRecording(member["name"], member["incarnation"], member["pid"], clock, _told(packed))
+
+
+async def _read_clock(service: Any) -> list[tuple[float, float, float]]:
+    samples: list[tuple[float, float, float]] = []
+    for _ in range(ANSWERS):
+        sent = trio.current_time()
+        told: float = await service.clock()
+        samples.append((sent, told, trio.current_time()))
+    return samples
+
+
+def _told(packed: bytes) -> dict[str, Any]:
+    # Bounded: what a peer sends may uncompress to more than there is memory.
+    told: dict[str, Any] = json.loads(zlib.decompressobj().decompress(packed, MOST_BYTES))
+    return told
+
+
+def _facts(drawn: Timeline, recordings: list[NodeRecording], answers: Answers) -> dict[str, Any]:
+    return {
+        "nodes": {
+            one.node: {
+                "incarnation": one.incarnation,
+                "pid": one.pid,
+                "clock_error_seconds": one.clock.error,
+                "seconds": one.told["ended"] - one.told["began"],
+                "events": len(one.told["events"]),
+                "left_out": one.told["left_out"],
+                "left_out_of_other_actors": one.told["left_out_of_other_actors"],
+            }
+            for one in recordings
+        },
+        "events": drawn.counts,
+        "connected_calls": drawn.flows,
+        "left_out_for_lack_of_tracks": drawn.without_track,
+        "silent": answers.silent,
+    }
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    counted = ", ".join(
+        many(facts["events"][kind], word) for kind, word in KINDS.items() if kind in facts["events"]
+    )
+    lines = [
+        f"{facts['file']} opens in https://ui.perfetto.dev",
+        f"  {counted or 'nothing happened'}; {many(facts['connected_calls'], 'call')} connected "
+        "with the turns that served them",
+    ]
+    for node, told in facts["nodes"].items():
+        lines.append(
+            f"  node {plain(node)}: {many(told['events'], 'event')} in {told['seconds']:.1f} s, "
+            f"clock within {told['clock_error_seconds'] * 1e3:.2f} ms"
+        )
+        if told["left_out"]:
+            lines.append(f"    {many(told['left_out'], 'later event')} left out")
+        if told["left_out_of_other_actors"]:
+            count = many(told["left_out_of_other_actors"], "event")
+            lines.append(f"    {count} of further actors left out")
+    if facts["left_out_for_lack_of_tracks"]:
+        lines.append(
+            f"  {many(facts['left_out_for_lack_of_tracks'], 'slice')} left out: an actor did too "
+            "much at once"
+        )
+    return lines
