@@ -87,15 +87,16 @@ class Oracle:
         """Record that a supervisor has started a child, other than after the loss of the child's
         node. The first start is no restart.
 
-        Starts that took long may lie closer together than the exits that caused them, so under
-        faults twice the intensity is allowed.
+        Starts may lie closer together than the exits that caused them, when the first of them took
+        longer than the last: by milliseconds without faults, so the window is `REPORT_SECONDS`
+        shorter; under faults by so much that twice the intensity is allowed.
         """
         if child not in self.children:
             self.children.add(child)
             return
         times = self.restarts.setdefault(supervisor, deque())
         times.append(now)
-        while times[0] <= now - period:
+        while times[0] <= now - period + REPORT_SECONDS:
             times.popleft()
         if len(times) > (intensity if self.fair else 2 * intensity):
             self._wrong(
