@@ -96,12 +96,14 @@ class Oracle:
             return
         times = self.restarts.setdefault(supervisor, deque())
         times.append(now)
-        while times[0] <= now - period + REPORT_SECONDS:
+        # `gave_up` looks as far back.
+        while times[0] <= now - period - REPORT_SECONDS:
             times.popleft()
-        if len(times) > (intensity if self.fair else 2 * intensity):
+        recent = sum(time > now - period + REPORT_SECONDS for time in times)
+        if recent > (intensity if self.fair else 2 * intensity):
             self._wrong(
                 self.beyond,
-                f"{supervisor} restarted children {len(times)} times within {period:g} s, its "
+                f"{supervisor} restarted children {recent} times within {period:g} s, its "
                 f"intensity is {intensity}",
             )
 
