@@ -162,7 +162,7 @@ async def test_what_the_page_calls_refused_is_refused_and_its_replacement_is_not
         (same, "send its name"),
         ((each for each in "abc"), "send list(...) of it"),
     ],
-    ids=repr,
+    ids=lambda case: type(case).__name__,
 )
 def test_the_error_says_what_to_send_instead(value: object, instead: str) -> None:
     with pytest.raises(EncodeError, match=re.escape(f"cannot be sent; {instead}")):
