@@ -9,6 +9,7 @@ are missing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,6 +31,7 @@ from actors.groups import Group
 from actors.messages import message
 from actors.method import Address, Marked, MethodDefinition
 from actors.options import CallChanges, SpawnChanges
+from actors.pools import PoolInterface
 from actors.reference import Reference
 from actors.supervision import ExitReason
 
@@ -392,6 +394,36 @@ class NodeInterface(Spawner, Protocol):
     def group(self, name: str, actor: Callable[..., A]) -> Group[A]:
         """Return the group of this name, whose members are called as `actor`s. Raises ValueError
         for an invalid name.
+        """
+        ...
+
+    async def pool(
+        self,
+        name: str | None,
+        actor: Callable[..., A],
+        /,
+        *args: object,
+        size: int | None = None,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        kwargs: Mapping[str, object] = MappingProxyType({}),
+        **options: Unpack[SpawnChanges],
+    ) -> PoolInterface[A]:
+        """Start a pool of members of class `actor`, or of a plain function, over the nodes of the
+        cluster, or find the one of this name. `args` and `kwargs` go to the members' constructor;
+        give one of `size`, `per_node`, or `min` and `max`. `options`: those of `SpawnOptions` for
+        each member. A pool does not end with the actor that opened it: one without a name (None)
+        ends with this node, a named one when it is stopped.
+
+        Raises what `spawn` raises, `ActorStartError` if the first member does not start, and
+        TypeError or ValueError for what makes no sense.
+        """
+        ...
+
+    async def lookup_pool(self, name: str, actor: Callable[..., A]) -> PoolInterface[A]:
+        """The pool of this name, wherever it was opened. Raises `ActorNotFoundError`, and
+        `ClassMismatchError` if its members are of another class.
         """
         ...
 

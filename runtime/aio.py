@@ -33,6 +33,7 @@ from actors.functions import RunsFunctions
 from actors.groups import Answer
 from actors.method import Method, Stream
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
+from actors.pools import MapChanges, Routing
 from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor, asyncio_source
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
@@ -53,8 +54,8 @@ from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
-from runtime.pools.map_schedule import MapChanges, MapCounts
-from runtime.pools.pool import Pool, Routing
+from runtime.pools.map_schedule import MapCounts
+from runtime.pools.pool import Pool
 from runtime.processes import ExitStatus
 
 __all__ = [

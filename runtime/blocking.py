@@ -38,6 +38,7 @@ from actors.groups import Answer
 from actors.handle import Handle
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
+from actors.pools import MapChanges, Routing
 from actors.reference import Reference, wait_any
 from runtime.doors.executor import ClusterExecutor
 from runtime.doors.item_sources import plain_source
@@ -59,8 +60,8 @@ from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
-from runtime.pools.map_schedule import MapChanges, MapCounts
-from runtime.pools.pool import Pool, Routing
+from runtime.pools.map_schedule import MapCounts
+from runtime.pools.pool import Pool
 from runtime.processes import ExitStatus
 
 __all__ = [

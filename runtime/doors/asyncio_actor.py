@@ -491,8 +491,24 @@ class AioNode:
             "its members, or look them up by name"
         )
 
+    async def pool(self, name: str | None, actor: object, /, *args: object, **options: Any) -> Any:
+        """Refuse it: pools are used from trio. Raises TypeError."""
+        raise _no_pool(name)
+
+    async def lookup_pool(self, name: str, actor: object) -> Any:
+        """Refuse it: pools are used from trio. Raises TypeError."""
+        raise _no_pool(name)
+
     async def _handle(self, ask: Callable[[], Awaitable[object]]) -> Any:
         return self._door.handle(await self._door.wait(ask))
+
+
+def _no_pool(name: str | None) -> TypeError:
+    what = "a pool" if name is None else f"pool {name!r}"
+    return TypeError(
+        f"{what} cannot be used from an actor under asyncio; let an actor on trio map its items, "
+        "or a program that has connected with runtime.aio"
+    )
 
 
 class AsyncioActor(Actor):

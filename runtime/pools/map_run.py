@@ -43,6 +43,7 @@ from actors.errors import (
     UnderstudyError,
 )
 from actors.method import MethodDefinition
+from actors.pools import OnError
 from actors.reference import Reference, wait_any
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import RAISED as RAISED_CODE
@@ -51,7 +52,7 @@ from runtime.environment import Environment
 from runtime.hosting.item_batches import RAISED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
 from runtime.pools.journal_driver import JournalDriver
-from runtime.pools.map_schedule import Batch, MapCounts, MapSchedule, OnError
+from runtime.pools.map_schedule import Batch, MapCounts, MapSchedule
 from runtime.pools.progress_bar import show_progress
 from runtime.user_errors import is_cancellation
 from runtime.wire.exceptions import annotate

@@ -14,7 +14,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
-from typing import Literal, TypedDict
 
 import attrs
 
@@ -24,9 +23,6 @@ from actors.errors import (
     OutcomeUnknownError,
     PoisonedItemError,
 )
-from actors.retry import RetryPolicy
-
-OnError = Literal["raise", "return", "skip"]
 
 MOST_DEATHS = 3
 """Deaths of members after which the item that they ran is given up."""
@@ -82,20 +78,6 @@ given yet, and their bytes.
 
 RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
 """What a member says of each item of a batch; see `runtime.hosting.item_batches`."""
-
-
-class MapChanges(TypedDict, total=False):
-    """The keywords of `Pool.map`."""
-
-    ordered: bool
-    window: int | None
-    batch: int | None
-    timeout: float | None
-    retry: RetryPolicy | None
-    on_error: OnError
-    keep: bool
-    progress: bool
-    journal: str | None
 
 
 @attrs.define(eq=False)

@@ -53,9 +53,10 @@ class PoolSize:
         most: int | None = None,
     ) -> PoolSize:
         """What users say: one of `size`, `per_node`, or `min` and `max` together."""
+        bound = most if least is None else least
         said = [
             name
-            for name, value in (("size", size), ("per_node", per_node), ("min", least or most))
+            for name, value in (("size", size), ("per_node", per_node), ("min", bound))
             if value is not None
         ]
         for name, value in (("size", size), ("per_node", per_node), ("min", least), ("max", most)):
@@ -74,7 +75,12 @@ class PoolSize:
             if size < 1:
                 raise ValueError("size must be at least 1: a pool of nothing does no work")
             return cls(least=size, most=size)
-        if most is None or most < 1:
+        if most is None:
+            raise ValueError(
+                f"min needs a max: give min={least} and max=..., or size={least or 8} "
+                "for a pool that keeps its size"
+            )
+        if most < 1:
             raise ValueError("max must be at least 1: a pool of nothing does no work")
         least = 1 if least is None else least
         if least > most:

@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Mapping, Sized
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
 
 import attrs
 import trio
@@ -31,6 +31,7 @@ from actors.groups import Answer
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
+from actors.pools import OnError, Routing
 from actors.reference import Reference
 from actors.retry import RetryPolicy
 from runtime.calls.actor_loads import ActorLoad, CountingCaller
@@ -41,7 +42,7 @@ from runtime.identifiers import ActorId
 from runtime.membership.journals import Journals, check_journal_name
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_run import MapOptions, MapResults, MapRun
-from runtime.pools.map_schedule import MapSchedule, OnError
+from runtime.pools.map_schedule import MapSchedule
 from runtime.pools.member_plan import PoolSize, PoolSpec
 from runtime.pools.supervisor import (
     CoroutineMember,
@@ -55,8 +56,6 @@ P = ParamSpec("P")
 A = TypeVar("A")
 T = TypeVar("T")
 R = TypeVar("R")
-
-Routing = Literal["least-loaded", "round-robin", "random", "hash"]
 
 AGAIN_SECONDS = 0.2
 """Seconds between attempts to reach a pool's supervisor, while it moves for example."""

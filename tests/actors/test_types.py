@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
     "file",
     [
         "actors/types_of_streams.py",
-        "actors/types_of_groups.py",
+        "actors/types_of_groups.py actors/types_of_pools.py",
         "actors/types_of_references.py",
         "doors/types_of_doors.py testing/types_of_fixtures.py",
         "isolation/types_of_node_api.py",

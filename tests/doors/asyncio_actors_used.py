@@ -190,6 +190,10 @@ class Under(AsyncioActor):
         return [*words, self.name, self.node.members()[0].name]
 
     @method
+    async def open_pool(self) -> None:
+        await self.node.pool("resize", Plain, size=1)
+
+    @method
     async def keep(self, value: int) -> int:
         """Save, and read it again."""
         await self.save(value)

@@ -100,6 +100,33 @@ class Unstartable(Actor):
         return item
 
 
+class Driver(Actor):
+    """Opens a pool and drives a map from within an actor."""
+
+    @method
+    async def square_all(self, name: str | None, count: int) -> list[int]:
+        async with await self.node.pool(name, Squares, 1, size=2) as pool:
+            return [result async for result in pool.map(Squares.square, range(count))]
+
+    @method
+    async def use_existing(self, name: str) -> tuple[list[int], int, int, list[str]]:
+        """What each kind of call gives, and where the members are."""
+        pool = await self.node.lookup_pool(name, Squares)
+        sums = [result async for result in pool.starmap(Squares.add, [(1, 2), (3, 4)])]
+        kept = await pool.submit(Squares.square, 5)
+        places = [answer.value or "" for answer in await pool.call_all(Squares.where)]
+        return sums, await kept.fetch(), await pool.choose().add(1, 1), places
+
+    @method
+    async def journalled(self, name: str) -> list[int]:
+        pool = await self.node.lookup_pool(name, Squares)
+        return [result async for result in pool.map(Squares.square, range(3), journal="job")]
+
+    @method
+    async def open_nonsense(self) -> None:
+        await self.node.pool("squares", Squares, min=0)
+
+
 def triple(item: int) -> int:
     return 3 * item
 

@@ -7,13 +7,14 @@ import gc
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import trio
 
 from actors import RetryPolicy
 from actors.errors import (
+    ActorNotFoundError,
     ActorStartError,
     BadArgumentsError,
     CallTimeoutError,
@@ -29,6 +30,7 @@ from runtime.node import Node
 from runtime.pools.pool import Pool
 from tests.live_pair import Pair
 from tests.pools.actors_used import (
+    Driver,
     NoSuchShapeError,
     Squares,
     Unstartable,
@@ -106,6 +108,10 @@ async def test_what_no_node_could_import_is_refused_before_anything_is_started(
         ({"size": 0}, "pool of nothing"),
         ({"size": 2, "per_node": 1}, "size and per_node together"),
         ({"min": 3, "max": 2}, "min must not be above max"),
+        ({"min": 0}, "min needs a max"),
+        ({"min": 2}, "min needs a max"),
+        ({"min": 0, "max": 0}, "pool of nothing"),
+        ({"min": 0, "max": 2, "size": 1}, "size and min together"),
         ({"per_node": 0}, "at least 1"),
         ({"size": True}, "whole number"),
         ({"size": 1, "name": "x"}, "names of their own"),
@@ -419,6 +425,30 @@ async def test_progress_ends_with_all_items_done(pair: Pair) -> None:
         await everything(results)
     assert seen[0].done == 0
     assert (seen[-1].done, seen[-1].total, seen[-1].seconds_left) == (100, 100, 0.0)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+async def test_an_actor_opens_a_pool_from_its_own_node_also_from_a_process_of_its_own(
+    pair: Pair, isolation: Literal["none", "process"]
+) -> None:
+    driver = await pair.here.options(isolation=isolation).spawn(Driver)
+    for name in ("squares", None):
+        assert await driver.square_all(name, 50) == [item * item + 1 for item in range(50)]
+    with pytest.raises(ActorNotFoundError):
+        await pair.here.lookup_pool("squares", Squares)
+    with pytest.raises(RemoteError, match="min needs a max"):
+        await driver.open_nonsense()
+    pool = await (await pair.here.pool("squares", Squares, size=2)).ready(2)
+    sums, fetched, chosen, places = await driver.use_existing("squares")
+    assert (sums, fetched, chosen) == ([3, 7], 25, 2)
+    assert places == ["there", "there"]
+    if isolation == "none":
+        assert await driver.journalled("squares") == [0, 1, 4]
+    else:
+        # A journal's driver is known by the lease of its node, which outlives the process.
+        with pytest.raises(RemoteError, match="process of its own drives no map with a journal"):
+            await driver.journalled("squares")
+    await pool.stop()
 
 
 @pytest.mark.slow

@@ -1,0 +1,185 @@
+"""Pools: members of one class or function over the nodes of the cluster, over which `map` spreads
+items. What an actor gets from `self.node.pool(...)`, and the words for its options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable
+from types import TracebackType
+from typing import Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar
+
+from actors.groups import Answer
+from actors.reference import Reference
+from actors.retry import RetryPolicy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+A_co = TypeVar("A_co", covariant=True)
+
+Routing = Literal["least-loaded", "round-robin", "random", "hash"]
+
+OnError = Literal["raise", "return", "skip"]
+
+
+class MapChanges(TypedDict, total=False):
+    """The keywords of `PoolInterface.map`."""
+
+    ordered: bool
+    window: int | None
+    batch: int | None
+    timeout: float | None
+    retry: RetryPolicy | None
+    on_error: OnError
+    keep: bool
+    progress: bool
+    journal: str | None
+
+
+class PoolResults(Protocol[R_co]):
+    """The results of a `map`: `async for result in pool.map(...)`, once. Nothing runs before the
+    first is asked for, and what runs is cancelled when the reader stops.
+
+    An interface because `actors` never imports `runtime`, which has `MapResults`.
+    """
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> R_co:
+        """The next result. Raises what its item has ended with, if `on_error` is "raise"."""
+        ...
+
+    async def aclose(self) -> None:
+        """Read no more: cancel what runs. Closing twice is closing once."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """The results, closed when the block is left."""
+        ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+class PoolInterface(Protocol[A_co]):
+    """A pool as one node sees it. `async with` stops it at the end of the block; otherwise one
+    without a name ends with the node that opened it, and a named one when `stop` is called.
+
+    An interface because `actors` never imports `runtime`, which has `Pool`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The pool's name, unique in the cluster."""
+        ...
+
+    def members(self) -> tuple[A_co, ...]:
+        """Handles of the members, as this node knows them. Never waits."""
+        ...
+
+    async def ready(self, count: int = 1) -> Self:
+        """Wait until there are so many members; returns the pool itself. Raises
+        `PoolStoppedError`.
+        """
+        ...
+
+    async def resize(
+        self,
+        size: int | None = None,
+        *,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+    ) -> None:
+        """Have another size from now on. Raises TypeError or ValueError for sizes that make no
+        sense.
+        """
+        ...
+
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        ordered: bool = True,
+        window: int | None = None,
+        batch: int | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        on_error: OnError = "raise",
+        keep: bool = False,
+        progress: bool = False,
+        journal: str | None = None,
+    ) -> PoolResults[R]:
+        """Run a method for each item, on the member that asks next; `runtime.pools.pool.Pool.map`
+        explains the options. Raises TypeError or ValueError for what makes no sense.
+        """
+        ...
+
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        ordered: bool = True,
+        window: int | None = None,
+        batch: int | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        on_error: OnError = "raise",
+        keep: bool = False,
+        progress: bool = False,
+        journal: str | None = None,
+    ) -> PoolResults[R]:
+        """Like `map`, for methods of several arguments: each item is a tuple of them."""
+        ...
+
+    async def submit(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Reference[R]:
+        """Call a method of the member with the least to do; returns a reference to the result,
+        which stays there. Raises `EmptyPoolError`.
+        """
+        ...
+
+    async def call_all(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """Call a method of all members in parallel, and wait for all answers."""
+        ...
+
+    def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A_co:
+        """The handle of one member; "hash" gives the same one for the same `key` while the members
+        stay the same. Raises `EmptyPoolError`.
+        """
+        ...
+
+    async def remove_journal(self, name: str) -> bool:
+        """Remove the journal of a map, so that the next map under this name begins anew; True if
+        there was one. Raises `JournalInUseError` while a map works with it.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """Stop the pool for all that use it: members end after the items that they have, within 30
+        seconds. Stopping twice is stopping once.
+        """
+        ...
+
+    async def __aenter__(self) -> Self:
+        """The pool itself, stopped when the block is left."""
+        ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
