@@ -50,6 +50,7 @@ from runtime.doors.opening import (
 from runtime.functions.named import FunctionCall
 from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode
+from runtime.links.keyring import GivenSecret
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
@@ -80,7 +81,7 @@ def connect(
     address: str,
     *,
     cluster: str | None = None,
-    secret: bytes | str | None = None,
+    secret: GivenSecret | None = None,
     name: str | None = None,
     call_timeout: float | None = None,
     tls: Tls | TlsMode | None = None,

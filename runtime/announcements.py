@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -42,28 +43,39 @@ class Announcement:
 
 
 @contextmanager
-def announced(announcement: Announcement, environment: Environment) -> Iterator[None]:
-    """Announce that cluster to this user's commands within the block."""
+def announced(
+    announcement: Announcement, environment: Environment
+) -> Iterator[Callable[[Announcement], None]]:
+    """Announce that cluster to this user's commands within the block. Gives what replaces the
+    announcement by a later one.
+    """
     path = _directory() / f"{environment.token(8).hex()}.json"
+    _write(path, announcement)
+    try:
+        yield partial(_write, path)
+    finally:
+        _remove(path)
+
+
+def _write(path: Path, announcement: Announcement) -> None:
     facts = {**attrs.asdict(announcement), "secret": announcement.secret.hex()}
+    aside = path.with_suffix(".new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600),
+            os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600),
             "w",
             encoding="utf-8",
         ) as file:
             json.dump(facts, file)
+        # Commands that read it meanwhile find either all of it or the one before.
+        os.replace(aside, path)
     except OSError as error:
         logger.info(
             "could not write the announcement of this cluster, so commands do not find it; give "
             "them --address and --secret-file: %s",
             error,
         )
-    try:
-        yield
-    finally:
-        _remove(path)
 
 
 def open_clusters(environment: Environment) -> list[Announcement]:

@@ -56,6 +56,7 @@ from runtime.functions.named import FunctionCall
 from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode
+from runtime.links.keyring import GivenSecret
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
@@ -97,7 +98,7 @@ def connect(
     address: str,
     *,
     cluster: str | None = None,
-    secret: bytes | str | None = None,
+    secret: GivenSecret | None = None,
     name: str | None = None,
     call_timeout: float | None = None,
     tls: Tls | TlsMode | None = None,

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import attrs
 import cbor2
 import trio
 
@@ -130,7 +131,7 @@ class LocalCluster:
             "join": self.node.address if self._store is None else None,
             "store": self._store,
             "cluster": self.node.cluster,
-            "secret": self.node._secret,
+            "secret": list(self.node._keyring.secrets()),
             "labels": dict(labels or {}),
             "blocked_limit": blocked_limit,
             "call_timeout": self.node._endpoint.caller.call_timeout,
@@ -265,7 +266,11 @@ async def open_cluster_on(
             for _ in range(nodes):
                 starting.start_soon(opened.start_node)
         await node.wait_for(nodes + 1)
-        with announced(announcement, environment):
+        with announced(announcement, environment) as announce:
+            keyring = node._keyring
+            keyring.on_changed.append(
+                lambda: announce(attrs.evolve(announcement, secret=keyring.secrets()[0]))
+            )
             try:
                 yield opened
             finally:

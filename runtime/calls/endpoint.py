@@ -41,6 +41,7 @@ from runtime.hosting.item_batches import ItemBatches
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
+from runtime.links.keyring import Keyring
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.links.transports import Network
@@ -128,7 +129,7 @@ class RpcEndpoint:
     def __init__(
         self,
         introduction: Introduction,
-        secret: bytes,
+        secret: bytes | Keyring,
         environment: Environment,
         network: Network,
         nursery: trio.Nursery,

@@ -15,9 +15,10 @@ from actors.errors import JoinError
 from runtime.announcements import Announcement, open_clusters
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
+from runtime.links.keyring import Keyring
 from runtime.links.transports import is_loopback, split_host_port
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_security, read_secret_file
+from runtime.membership.cluster_session import find_security
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -153,15 +154,24 @@ def _somebody_listens(address: str) -> bool:
     return True
 
 
-def secret_of(secret_file: Path | None) -> bytes | None:
-    """The secret that the user gave as a file."""
-    return read_secret_file(secret_file) if secret_file is not None else None
+def secret_for(address: str | None, secret_file: Path | None) -> Keyring | None:
+    """The secret that the user gave as a file, or that of the local cluster at the address."""
+    if secret_file is not None:
+        return Keyring.of_file(secret_file)
+    local = local_cluster_at(address) if address is not None else None
+    return Keyring((local.secret,)) if local is not None else None
 
 
-def secret_for(address: str | None, secret_file: Path | None) -> bytes | None:
-    """The secret that the user gave, or that of the local cluster at the address."""
-    local = local_cluster_at(address) if address is not None and secret_file is None else None
-    return local.secret if local is not None else secret_of(secret_file)
+def security_for(address: str, secret_file: Path | None) -> tuple[Keyring, Tls]:
+    """The secrets by which a command proves itself to the cluster at `address`, and how it encrypts
+    connections.
+    """
+    return find_security(
+        secret_for(address, secret_file),
+        chosen_tls(),
+        SystemEnvironment().token,
+        needs_own=not is_loopback(address),
+    )
 
 
 @asynccontextmanager
@@ -169,17 +179,21 @@ async def connect(
     address: str, cluster: str, secret_file: Path | None
 ) -> AsyncIterator[ClusterClient]:
     """A client of the cluster at `address`."""
+    keyring, tls = security_for(address, secret_file)
+    async with connect_with(address, cluster, keyring, tls) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connect_with(
+    address: str, cluster: str, keyring: Keyring, tls: Tls
+) -> AsyncIterator[ClusterClient]:
+    """A client of the cluster at `address`, with secrets that may change meanwhile."""
     environment = SystemEnvironment()
-    secret, tls = find_security(
-        secret_for(address, secret_file),
-        chosen_tls(),
-        environment.token,
-        needs_own=not is_loopback(address),
-    )
     async with open_client(
         address,
         cluster,
-        secret,
+        keyring,
         environment,
         system_network(environment, tls),
         host_identity(),

@@ -104,9 +104,9 @@ def dashboard(
     environment = SystemEnvironment()
     token = _token(environment)
     # A node writes its secret, if it was given one, and then nothing: its end is that of stdin.
-    given = bytes.fromhex(sys.stdin.buffer.readline().decode()) if from_node else b""
+    given = sys.stdin.buffer.readline().split() if from_node else []
     secret, tls = find_security(
-        given or secret_for(address, secret_file),
+        [bytes.fromhex(one.decode()) for one in given] or secret_for(address, secret_file),
         chosen_tls(),
         environment.token,
         needs_own=not is_loopback(address),

@@ -21,11 +21,11 @@ import trio
 from actors.errors import StoreError, UnderstudyError
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
 from runtime.links.encryption import TLS_VARIABLE, Tls, find_tls, system_network
+from runtime.links.keyring import read_secrets
 from runtime.links.transports import Connection
 from runtime.membership.cluster_session import (
     VARIABLE,
     find_secret,
-    read_secret_file,
     shared_secret_path,
 )
 
@@ -288,7 +288,7 @@ def _secret(given: Path | None) -> Finding:
 
     def attempt() -> str:
         if given is not None:
-            read_secret_file(given)
+            read_secrets(given)
             return f"{given} holds one"
         find_secret(None, SystemEnvironment().token, needs_own=False)
         return (

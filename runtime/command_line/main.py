@@ -32,6 +32,7 @@ COMMANDS = (
     "refs",
     "reopen",
     "run",
+    "secret",
     "shell",
     "simulate",
     "stack",

@@ -26,6 +26,7 @@ from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import bytes_of
 from runtime.hosting.threads import NODE_THREADS
 from runtime.links.encryption import Tls
+from runtime.links.keyring import Keyring
 from runtime.local_cluster import leaving_on_signals
 from runtime.membership.advertised_address import is_elsewhere
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
@@ -281,7 +282,7 @@ async def _run(
     opening: AbstractAsyncContextManager[Node],
     as_json: bool,
     dashboard: bool,
-    secret: bytes | None,
+    secret: Keyring | None,
     tls: Tls,
 ) -> None:
     async with opening as opened:
@@ -314,7 +315,7 @@ async def _run(
             click.echo(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")
 
 
-async def _run_dashboard(opened: Node, as_json: bool, secret: bytes | None, tls: Tls) -> None:
+async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tls: Tls) -> None:
     """Run a dashboard until cancelled, in another process: it cannot hold up the node. When it ends
     by itself, that is told, and the node goes on.
     """
@@ -335,7 +336,8 @@ async def _run_dashboard(opened: Node, as_json: bool, secret: bytes | None, tls:
         assert process.stdin is not None
         try:
             # The secret does not stand among the arguments, which others see.
-            await process.stdin.send_all((secret or b"").hex().encode() + b"\n")
+            told = [one.hex() for one in secret.secrets()] if secret is not None else []
+            await process.stdin.send_all(" ".join(told).encode() + b"\n")
         except trio.BrokenResourceError:
             # It has ended already; its status is told below.
             pass

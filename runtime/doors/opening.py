@@ -22,6 +22,7 @@ from runtime.doors.handoff import Handoff
 from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, TlsMode
+from runtime.links.keyring import GivenSecret
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
 from runtime.node import Node
 from runtime.node.opening import Platform, open_node
@@ -37,7 +38,7 @@ def connection(
     *,
     name: str | None,
     cluster: str | None,
-    secret: bytes | str | None,
+    secret: GivenSecret | None,
     call_timeout: float | None,
     tls: Tls | TlsMode | None,
     tracing: bool,

@@ -55,6 +55,7 @@ from runtime.hosting.stacks import read_stacks
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import NodeId
 from runtime.isolation.base_node import ActorStarter, BaseNode
+from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
 from runtime.isolation.messages import (
     CONTROL_SERVICE,
     ISOLATED_ACTOR,
@@ -65,6 +66,7 @@ from runtime.isolation.messages import (
 from runtime.isolation.node_api import IsolationService, NodeApi, NodeApiProxy
 from runtime.isolation.stack_thread import answer_from_thread
 from runtime.links.encryption import Tls, system_network
+from runtime.links.keyring import Keyring
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.logs.capture import LogCapture
@@ -584,7 +586,7 @@ class ChildSettings:
     name: str
     incarnation: int
     cluster: str
-    secret: bytes = attrs.field(repr=False)
+    secrets: list[bytes] = attrs.field(repr=False)
     host: str
     address: str
     node: str
@@ -655,11 +657,12 @@ async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
         life=environment.token(8).hex(),
     )
     node = NodeId(settings.node, settings.node_incarnation)
+    keyring = Keyring(settings.secrets)
     directory = ChildDirectory(node)
     async with trio.open_nursery() as nursery:
         endpoint = RpcEndpoint(
             Introduction(cluster=settings.cluster, peer=me),
-            settings.secret,
+            keyring,
             environment,
             system_network(environment, Tls(**settings.tls)),
             nursery,
@@ -675,6 +678,7 @@ async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
         forwarder = LogForwarder(
             LogCapture(node, host, nursery, CHILD_LOG_BYTES), logs_of(endpoint, *node)
         )
+        host.add_system(CHILD_KEYRING_SERVICE, ChildKeyringService(keyring))
         try:
             link = await endpoint.peers.first_contact(settings.address)
             nursery.start_soon(forwarder.run)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import signal
+from contextlib import suppress
 from typing import Any
 
 import trio
 
 from actors.actor import Ended
-from actors.errors import CallError
+from actors.errors import CallError, CallTimeoutError
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.identifiers import NodeId
+from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
 from runtime.isolation.messages import CONTROL_SERVICE, ISOLATED_ACTOR, LaunchRequest, StartFailure
 from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
 from runtime.processes import ChildProcess, ExitStatus
@@ -29,6 +31,9 @@ kernel is left behind.
 
 STACKS_SECONDS = 1.0
 """How long the event loop, and then a thread, of the process may take to tell its stacks."""
+
+SECRETS_SECONDS = 2.0
+"""How long its event loop may take to learn new secrets, before its node goes on without it."""
 
 KIND_SECONDS = 1.0
 """How many seconds a process whose actor has ended may take to run its exit handlers and end."""
@@ -149,6 +154,21 @@ class ChildProcessHandle:
             silent = str(error).partition("\n")[0]
             return {"silent": silent, "tasks": [], "threads": await self._threads()}
         return answer
+
+    async def replace_secrets(self, secrets: list[bytes]) -> None:
+        """Give the process the secrets by which it proves itself to other nodes from now on. If its
+        event loop is blocked, it learns them when it goes on.
+        """
+        service = self._endpoint.system_handle(
+            ChildKeyringService, CHILD_KEYRING_SERVICE, *self.identity
+        )
+        try:
+            await service.replace.options(timeout=SECRETS_SECONDS)(secrets)
+        except CallTimeoutError:
+            with suppress(CallError):
+                await service.replace.send(secrets)
+        except CallError as error:
+            logger.debug("%s has not learned the new secrets: %s", self.identity.name, error)
 
     async def profile(self, seconds: float, rate: int) -> bytes:
         """Where the threads of the process spend their time; see `packed_profile`. b"" if the

@@ -30,6 +30,7 @@ from runtime.isolation.messages import (
 )
 from runtime.isolation.node_api import IsolationService, NodeApi
 from runtime.links.encryption import Tls
+from runtime.links.keyring import Keyring
 from runtime.logs.formats import written_format, written_level
 from runtime.processes import (
     ChildProcess,
@@ -61,10 +62,16 @@ class Isolation(Protocol):
         """
         ...
 
+    async def share_secrets(self) -> None:
+        """Give the processes the secrets that the node has now; returns when they have them, or
+        after some seconds.
+        """
+        ...
 
-IsolationFactory = Callable[[RpcEndpoint, NodeApi, trio.Nursery, Environment, bytes], Isolation]
-"""Makes the isolation of a node. Its tasks live in the nursery, which is the node's; the last is
-the cluster's secret.
+
+IsolationFactory = Callable[[RpcEndpoint, NodeApi, trio.Nursery, Environment, Keyring], Isolation]
+"""Makes the isolation of a node. Its tasks live in the nursery, which is the node's; the last has
+the cluster's secrets.
 """
 
 
@@ -77,13 +84,17 @@ class WithoutProcesses:
         api: NodeApi,
         nursery: trio.Nursery,
         environment: Environment,
-        secret: bytes,
+        keyring: Keyring,
     ) -> None:
         """See `IsolationFactory`; ignores all arguments."""
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
         """See `Isolation.instance`."""
         return plain_instance(cls, options)
+
+    async def share_secrets(self) -> None:
+        """See `Isolation.share_secrets`."""
+        await trio.lowlevel.checkpoint()
 
 
 class IsolatedProcesses:
@@ -97,14 +108,18 @@ class IsolatedProcesses:
         api: NodeApi,
         nursery: trio.Nursery,
         environment: Environment,
-        secret: bytes,
+        keyring: Keyring,
         tls: Tls | None = None,
     ) -> None:
         self._tls = tls or Tls()
         self._endpoint = endpoint
         self._nursery = nursery
         self._environment = environment
-        self._secret = secret
+        self._keyring = keyring
+        # A file that was changed by hand is noticed in a handshake, not in a task that could wait.
+        keyring.on_changed.append(
+            lambda: nursery.start_soon(self.share_secrets, name="secrets of isolated processes")
+        )
         self._classes: dict[type[Actor], type[ActorProxy]] = {}
         self._children: dict[str, ChildProcessHandle] = {}
         self._spares: list[ChildProcessHandle] = []
@@ -138,6 +153,15 @@ class IsolatedProcesses:
         turns = self._endpoint.host.turns
         proxy.configure(cls, options, prepare, lambda: turns.chain(trio.lowlevel.current_task()))
         return proxy
+
+    async def share_secrets(self) -> None:
+        """See `Isolation.share_secrets`."""
+        secrets = list(self._keyring.secrets())
+        async with trio.open_nursery() as nursery:
+            for connection in self._children.values():
+                # One that has not dialled yet was forked with secrets that are still accepted.
+                if connection.identity in self._endpoint.peers.links:
+                    nursery.start_soon(connection.replace_secrets, secrets)
 
     async def _prepare(self, cls: type[Actor], request: LaunchRequest) -> ChildProcessHandle:
         """Return a process for a launch request: the spare one if there is one. Starts another
@@ -200,7 +224,7 @@ class IsolatedProcesses:
             "name": identity.name,
             "incarnation": identity.incarnation,
             "cluster": introduction.cluster,
-            "secret": self._secret,
+            "secrets": list(self._keyring.secrets()),
             "host": introduction.peer.host,
             "address": next(
                 address for address in introduction.peer.addresses if address.startswith("unix:")

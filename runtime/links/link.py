@@ -450,6 +450,8 @@ class Link(Outbound):
         """Why the latest dial of each address came to nothing; empty while a connection stands."""
         self.unanswered = 0
         """Dials in a row in which no connection came about at any address."""
+        self.secret_turn = 0
+        """Which of the cluster's secrets the next dial proves; see `Keyring`."""
         self.wanted = False
         """True if this end has asked for the link: it is dialled until it ends."""
         self.fenced = False

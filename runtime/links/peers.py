@@ -24,6 +24,7 @@ from actors.errors import (
     HandshakeTimeoutError,
     ProtocolError,
     WrongPeerError,
+    WrongSecretError,
     WrongStoreError,
 )
 from runtime.environment import Environment
@@ -31,6 +32,7 @@ from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.dial_turns import DialTurns
 from runtime.links.encryption import tls_reason
+from runtime.links.keyring import Keyring
 from runtime.links.link import Link, LinkCounters, Receiver
 from runtime.links.settlement import Offer, SettlementAnswer, SettlementAnswerKind
 from runtime.links.transports import Connection, Network, why_not_dialled
@@ -87,7 +89,7 @@ class Peers:
     def __init__(
         self,
         introduction: Introduction,
-        secret: bytes,
+        secret: bytes | Keyring,
         environment: Environment,
         network: Network,
         receiver: Receiver,
@@ -101,7 +103,7 @@ class Peers:
     ) -> None:
         self.introduction = introduction
         self.links = links
-        self._secret = secret
+        self._keyring = Keyring.of(secret)
         self._environment = environment
         self._timings = environment.timings
         self._network = network
@@ -145,9 +147,20 @@ class Peers:
         `WrongStoreError` for a node of another store, and `ClosedEarlyError` or another
         ProtocolError.
         """
+        count = len(self._keyring.secrets())
+        for turn in range(count):
+            try:
+                return await self._first_contact(address, seconds, turn)
+            except WrongSecretError:
+                # The node may not know the first of the secrets yet, or not any more.
+                if turn == count - 1:
+                    raise
+        raise AssertionError("a keyring has at least one secret")
+
+    async def _first_contact(self, address: str, seconds: float | None, turn: int) -> Link:
         connection = await self._connected(address, seconds)
         try:
-            dialer = self._dialer(connection, None)
+            dialer = self._dialer(connection, None, turn)
             settled = await self._shake_hands(connection, dialer)
             self._check_store(settled.peer)
             peer = attrs.evolve(
@@ -171,11 +184,13 @@ class Peers:
         has proven itself.
         """
         try:
+            secret, *others = self._keyring.secrets()
             acceptor = Acceptor(
                 self.introduction,
-                self._secret,
+                secret,
                 self._environment.token(32),
                 connection.channel,
+                others,
             )
             settled = await self._shake_hands(connection, acceptor)
             self._check_store(settled.peer)
@@ -442,7 +457,7 @@ class Peers:
                     connection = await self._connected(address)
                     self._turns.on_connected(turn)
                     link.unanswered = 0
-                    dialer = self._dialer(connection, link.peer.identity)
+                    dialer = self._dialer(connection, link.peer.identity, link.secret_turn)
                     settled = await self._shake_hands(connection, dialer)
                     # During the handshake the peer's own dial may have been accepted.
                     if self._is_same(link, settled.peer) and not link.connected:
@@ -454,6 +469,9 @@ class Peers:
                 await self._run(link, connection, *opened)
                 return True
         except (HandshakeError, ProtocolError) as error:
+            if isinstance(error, WrongSecretError):
+                # While the secret is being changed: the peer may know another one of ours.
+                link.secret_turn += 1
             self._tell_of_dial(link, error)
             if not isinstance(error, ClosedEarlyError):
                 link.dial_errors[address] = str(error)
@@ -492,10 +510,12 @@ class Peers:
             return await self._network.connect(address)
         raise TimeoutError(f"no connection within {seconds:g} s")
 
-    def _dialer(self, connection: Connection, expected: NodeId | None) -> Dialer:
+    def _dialer(self, connection: Connection, expected: NodeId | None, turn: int) -> Dialer:
+        """`turn`: counts which of the secrets proves this side."""
+        secrets = self._keyring.secrets()
         return Dialer(
             self.introduction,
-            self._secret,
+            secrets[turn % len(secrets)],
             self._environment.token(32),
             expected,
             connection.channel,

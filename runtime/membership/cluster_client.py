@@ -28,6 +28,7 @@ from runtime.environment import Environment, raise_alone
 from runtime.hosting.host import ActorHost
 from runtime.hosting.node_service import store_service
 from runtime.identifiers import NodeId
+from runtime.links.keyring import Keyring
 from runtime.links.link import Link
 from runtime.links.peers import ClosedEarlyError
 from runtime.links.transports import Network, why_not_dialled
@@ -172,7 +173,7 @@ def unreached(client: ClusterClient, member: dict[str, Any]) -> str:
 async def open_client(
     address: str,
     cluster: str,
-    secret: bytes,
+    secret: bytes | Keyring,
     environment: Environment,
     network: Network,
     host: str = "",

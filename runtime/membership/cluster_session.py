@@ -33,6 +33,7 @@ from runtime.environment import Environment
 from runtime.hosting.node_service import store_service
 from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls, find_tls
+from runtime.links.keyring import GivenSecret, Keyring, keyring_of, split_secrets
 from runtime.links.link import Link
 from runtime.links.transports import Network, split_address
 from runtime.membership.cluster_client import (
@@ -68,14 +69,14 @@ class ClusterRecord:
 
 
 async def find_or_write_record(
-    store: Store, cluster: str, secret: bytes, environment: Environment
+    store: Store, cluster: str, secret: bytes | Keyring, environment: Environment
 ) -> ClusterRecord:
     """Return the cluster record of `store`, written now if the store is empty. Raises
     `StoreMismatchError` if it is that of another cluster; nothing is changed then.
     """
-    proof = hmac.digest(secret, b"the charter of " + cluster.encode(), hashlib.sha256)
+    proofs = [_proof(cluster, one) for one in Keyring.of(secret).secrets()]
     ours = ClusterRecord(cluster, environment.token(16).hex())
-    value = cbor2.dumps([ours.cluster, ours.identity, proof])
+    value = cbor2.dumps([ours.cluster, ours.identity, proofs[0]])
     result = await store.transaction(
         [Compare(CLUSTER_KEY, "create_revision", 0)], [Put(CLUSTER_KEY, value)], [Get(CLUSTER_KEY)]
     )
@@ -97,13 +98,41 @@ async def find_or_write_record(
             "it was changed: "
             "give the cluster's own name, or another store"
         )
-    if not isinstance(theirs, bytes) or not hmac.compare_digest(theirs, proof):
+    # While the secret is being changed, the record may still have the proof of the one before.
+    if not isinstance(theirs, bytes) or not any(
+        hmac.compare_digest(theirs, proof) for proof in proofs
+    ):
         raise StoreMismatchError(
             f"the store belongs to a cluster {cluster!r} with another secret; nothing in it was "
             "changed: "
             "give that cluster's secret, or another store"
         )
     return found
+
+
+def _proof(cluster: str, secret: bytes) -> bytes:
+    """By which the record shows that the cluster has this secret."""
+    return hmac.digest(secret, b"the charter of " + cluster.encode(), hashlib.sha256)
+
+
+async def rewrite_proof(store: Store, cluster: str, secret: bytes) -> None:
+    """Make the record of this cluster, which has been found, show that it has another secret now.
+    Raises StoreError.
+    """
+    while True:
+        entry = await store.get(CLUSTER_KEY)
+        if entry is None:
+            return
+        name, identity, proof = cbor2.loads(entry.value)
+        if name != cluster or proof == _proof(cluster, secret):
+            return
+        value = cbor2.dumps([name, identity, _proof(cluster, secret)])
+        # Other nodes that reach the store write the same; the one that is second looks again.
+        changed = await store.transaction(
+            [Compare(CLUSTER_KEY, "mod_revision", entry.mod_revision)], [Put(CLUSTER_KEY, value)]
+        )
+        if changed.succeeded:
+            return
 
 
 async def find_founder(store: Store) -> tuple[str, str] | None:
@@ -270,10 +299,6 @@ VARIABLE = "UNDERSTUDY_SECRET"
 SIZE = 32
 
 
-MOST_BYTES = 64 * 1024
-"""Bytes of a file with a secret: a larger file is not one."""
-
-
 CERTIFICATES_INSTEAD = b"understudy: certificates stand in place of a secret"
 """What is proven where nobody has a secret: nothing. There every connection is over TLS that has
 verified both certificates, or over a Unix socket of one user.
@@ -281,13 +306,13 @@ verified both certificates, or over a Unix socket of one user.
 
 
 def find_security(
-    secret: bytes | str | None,
+    secret: GivenSecret | None,
     tls: Tls | str | None,
     token: Callable[[int], bytes],
     *,
     needs_own: bool,
-) -> tuple[bytes, Tls]:
-    """The secret, and how connections are encrypted: certificates that are given without a secret
+) -> tuple[Keyring, Tls]:
+    """The secrets, and how connections are encrypted: certificates that are given without a secret
     stand in its place. The parameters and errors are those of `find_secret` and `find_tls`.
     """
     settled = settle_tls(secret, tls)
@@ -295,7 +320,7 @@ def find_security(
     return found, settled
 
 
-def settle_tls(secret: bytes | str | None, tls: Tls | str | None) -> Tls:
+def settle_tls(secret: object, tls: Tls | str | None) -> Tls:
     """What `find_tls` returns, changed where certificates stand in place of the secret."""
     found = find_tls(tls)
     instead = found.has_files and secret is None and not os.environ.get(VARIABLE)
@@ -303,33 +328,26 @@ def settle_tls(secret: bytes | str | None, tls: Tls | str | None) -> Tls:
 
 
 def find_secret(
-    given: bytes | str | None,
+    given: GivenSecret | None,
     token: Callable[[int], bytes],
     *,
     needs_own: bool,
     certified: bool = False,
-) -> bytes:
-    """Return the cluster's secret. `token` draws a new one; `needs_own`: the shared file of this
-    user is not enough; `certified`: certificates stand in its place where none is given.
+) -> Keyring:
+    """Return the cluster's secret, or several while it is being changed. `token` draws a new one;
+    `needs_own`: the shared file of this user is not enough; `certified`: certificates stand in its
+    place where none is given.
 
     Raises `ListenError` if a secret is needed and none was given, TypeError or ValueError for one
     that is none.
     """
     if given is not None:
-        secret: object = given.encode() if isinstance(given, str) else given
-        if not isinstance(secret, bytes):
-            raise TypeError("secret must be bytes or a str; `openssl rand -hex 32` makes one")
-        if not secret:
-            # Not that of this user's own machine instead: it would let in others than was meant.
-            raise ValueError(
-                "the secret is empty; leave it out, or give one: `openssl rand -hex 32` makes one"
-            )
-        return secret
+        return keyring_of(given)
     from_environment = os.environ.get(VARIABLE)
     if from_environment:
-        return from_environment.encode()
+        return Keyring(split_secrets(from_environment.encode(), VARIABLE), "environment")
     if certified:
-        return CERTIFICATES_INSTEAD
+        return Keyring((CERTIFICATES_INSTEAD,), "certificates")
     if needs_own:
         raise ListenError(
             f"a node that other machines can reach needs a secret: set {VARIABLE}, or give "
@@ -339,33 +357,13 @@ def find_secret(
     return _shared(shared_secret_path(), token)
 
 
-def read_secret_file(path: Path) -> bytes:
-    """The secret in a file, without surrounding white space. Raises ValueError if the file is
-    empty, too large, or cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            secret = file.read(MOST_BYTES + 1).strip()
-    except OSError as error:
-        raise ValueError(f"the secret file {path} cannot be read: {error.strerror}") from error
-    if len(secret) > MOST_BYTES:
-        raise ValueError(
-            f"the secret file {path} has more than {MOST_BYTES} bytes; is it the right file?"
-        )
-    if not secret:
-        raise ValueError(
-            f"the secret file {path} is empty; `openssl rand -hex 32 > {path}` fills it"
-        )
-    return secret
-
-
 def shared_secret_path() -> Path:
     """Return the file with the secret that all clusters of this user on this machine share."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "understudy" / "secret"
 
 
-def _shared(path: Path, token: Callable[[int], bytes]) -> bytes:
+def _shared(path: Path, token: Callable[[int], bytes]) -> Keyring:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
@@ -379,7 +377,7 @@ def _shared(path: Path, token: Callable[[int], bytes]) -> bytes:
                 pass
             finally:
                 aside.unlink()
-        return read_secret_file(path)
+        return Keyring.of_file(path, "shared")
     except OSError as error:
         raise ListenError(
             f"the secret shared by this user's clusters cannot be stored in {path}: {error}; set "
@@ -419,7 +417,7 @@ async def enter_with_store(
     kind: StoreKind,
     address: str,
     cluster: str,
-    secret: bytes,
+    secret: bytes | Keyring,
     environment: Environment,
     network: Network,
     record: NodeRecord,
@@ -436,7 +434,7 @@ async def enter_with_store(
 async def enter_by_member(
     address: str,
     cluster: str,
-    secret: bytes,
+    secret: bytes | Keyring,
     environment: Environment,
     network: Network,
     record: NodeRecord,

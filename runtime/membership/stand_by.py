@@ -28,6 +28,7 @@ from actors.errors import LeaseLostError, StoreUnavailableError, UnderstudyError
 from runtime.environment import Environment
 from runtime.hosting.loop_watch import LoopWatch, running_code
 from runtime.hosting.stacks import blocked_report
+from runtime.links.keyring import Keyring
 from runtime.links.transports import Network
 from runtime.membership.cluster_client import open_client
 from runtime.membership.lease import LeaseClock
@@ -228,7 +229,7 @@ async def reach_by_member(
     peer: Callable[[], Peer],
     identity: str,
     cluster: str,
-    secret: bytes,
+    secret: bytes | Keyring,
     network: Network,
     environment: Environment,
 ) -> AsyncIterator[Store]:

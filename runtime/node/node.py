@@ -39,13 +39,15 @@ from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
 from runtime.isolation import ActorProxy, Isolation, IsolationFactory, NodeApi
 from runtime.isolation.base_node import ActorStarter, BaseNode
+from runtime.links.keyring import Keyring
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
 from runtime.logs.archive import LogArchive
 from runtime.logs.capture import LogCapture
 from runtime.logs.service import LOG_SERVICE, ActorEnds, LogService
-from runtime.membership.cluster_session import ClusterSession, StoreLocator
+from runtime.membership.cluster_session import ClusterSession, StoreLocator, rewrite_proof
 from runtime.membership.journals import Journals
+from runtime.membership.keyring_service import KEYRING_SERVICE, KeyringService
 from runtime.membership.members import (
     FailureDetector,
     Members,
@@ -156,7 +158,7 @@ class Node(BaseNode):
     def __init__(
         self,
         introduction: Introduction,
-        secret: bytes,
+        secret: bytes | Keyring,
         environment: Environment,
         network: Network,
         nursery: trio.Nursery,
@@ -176,7 +178,7 @@ class Node(BaseNode):
         self._introduction = introduction
         self._coordination = coordination
         self._registration = registration = coordination.registration
-        self._secret = secret
+        self._keyring = Keyring.of(secret)
         self.asked_to_leave = trio.Event()
         self._given_up: LeaseLostError | None = None
         """Why the cluster counts this node as dead; None if it does not. The block of `open_node`
@@ -213,7 +215,7 @@ class Node(BaseNode):
         self._add_placement()
         self._add_services(coordination, log_memory)
         self._isolation: Isolation = make_isolation(
-            self._endpoint, self._api, nursery, environment, secret
+            self._endpoint, self._api, nursery, environment, self._keyring
         )
 
     def _add_placement(self) -> None:
@@ -260,6 +262,12 @@ class Node(BaseNode):
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
         host.extensions.add("watching", self._watching)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
+        host.add_system(
+            KEYRING_SERVICE,
+            KeyringService(
+                self._keyring, lambda: self._isolation.share_secrets(), self._prove_to_store
+            ),
+        )
         self._group_source = self._groups = Groups(
             self._endpoint,
             store,
@@ -292,6 +300,11 @@ class Node(BaseNode):
             # Also for a store that every node can reach: the command line's clients reach it only
             # through a node.
             host.add_system(store_service(coordination.identity), StoreService(coordination.store))
+
+    async def _prove_to_store(self, secret: bytes) -> None:
+        """See `KeyringService`: the store's record of the cluster shows the secret that stays."""
+        if self._own_store is not None:
+            await rewrite_proof(self._own_store, self.cluster, secret)
 
     def _keep_log(self, memory: int | None) -> tuple[LogCapture, LogArchive] | None:
         """Keep `memory` bytes of the log. None for nodes of which many share a process, as
@@ -662,7 +675,7 @@ class Node(BaseNode):
     ) -> RpcEndpoint:
         return RpcEndpoint(
             self._introduction,
-            self._secret,
+            self._keyring,
             self._environment,
             network,
             self._nursery,

@@ -28,6 +28,7 @@ from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory
 from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
+from runtime.links.keyring import GivenSecret, Keyring
 from runtime.links.transports import (
     Connection,
     Network,
@@ -103,7 +104,7 @@ class _NodeSettings:
     listen: str
     advertise: str | None
     cluster: str
-    secret: bytes = attrs.field(repr=False)
+    secret: Keyring
     labels: dict[str, str]
     resources: dict[str, float]
     data_dir: Path | None
@@ -167,7 +168,7 @@ async def open_node(
     listen: str | None = None,
     advertise: str | None = None,
     cluster: str = "understudy",
-    secret: bytes | str | None = None,
+    secret: GivenSecret | None = None,
     labels: Mapping[str, str] | None = None,
     resources: Mapping[str, float] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
@@ -194,27 +195,28 @@ async def open_node(
     free one, host `0.0.0.0` or `[::]` for all addresses; by default `127.0.0.1:0`, or this
     machine's address on the way to `join` or `store`. `advertise`: `HOST` or `HOST:PORT` that other
     nodes dial, if it differs from what this node listens on. `secret`: proves that a peer belongs
-    to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback addresses one that all clusters
-    of this user on this machine share. `labels`: for placing actors. `resources`: amounts by name,
-    which actors may take. `trace_references`: note where each `put` and `.remote(...)` is, for
-    `understudy refs`. `call_timeout`: seconds for calls awaited on this node that have no
-    `timeout`. `filters`: around calls made and run on this node, see `Filter`. `tracing`: make
-    spans with OpenTelemetry. `on_process_start`: a function, or its `module:function`, that each
-    process of an isolated actor calls before all else, such as to set up an SDK. `thread_limit`:
-    plain methods that may run at once, in threads. `blocked_limit`: seconds for which a blocked
-    loop keeps its membership. `log_memory`: bytes of the process's log that the node keeps for
-    `understudy logs`; 0 keeps none. `data_dir`: where the founder keeps the cluster's store. Opened
-    again on it, the node comes back under its name and, if its port is free, at its address.
-    Without it the store ends with the founder. `store`: `etcd://HOST:PORT,HOST:PORT` (see
-    `runtime.store.etcd.address`), if the store is there: all nodes give it. `reference_memory`:
-    bytes that values of references may take; others go to files in `reference_directory`, by
-    default TMPDIR or /var/tmp. `references_on_leave`: "move" them to other nodes when this one
-    leaves, or "lose". `tls`: without it connections from and to other machines are encrypted;
-    "require" for those of this machine as well, "accept" to meet nodes that do not encrypt yet,
-    "off"; or `UNDERSTUDY_TLS`. `metrics`: `HOST:PORT`, or a port of 127.0.0.1 (0: a free one),
-    where this node serves `/metrics`, `/healthz` and `/readyz` (extra `metrics`) to all who can
-    reach it: `node.metrics_address`. `platform`: for tests and simulated nodes, see `Platform`.
-    Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
+    to the cluster: itself, the `Path` of a file that is read again when it changes, or several, of
+    which the first proves and all are accepted; without it `UNDERSTUDY_SECRET`, or on loopback
+    addresses one that all clusters of this user on this machine share. `labels`: for placing
+    actors. `resources`: amounts by name, which actors may take. `trace_references`: note where each
+    `put` and `.remote(...)` is, for `understudy refs`. `call_timeout`: seconds for calls awaited on
+    this node that have no `timeout`. `filters`: around calls made and run on this node, see
+    `Filter`. `tracing`: make spans with OpenTelemetry. `on_process_start`: a function, or its
+    `module:function`, that each process of an isolated actor calls before all else, such as to set
+    up an SDK. `thread_limit`: plain methods that may run at once, in threads. `blocked_limit`:
+    seconds for which a blocked loop keeps its membership. `log_memory`: bytes of the process's log
+    that the node keeps for `understudy logs`; 0 keeps none. `data_dir`: where the founder keeps the
+    cluster's store. Opened again on it, the node comes back under its name and, if its port is
+    free, at its address. Without it the store ends with the founder. `store`:
+    `etcd://HOST:PORT,HOST:PORT` (see `runtime.store.etcd.address`), if the store is there: all
+    nodes give it. `reference_memory`: bytes that values of references may take; others go to files
+    in `reference_directory`, by default TMPDIR or /var/tmp. `references_on_leave`: "move" them to
+    other nodes when this one leaves, or "lose". `tls`: without it connections from and to other
+    machines are encrypted; "require" for those of this machine as well, "accept" to meet nodes that
+    do not encrypt yet, "off"; or `UNDERSTUDY_TLS`. `metrics`: `HOST:PORT`, or a port of 127.0.0.1
+    (0: a free one), where this node serves `/metrics`, `/healthz` and `/readyz` (extra `metrics`)
+    to all who can reach it: `node.metrics_address`. `platform`: for tests and simulated nodes, see
+    `Platform`. Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
     `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of the block
     if the cluster has given the node up. After it the node answers with `NotAMemberError`.
     """
@@ -259,7 +261,7 @@ async def open_node(
         yield node
 
 
-def _secret(given: bytes | str | None, platform: Platform, listen: str, tls: Tls) -> bytes:
+def _secret(given: GivenSecret | None, platform: Platform, listen: str, tls: Tls) -> Keyring:
     return find_secret(
         given,
         platform.environment.token,
@@ -556,7 +558,7 @@ async def _report_to_member(
     own: NodeId,
     members: Callable[[], Sequence[Member]],
     cluster: str,
-    secret: bytes,
+    secret: Keyring,
     network: Network,
     environment: Environment,
 ) -> AsyncIterator[Callable[[dict[str, Any]], Awaitable[None]]]:

@@ -18,9 +18,10 @@ import trio
 from actors.errors import HandshakeError, JoinError, ProtocolError
 from runtime.environment import Environment, host_identity, raise_alone
 from runtime.links.encryption import Tls, system_network
+from runtime.links.keyring import Keyring
 from runtime.links.transports import is_loopback, split_address
 from runtime.membership.cluster_client import ClusterClient, open_client, peer_of
-from runtime.membership.cluster_session import StoreLocator, find_security, read_secret_file
+from runtime.membership.cluster_session import StoreLocator, find_security
 from runtime.rendezvous.file_store import FileStore, remove_leftovers
 from runtime.rendezvous.handler import OpenStore, StoreHandler
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters, RendezvousTimeout
@@ -124,9 +125,8 @@ def _cluster(parameters: RendezvousParameters, environment: Environment) -> Open
     for address in addresses:
         split_address(address)
     given = parameters.get("secret_file")
-    secret_file = read_secret_file(Path(str(given))) if given else None
     secret, tls = find_security(
-        secret_file,
+        Path(str(given)) if given else None,
         str(parameters.get("tls") or "") or None,
         environment.token,
         needs_own=not all(map(is_loopback, addresses)),
@@ -139,7 +139,7 @@ def _cluster(parameters: RendezvousParameters, environment: Environment) -> Open
 async def _open_cluster(
     addresses: list[str],
     cluster: str,
-    secret: bytes,
+    secret: Keyring,
     environment: Environment,
     tls: Tls,
 ) -> AsyncIterator[Store]:

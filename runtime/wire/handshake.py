@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal, NoReturn, cast, get_args
 from urllib.parse import quote, unquote
@@ -308,15 +308,21 @@ class _Side:
     """
 
     def __init__(
-        self, introduction: Introduction, secret: bytes, nonce: bytes, channel: Channel
+        self,
+        introduction: Introduction,
+        secret: bytes,
+        nonce: bytes,
+        channel: Channel,
+        others: Sequence[bytes] = (),
     ) -> None:
-        if not secret:
+        if not secret or not all(others):
             raise ValueError(
                 "the cluster's secret is empty: set UNDERSTUDY_SECRET or give --secret-file"
             )
         self._nonce = check_bytes(nonce, "a nonce", length=NONCE_BYTES)
         self._introduction = introduction
         self._secret = secret
+        self._others = tuple(others)
         self._channel = channel
         self._due: tuple[Kind, ...] = ()
         self._hello = b""
@@ -346,12 +352,16 @@ class _Side:
 
     def _verify(self, fields: Mapping[str, object], part: str, *more: bytes) -> bytes:
         """Hold the peer's proof against ours; returns it, with `peer` and `version` set, or raises
-        WrongSecretError.
+        WrongSecretError. From now on `_secret` is the one that the peer has proven.
         """
         with _reading("the proof"):
             proof = check_bytes(fields.get("proof"), "proof", length=PROOF_BYTES)
         assert self._claimed is not None, "a proof is due only after the facts that it proves"
-        if not hmac.compare_digest(proof, self._proof(part, *more)):
+        for secret in (self._secret, *self._others):
+            self._secret = secret
+            if hmac.compare_digest(proof, self._proof(part, *more)):
+                break
+        else:
             raise _wrong_secret(
                 self._claimed.name,
                 self._introduction.peer.name,
@@ -469,13 +479,20 @@ class Acceptor(_Side):
     is set, the frame was the refusal; close the connection once it is sent. Where `peer` is set,
     the dialer has proven itself, and `peer` and `version` hold what was agreed.
 
-    The parameters are those of `Dialer`, and so are the ValueErrors.
+    The parameters are those of `Dialer`, and so are the ValueErrors. `others`: secrets by which the
+    dialer may prove itself as well, while the cluster's secret is being changed; this side then
+    proves itself by the same one.
     """
 
     def __init__(
-        self, introduction: Introduction, secret: bytes, nonce: bytes, channel: Channel = PLAIN
+        self,
+        introduction: Introduction,
+        secret: bytes,
+        nonce: bytes,
+        channel: Channel = PLAIN,
+        others: Sequence[bytes] = (),
     ) -> None:
-        super().__init__(introduction, secret, nonce, channel)
+        super().__init__(introduction, secret, nonce, channel, others)
         self._due = (Kind.HELLO,)
         self._write_challenge(
             MAX_VERSION

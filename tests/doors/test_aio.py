@@ -163,7 +163,7 @@ def test_what_ends_over_there_ends_the_task(
         with pytest.raises(OutcomeUnknownError):
             await waiting
 
-    secret = cluster._door.node._secret
+    secret = cluster._door.node._keyring
     run(test, cluster, counter)
 
 

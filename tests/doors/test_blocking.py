@@ -279,7 +279,7 @@ async def test_a_handle_of_trio_moves_to_the_blocking_door_and_back(
     cluster: BlockingLocalCluster, counter: Blocking[Counter]
 ) -> None:
     founder = cluster._door.node
-    async with open_node(join=cluster.address, cluster="local", secret=founder._secret) as node:
+    async with open_node(join=cluster.address, cluster="local", secret=founder._keyring) as node:
         theirs = await node.lookup(counter.name, Counter)
         assert await theirs.add(1) == 1
         ours = await trio.to_thread.run_sync(lambda: cluster.handle(theirs).add(1))

@@ -32,7 +32,7 @@ async def measure(settings: Settings) -> list[Row]:
             client = open_client(
                 address,
                 cluster.node.cluster,
-                cluster.node._secret,
+                cluster.node._keyring,
                 SystemEnvironment(),
                 SocketNetwork(),
             )

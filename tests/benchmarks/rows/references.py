@@ -82,7 +82,7 @@ async def _moved(settings: Settings) -> list[Row]:
             "far",
             join=cluster.node.address,
             cluster=cluster.node.cluster,
-            secret=cluster.node._secret,
+            secret=cluster.node._keyring,
             platform=Platform(environment=FarAway()),
         ) as node:
             far = await node.options(on="worker-1").spawn(Holder)
