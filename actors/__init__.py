@@ -12,6 +12,7 @@ from actors.handle import Handle
 from actors.messages import message
 from actors.method import Stream, method
 from actors.options import CallOptions, SpawnOptions
+from actors.peers import VerifiedPeer
 from actors.reference import Reference, wait_all, wait_any
 from actors.retry import RetryPolicy
 from actors.supervision import ExitReason, RestartBackoff
@@ -54,6 +55,7 @@ __all__ = [
     "Supervisor",
     "SupervisorStatus",
     "UnderstudyError",
+    "VerifiedPeer",
     "Watch",
     "call_context",
     "errors",

@@ -206,6 +206,12 @@ class FilterRefusedError(NotExecutedError):
     """
 
 
+class NotAllowedError(NotExecutedError):
+    """The caller may not make this call: its role has no right to it, or `open_node(authorize=...)`
+    has refused it.
+    """
+
+
 class OutcomeUnknownError(CallError):
     """The call may have run: its answer did not arrive, and will not."""
 

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, cast
 
 from actors.call_context import CallContext, call_context
 from actors.errors import CallError, FilterFailedError, FilterRefusedError
+from actors.peers import VerifiedPeer
 
 Side = Literal["client", "server"]
 
@@ -36,7 +37,9 @@ class Call:
     the node is where the actor was last seen. `args`, `kwargs`: on the server side copies of the
     caller's. `side`: "client" where the call is made, "server" where it runs. `kind`: how it was
     made; on the server side "remote" is told as "call". `deadline`: on trio's clock, infinite
-    without one. `attempt`: 1, on the server side more for a repeat.
+    without one. `attempt`: 1, on the server side more for a repeat. `peer`: on the server side who
+    makes the call, as it has proven; None where the call does not come from outside of the actor's
+    process, and on the client side.
     """
 
     __slots__ = (
@@ -51,6 +54,7 @@ class Call:
         "kwargs",
         "method",
         "node",
+        "peer",
         "side",
         "waited",
     )
@@ -70,6 +74,7 @@ class Call:
         deadline: float = math.inf,
         attempt: int = 1,
         waited: float = 0.0,
+        peer: VerifiedPeer | None = None,
     ) -> None:
         self.side = side
         self.kind: CallKind = kind
@@ -84,6 +89,7 @@ class Call:
         self.attempt = attempt
         self.waited = waited
         """Seconds in the mailbox behind others; 0 on the client side."""
+        self.peer = peer
         self._observers: tuple[Callable[[int, str], None], ...] = ()
 
     @property

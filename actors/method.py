@@ -17,7 +17,13 @@ import functools
 import inspect
 import sys
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+)
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -40,6 +46,7 @@ import attrs
 from actors.errors import BadArgumentsError
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
+from actors.peers import PeerRole, checked_allow
 from actors.reference import ByValue, Reference, by_value, taken
 
 if TYPE_CHECKING:
@@ -134,6 +141,7 @@ class MethodDefinition:
     may block. `stream`: an async generator; its items travel one by one. `options`: how it is
     called where the call does not say otherwise. `fits`: looks at the arguments besides, at the
     caller (with None for the actor) and before it runs. `http`: the HTTP gateway may call it.
+    `allow`: the roles that may call it besides nodes; None: those that may call methods in general.
     """
 
     name: str
@@ -146,6 +154,7 @@ class MethodDefinition:
     reentrant: bool = False
     fits: Fits | None = None
     http: bool = False
+    allow: frozenset[PeerRole] | None = None
 
     @functools.cached_property
     def by_value(self) -> ByValue:
@@ -577,6 +586,7 @@ def method(
     concurrent: bool = False,
     reentrant: bool = False,
     http: bool = False,
+    allow: tuple[PeerRole, ...] | None = None,
     **options: Unpack[CallChanges],
 ) -> MethodDecorator: ...
 
@@ -589,6 +599,7 @@ def method(
     concurrent: bool = False,
     reentrant: bool = False,
     http: bool = False,
+    allow: tuple[PeerRole, ...] | None = None,
     **options: Unpack[CallChanges],
 ) -> Any:
     """Mark a method of an `Actor` as callable from outside.
@@ -602,6 +613,9 @@ def method(
     runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are defaults for
     every call of it. Raises TypeError for what cannot be a method, and for a stream that is to be
     repeated. `http=True` lets clients call it through the HTTP gateway (`understudy gateway`).
+    `allow`: the roles of certificates that may call it, by default `("operator", "client")`. Nodes
+    may always call it, because they can run any code; others are refused with `NotAllowedError`.
+    Raises ValueError for a role that there is not.
     """
 
     def decorate(function: Callable[..., Any]) -> Marked:
@@ -631,6 +645,7 @@ def method(
                 options=CallOptions(**options) if options else NO_CALL_OPTIONS,
                 reentrant=reentrant,
                 http=http,
+                allow=checked_allow(allow, function.__qualname__),
             )
         )
 

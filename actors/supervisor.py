@@ -458,7 +458,7 @@ class Supervisor(Actor):
         await self._working().stop(reason)
 
     @fitting(_spec_fits)
-    @method(concurrent=True)
+    @method(concurrent=True, allow=("operator",))
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, the last in the order, and start it; returns its handle.
 
@@ -469,43 +469,43 @@ class Supervisor(Actor):
         """
         return await self._working().start_child(spec)
 
-    @method(concurrent=True)
+    @method(concurrent=True, allow=("operator",))
     async def stop_child(self, child: str | Handle) -> None:
         """Stop a child, by its id, name or handle, and keep its spec, unless it is temporary.
         Raises `ChildNotFoundError`.
         """
         await self._working().stop_child(child)
 
-    @method(concurrent=True)
+    @method(concurrent=True, allow=("operator",))
     async def restart_child(self, child: str | Handle) -> Handle:
         """Start a child that has no actor. Raises `ChildNotFoundError`, `ChildRunningError`, and
         what `start_child` raises.
         """
         return await self._working().restart_child(child)
 
-    @method(concurrent=True)
+    @method(concurrent=True, allow=("operator",))
     async def delete_child(self, child: str | Handle) -> None:
         """Forget a child that has no actor. Raises `ChildNotFoundError` or `ChildRunningError`."""
         await self._working().delete_child(child)
 
-    @method(concurrent=True, idempotent=True)
+    @method(concurrent=True, idempotent=True, allow=("operator", "observer"))
     async def children(self) -> list[ChildStatus]:
         """The children in the order of their start; never waits for one."""
         return list(self._working().status().children)
 
-    @method(concurrent=True, idempotent=True)
+    @method(concurrent=True, idempotent=True, allow=("operator", "observer"))
     async def count(self) -> ChildCounts:
         """How many children there are; never waits for one."""
         return ChildCounts.of(self._working().status().children)
 
-    @method(concurrent=True, idempotent=True)
+    @method(concurrent=True, idempotent=True, allow=("operator", "observer"))
     async def deaths(self) -> list[DeathReport]:
         """The latest ends of children that were not stopped by this supervisor, the oldest
         first.
         """
         return list(self._working().status().deaths)
 
-    @method(concurrent=True, idempotent=True)
+    @method(concurrent=True, idempotent=True, allow=("operator", "observer"))
     async def status(self) -> SupervisorStatus:
         """Return the whole status, which `understudy tree` shows."""
         return self._working().status()
@@ -545,7 +545,7 @@ class DynamicSupervisor(Supervisor):
         self.machine((), lambda: 0.5)
 
     @fitting(_template_fits)
-    @method(concurrent=True)
+    @method(concurrent=True, allow=("operator",))
     async def spawn(self, /, *args: object, **kwargs: object) -> Handle:
         """Start one more child from the template, with these arguments instead of the template's;
         returns its handle.

@@ -14,12 +14,15 @@ from typing import cast
 import trio
 
 from actors.errors import CallError
+from actors.method import MethodDefinition
+from actors.peers import VerifiedPeer
+from runtime.calls.admission import Admission
 from runtime.calls.dedup_table import CallRecord, DedupTable, RecordsTotal
 from runtime.calls.protocol import KEEP_RESULT, REPEAT, TENTATIVE, CallRequest, confirmation
 from runtime.calls.replies import Reply, ReplyEncoder, ResultRetention, caller_gone, taken_back
 from runtime.environment import Environment
 from runtime.faults import Faults
-from runtime.hosting.cell import Invocation
+from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.completion_records import RequestClient, RequestId, RequestOrigin
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
@@ -67,6 +70,11 @@ class _Asked:
         self.record = record
         self.link = link
 
+    @property
+    def verified(self) -> VerifiedPeer | None:
+        """See `Link.verified`."""
+        return self.link.verified
+
 
 class DedupServer:
     """Takes repeatable calls of all clients of a node. The `ReplySink` of their invocations."""
@@ -79,8 +87,10 @@ class DedupServer:
         environment: Environment,
         nursery: trio.Nursery,
         kept: ResultRetention,
+        admission: Admission,
         faults: Faults | None,
     ) -> None:
+        self._admission = admission
         self._host = host
         self._codec = codec
         self._reply_encoder = reply_encoder
@@ -197,7 +207,11 @@ class DedupServer:
         flags: int,
         call: CallRequest,
     ) -> None:
-        found = self._host.find(call.actor, call.epoch, call.method)
+        found: tuple[ActorCell, MethodDefinition] | CallError | None = None
+        if link.restricted or self._admission.authorize is not None:
+            found = self._admission.of_call(link, "call", call)
+        if found is None:
+            found = self._host.find(call.actor, call.epoch, call.method)
         if isinstance(found, CallError):
             client.records.on_not_executed(record)
             self._send(link, call.method, self._reply_encoder.of_error(call.number, link, found))
@@ -208,6 +222,8 @@ class DedupServer:
             if cell.system
             else None
         )
+        if cell.system:
+            self._admission.on_service_call(link, call.method, call.args)
         if refused is not None:
             client.records.on_not_executed(record)
             self._send(link, call.method, self._reply_encoder.of_error(call.number, link, refused))

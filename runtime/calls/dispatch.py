@@ -23,6 +23,8 @@ from actors.errors import (
     NotExecutedError,
     ProtocolError,
 )
+from actors.filters import CallKind
+from runtime.calls.admission import Admission
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.imports import Imports
 from runtime.calls.protocol import (
@@ -87,6 +89,7 @@ class Dispatch:
         arriving: StreamItemHandler,
         kept: ResultRetention,
         imports: Imports,
+        admission: Admission,
         faults: Faults | None,
     ) -> None:
         self._host = host
@@ -98,6 +101,7 @@ class Dispatch:
         self._produced = produced
         self._kept = kept
         self._imports = imports
+        self._admission = admission
         self._faults = faults
         self._log = LimitedLog(logger, environment.now)
         self._depth_sink = _DepthSink(self)
@@ -138,9 +142,11 @@ class Dispatch:
     def _on_call(self, link: Link, frame: Frame) -> None:
         control = frame.control
         # For one of the runtime's services, whose names begin like this; behind a long number that
-        # is not looked for here.
-        if (control[7:8] == b"@" or control[1:2] == b"\x1b") and self._imports.begin(
-            link, frame, self._on_readable_call
+        # is not looked for here. What others than nodes ask for imports nothing.
+        if (
+            (control[7:8] == b"@" or control[1:2] == b"\x1b")
+            and not link.restricted
+            and self._imports.begin(link, frame, self._on_readable_call)
         ):
             return
         self._on_readable_call(link, frame)
@@ -160,6 +166,10 @@ class Dispatch:
             )
             return
         call = request(parts, self._codec)
+        if link.restricted:
+            # Only methods wait for other methods, and nodes run them: what it says of a chain could
+            # let its calls into turns of others.
+            call = call._replace(chain=None)
         # The store may name this node as the actor's already, while its cell does not exist yet: a
         # refusal now would send the caller in circles.
         if self._host.claiming and self._host.is_about_to_start(call.actor):
@@ -188,11 +198,20 @@ class Dispatch:
                 link, call.method, self._reply_encoder.of_error(call.number, link, _unread(link))
             )
             return
+        if flags & REPEATABLE and not flags & STREAM:
+            # It asks for admission itself: what is on record has run, and was admitted.
+            self._dedup_server.on_call(link, flags, call)
+            return
+        if link.restricted or self._admission.authorize is not None:
+            kind: CallKind = "stream" if flags & STREAM else "call"
+            barred = self._admission.of_call(link, kind, call)
+            if barred is not None:
+                self._post(
+                    link, call.method, self._reply_encoder.of_error(call.number, link, barred)
+                )
+                return
         if flags & STREAM:
             self._produced.on_call(link, call)
-            return
-        if flags & REPEATABLE:
-            self._dedup_server.on_call(link, flags, call)
             return
         number, name, epoch, method, args, kwargs, remaining, *_ = call
         found = self._host.find(name, epoch, method)
@@ -236,6 +255,7 @@ class Dispatch:
         """
         if running >= MOST_SERVICE_CALLS:
             return _too_many(link)
+        self._admission.on_service_call(link, call.method, call.args)
         return not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
 
     def _on_send(self, link: Link, frame: Frame) -> None:
@@ -268,6 +288,11 @@ class Dispatch:
             refusal = _outdated(link)
         elif isinstance(found, CallError):
             refusal = found
+        elif (link.restricted or self._admission.authorize is not None) and (
+            refusal := self._admission.of_call(link, "send", call)
+        ) is not None:
+            # In the audit log already.
+            return
         elif (
             not found[0].system
             or (refusal := self._refused_service(link, found[0], call, self._one_way[link])) is None
@@ -276,6 +301,8 @@ class Dispatch:
                 found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)
             )
             job.context = call.context
+            # Without the link: it has no answer.
+            job.peer = link.verified
             if found[0].system:
                 self._one_way[link] += 1
                 job.sink = _OneWay(self, link, self._one_way)

@@ -19,6 +19,7 @@ from actors.filters import Filter, on_side
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import CallChanges, CallOptions
+from runtime.calls.admission import Admission, Authorize
 from runtime.calls.classes import expected_class, fits
 from runtime.calls.client import CallClient
 from runtime.calls.deadlines import Deadlines
@@ -123,7 +124,7 @@ UNSHARED = MemoryOptions()
 class RpcEndpoint:
     """Combines the links, call client, host and references of one identity. `make_host(endpoint)`
     gives the host of its actors; of the endpoint it may only keep methods, which are not called
-    yet. `call_timeout`: see `CallClient`.
+    yet. `call_timeout`: see `CallClient`. `spawnable`, `authorize`: see `Admission`.
     """
 
     def __init__(
@@ -143,6 +144,8 @@ class RpcEndpoint:
         memory: MemoryOptions = UNSHARED,
         call_timeout: float | None = None,
         filters: tuple[Filter, ...] = (),
+        spawnable: frozenset[str] = frozenset(),
+        authorize: Authorize | None = None,
     ) -> None:
         # Leaves first. Two circles are left, each closed by a function that is not called before
         # all is there: the references call services on other nodes, through the client that counts
@@ -165,7 +168,10 @@ class RpcEndpoint:
         self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())
         self.host.item_batches = self._make_item_batches(environment)
         find = self.codec.find_class
-        local = LocalCalls(self.host, self.codec, find, kept, client, self.lifetime, environment)
+        self.admission = Admission(self.host, identity, environment.now, spawnable, authorize)
+        local = LocalCalls(
+            self.host, self.codec, find, kept, client, self.lifetime, environment, self.admission
+        )
         self.caller = CallClient(
             environment,
             self.codec,
@@ -251,7 +257,14 @@ class RpcEndpoint:
         """Of the actors that pools follow."""
         reply_encoder = ReplyEncoder(self.codec)
         self._dedup_server = DedupServer(
-            self.host, self.codec, reply_encoder, environment, nursery, kept, faults
+            self.host,
+            self.codec,
+            reply_encoder,
+            environment,
+            nursery,
+            kept,
+            self.admission,
+            faults,
         )
         self.produced = StreamServer(self.host, self.codec, reply_encoder, environment, kept)
         return Dispatch(
@@ -265,6 +278,7 @@ class RpcEndpoint:
             StreamItemHandler(self.codec, self._routes),
             kept,
             Imports(self.codec, environment, nursery),
+            self.admission,
             faults,
         )
 

@@ -14,7 +14,9 @@ from typing import cast
 
 from actors.call_context import CallContext
 from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
+from actors.filters import CallKind
 from actors.method import Address, Bound
+from runtime.calls.admission import Admission
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuild, told_plainly
@@ -47,7 +49,9 @@ class LocalCalls:
         client: RequestClient,
         lifetime: Lifetime,
         environment: Environment,
+        admission: Admission,
     ) -> None:
+        self._admission = admission
         self._cleanup = environment.timings.stream_cleanup
         self._client = client
         self._lifetime = lifetime
@@ -131,7 +135,8 @@ class LocalCalls:
                 partial(self.send, address, bound, args, kwargs, context)
             )
             return
-        job = self._job(address, OutgoingRequest(bound, args, kwargs, math.inf), None)
+        request = OutgoingRequest(bound, args, kwargs, math.inf, context=context)
+        job = self._job(address, request, None)
         refusal: CallError | None
         if isinstance(job, CallError):
             refusal = job
@@ -195,6 +200,19 @@ class LocalCalls:
     ) -> Invocation | CallError:
         bound, args, kwargs = request.bound, request.args, request.kwargs
         definition = bound._definition
+        if self._admission.authorize is not None:
+            kind: CallKind = "stream" if definition.stream else "send" if call is None else "call"
+            refused = self._admission.refusal(
+                self._admission.own,
+                kind,
+                address.name,
+                definition.name,
+                args,
+                kwargs,
+                request.context,
+            )
+            if refused is not None:
+                return refused
         found = self._host.find(
             address.name, address.epoch, definition.name, stream=definition.stream
         )

@@ -28,7 +28,8 @@ class FunctionWorker(Actor):
     def __init__(self) -> None:
         self._found: dict[str, Callable[..., Any]] = {}
 
-    @method
+    # Only nodes: a path names any function that can be imported.
+    @method(allow=())
     def prepare(self, path: str) -> None:
         """Import the function. Raises FunctionNotImportableError."""
         try:
@@ -36,7 +37,7 @@ class FunctionWorker(Actor):
         except FunctionNotImportableError as error:
             raise RefusedElsewhereError(error) from None
 
-    @method
+    @method(allow=())
     async def call(
         self, path: str, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
@@ -65,7 +66,7 @@ class FunctionWorker(Actor):
             # and not the actor.
             raise PassedOnError.describing(error, _size_of) from None  # noqa: ASYNC104
 
-    @method
+    @method(allow=())
     async def idle(self) -> None:
         """Returns when nothing runs any more: its turn comes after that of the running call."""
 

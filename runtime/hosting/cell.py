@@ -25,6 +25,7 @@ from actors.errors import (
     UnderstudyError,
 )
 from actors.method import Address, MethodDefinition
+from actors.peers import VerifiedPeer
 from actors.reference import Needs
 from actors.supervision import ExitReason
 from runtime.hosting.chains import Chain, ChainLink
@@ -231,6 +232,7 @@ class Invocation:
         "link",
         "needs",
         "number",
+        "peer",
         "queued_at",
         "runner",
         "sink",
@@ -284,8 +286,16 @@ class Invocation:
         """What travels with the call beside its arguments; None for nothing."""
         self.attempt = 1
         """Which attempt of its caller's this is."""
+        self.peer: VerifiedPeer | None = None
+        """Who has made it, where `link` does not say: see `verified`."""
         self.waits_in: Chain | None = None
         """The chain for the calls that it makes; None until it makes one."""
+
+    @property
+    def verified(self) -> VerifiedPeer | None:
+        """Who has made the call, as it has proven; None for a call of this process."""
+        found: VerifiedPeer | None = self.peer or getattr(self.link, "verified", None)
+        return found
 
     def chain_of_calls(self, mark: Callable[[], int]) -> Chain:
         """Return the chain for calls that its method awaits. `mark()` gives the run its mark."""

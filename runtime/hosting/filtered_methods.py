@@ -104,4 +104,5 @@ def _call_of(job: Invocation, args: tuple[object, ...], kwargs: dict[str, object
         kwargs=kwargs,
         deadline=job.deadline,
         attempt=job.attempt,
+        peer=job.verified,
     )

@@ -86,6 +86,7 @@ def forwarded(methods: Mapping[str, MethodDefinition]) -> dict[str, MethodDefini
             options=NO_CALL_OPTIONS,
             reentrant=definition.reentrant,
             http=definition.http,
+            allow=definition.allow,
         )
         for name, definition in methods.items()
     }

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from actors.errors import DecodeError, ProtocolError
+from actors.peers import VerifiedPeer
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
 from runtime.links.transfers import (
@@ -458,6 +459,10 @@ class Link(Outbound):
         """True if the peer is known to be no member any more: what it asks of actors must not be
         done.
         """
+        self.verified: VerifiedPeer | None = None
+        """Who the peer is, as it has proven; None before the first connection."""
+        self.restricted = False
+        """True if the peer has another role than "node": what it asks for must be admitted."""
         self.watched = False
         """True if the system reports the end of the peer's process to its owner: then silence is no
         sign of anything.
@@ -474,6 +479,13 @@ class Link(Outbound):
     def connected(self) -> bool:
         """True while a connection stands."""
         return self._connection is not None
+
+    def on_verified(self, peer: VerifiedPeer) -> None:
+        """The peer has proven who it is: before each connection carries the session."""
+        # One session, one identity: others are refused before this.
+        assert self.verified is None or self.verified.role == peer.role
+        self.verified = peer
+        self.restricted = peer.role != "node"
 
     def undialled(self) -> str:
         """Which addresses were dialled in vain, and why."""

@@ -27,6 +27,7 @@ from actors.errors import (
     WrongSecretError,
     WrongStoreError,
 )
+from actors.peers import VerifiedPeer
 from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
@@ -39,7 +40,7 @@ from runtime.links.transports import Connection, Network, why_not_dialled
 from runtime.statistics.call_statistics import reason_of
 from runtime.statistics.counts import LabelledCount
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
+from runtime.wire.handshake import ANY_NAME, Acceptor, Channel, Dialer, Introduction, Peer
 
 LEFT = "this node has left"
 """Why the links of a node end that leaves."""
@@ -74,6 +75,7 @@ class _ProvenPeer:
 
     peer: Peer
     reader: FrameReader
+    verified: VerifiedPeer
 
 
 class Peers:
@@ -134,6 +136,7 @@ class Peers:
 
     def link(self, peer: Peer) -> Link:
         """The link to `peer`, dialled from now on if it is new. It may be used at once."""
+        self._end_false(peer)
         link = self._link(peer)
         link.wanted = True
         self._keep_connected(link)
@@ -163,6 +166,7 @@ class Peers:
             dialer = self._dialer(connection, None, turn)
             settled = await self._shake_hands(connection, dialer)
             self._check_store(settled.peer)
+            self._check_session(settled)
             peer = attrs.evolve(
                 settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address)))
             )
@@ -176,7 +180,7 @@ class Peers:
             connection.close()
             raise
         link.wanted = True
-        self._nursery.start_soon(self._carry_first, link, connection, settled.reader)
+        self._nursery.start_soon(self._carry_first, link, connection, settled)
         return link
 
     async def accept(self, connection: Connection) -> None:
@@ -221,6 +225,34 @@ class Peers:
         link = self.links.pop(NodeId(name, incarnation), None)
         if link is not None:
             link.end(reason, peer_ended=True)
+
+    def _end_false(self, peer: Peer) -> None:
+        """End the session of a process that has taken the name and incarnation of a node without
+        the role of one: calls to the node must not go there.
+        """
+        link = self.links.get(peer.identity)
+        if link is not None and link.restricted:
+            self._give_up(link, f"{link.verified} had the name and incarnation of a node")
+
+    def _check_session(self, settled: _ProvenPeer) -> None:
+        """Refuse to go on with the session of another: name and incarnation are what a peer says of
+        itself, and so is its life, which it may have heard. Raises `WrongPeerError`.
+        """
+        link = self.links.get(settled.peer.identity)
+        known = link.verified if link is not None else None
+        new = settled.verified
+        if link is None or link.ended is not None or known is None:
+            return
+        if known.role == new.role and (new.role == "node" or known.name == new.name):
+            return
+        if new.role == "node":
+            # It may be the same process, over a Unix socket now; a session keeps its role.
+            self._end_false(settled.peer)
+            return
+        raise WrongPeerError(
+            f"{new} asked for the session that {known} has on this node: each process has a name "
+            "and an incarnation of its own; connect again"
+        )
 
     def _give_up(self, link: Link, reason: str) -> None:
         """End a link whose peer may live: the session is over, its calls do not report a death, and
@@ -461,7 +493,7 @@ class Peers:
                     settled = await self._shake_hands(connection, dialer)
                     # During the handshake the peer's own dial may have been accepted.
                     if self._is_same(link, settled.peer) and not link.connected:
-                        opened = await self._offer(link, connection, settled.reader)
+                        opened = await self._offer(link, connection, settled)
             if connection is not None and opened is not None:
                 # From here on the connection is the session's, and no accepted connection may
                 # cancel it.
@@ -537,7 +569,8 @@ class Peers:
             if step is None:
                 assert side.peer is not None
                 reader.limits = self._limits
-                return _ProvenPeer(side.peer, reader)
+                verified = verified_peer(side.peer, connection.channel)
+                return _ProvenPeer(side.peer, reader, verified)
             answer = side.receive(step.kind, step.control)
             if isinstance(side, Acceptor) and side.error is not None:
                 # The refusal goes to the dialer first, so that both sides name the same reason.
@@ -586,7 +619,7 @@ class Peers:
         raise HandshakeTimeoutError(f"the peer sent no {what} within {seconds:g} s")
 
     async def _offer(
-        self, link: Link, connection: Connection, reader: FrameReader
+        self, link: Link, connection: Connection, settled: _ProvenPeer
     ) -> tuple[FrameReader, list[Frame]] | None:
         """Offer to go on with the session over a connection that we dialled; opens it and returns
         the frames that came along.
@@ -599,7 +632,7 @@ class Peers:
         try:
             await _send(connection, Kind.RESUME, _encode_offer(offer))
             frame, *early = await self._next_in_time(
-                connection, reader, "answer to the resume offer"
+                connection, settled.reader, "answer to the resume offer"
             )
             answer = _read_answer(frame)
             # It was given up where a dial of the peer's was accepted in the very pass of the
@@ -607,8 +640,9 @@ class Peers:
             if not link.settlement.is_open(offer) or link.ended is not None:
                 return None
             if link.settlement.on_answered(offer, answer):
+                link.on_verified(settled.verified)
                 link.open(connection, answer.received)
-                return reader, early
+                return settled.reader, early
         finally:
             link.settlement.give_up(offer)
         if answer.kind == SettlementAnswerKind.FORGOTTEN:
@@ -650,7 +684,7 @@ class Peers:
                 "of the two was lost and created again, and the nodes of the lost one leave"
             )
 
-    async def _carry_first(self, link: Link, connection: Connection, reader: FrameReader) -> None:
+    async def _carry_first(self, link: Link, connection: Connection, settled: _ProvenPeer) -> None:
         """Carry a link over the connection of a first contact; from then on it is redialled like
         any other.
         """
@@ -664,7 +698,7 @@ class Peers:
                     other.cancel()
                 self._dialling[link] = scope
                 if not link.connected:
-                    opened = await self._offer(link, connection, reader)
+                    opened = await self._offer(link, connection, settled)
             if opened is not None:
                 self._dial_is_over(link, scope)
                 await self._run(link, connection, *opened)
@@ -683,7 +717,7 @@ class Peers:
     async def _carry_accepted(self, settled: _ProvenPeer, connection: Connection) -> None:
         frame, *early = await self._next_in_time(connection, settled.reader, "resume offer")
         offer = _read_offer(frame)
-        link = await self._free_link(settled.peer, offer)
+        link = await self._free_link(settled, offer)
         if isinstance(link, SettlementAnswerKind):
             await _send(connection, Kind.RESUME, _encode_answer(SettlementAnswer(link)))
             return
@@ -696,6 +730,7 @@ class Peers:
         # Not of links that we dial: a node that serves our store, or did, is asked over one in any
         # case.
         link.fenced = self._outdated(settled.peer)
+        link.on_verified(settled.verified)
         try:
             link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
         except ProtocolError as error:
@@ -706,13 +741,15 @@ class Peers:
         self._keep_connected(link)
         await self._run(link, connection, settled.reader, early)
 
-    async def _free_link(self, peer: Peer, offer: Offer) -> Link | SettlementAnswerKind:
-        """The link that an offer is for, with no connection any more; or why the offer is
-        refused.
+    async def _free_link(self, settled: _ProvenPeer, offer: Offer) -> Link | SettlementAnswerKind:
+        """The link that an offer is for, with no connection any more; or why the offer is refused.
+        Raises `WrongPeerError`.
         """
+        peer = settled.peer
         while True:  # noqa: ASYNC913  each turn ends a link or a connection
             # Looked up again in each turn: the awaits below let other connections of this peer
             # proceed.
+            self._check_session(settled)
             link = self.links.get(peer.identity)
             if self._closing:
                 return SettlementAnswerKind.STALE
@@ -758,6 +795,17 @@ class Peers:
                 del self.links[link.peer.identity]
         elif not self._closing:
             self._broken(link)
+
+
+def verified_peer(peer: Peer, channel: Channel) -> VerifiedPeer:
+    """Who is at the other end of a connection, once the handshake has proven it."""
+    certified = channel.certified
+    if certified is None or not certified.role:
+        # Every member knows the secret, or is this user over a Unix socket.
+        return VerifiedPeer("node", peer.name, peer.name, peer.incarnation, "secret")
+    # A node's certificate may be for every name.
+    name = peer.name if certified.name == ANY_NAME else certified.name
+    return VerifiedPeer(certified.role, name, peer.name, peer.incarnation, "certificate")
 
 
 async def _send(connection: Connection, kind: Kind, control: bytes) -> None:

@@ -34,7 +34,7 @@ from runtime.links.peers import ClosedEarlyError
 from runtime.links.transports import Network, why_not_dialled
 from runtime.membership.names import Names
 from runtime.membership.remote_store import RemoteStore, StoreService
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.handshake import CLIENT_NAMES, Introduction, Peer
 
 ATTEMPTS = 4
 """How often an address is dialled if the connection is accepted but the handshake is not completed:
@@ -182,7 +182,7 @@ async def open_client(
     that name the address.
     """
     me = Peer(
-        name=f"client-{environment.token(6).hex()}",
+        name=f"{CLIENT_NAMES}{environment.token(6).hex()}",
         incarnation=int.from_bytes(environment.token(6), "big") + 1,
         role="client",
         host=host,

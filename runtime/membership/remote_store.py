@@ -12,6 +12,7 @@ import trio
 from actors.actor import Actor
 from actors.errors import (
     CallError,
+    NotAllowedError,
     NotExecutedError,
     RemoteError,
     StoreError,
@@ -222,6 +223,9 @@ class RemoteStore(Store):
                 if plain is None:
                     raise
                 raise plain from None
+            except NotAllowedError:
+                # Asking again, here or of another incarnation, changes nothing.
+                raise
             except CallError as error:
                 failure = error
             # Never repeated: a lost lock or a name that is claimed twice costs more than an error.

@@ -21,6 +21,7 @@ from actors.handle import Handle
 from actors.method import Address
 from actors.supervision import ExitReason
 from actors.supervisor import Supervisor
+from runtime.calls.admission import Authorize
 from runtime.calls.endpoint import UNSHARED, RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Beside, Environment
@@ -170,6 +171,8 @@ class Node(BaseNode):
         call_timeout: float | None = None,
         log_memory: int | None = None,
         filters: tuple[Filter, ...] = (),
+        spawnable: frozenset[str] = frozenset(),
+        authorize: Authorize | None = None,
     ) -> None:
         self._environment = environment
         self._thread_limit = thread_limit
@@ -197,7 +200,9 @@ class Node(BaseNode):
         # store, which most nodes reach over their own links. So the endpoint comes first, and asks
         # them by functions (see `_make_endpoint` and `_make_host`) that are not called before the
         # node serves. So the registration, made over a client's link, is given the store here.
-        self._endpoint = self._make_endpoint(network, faults, memory, call_timeout, filters)
+        self._endpoint = self._make_endpoint(
+            network, faults, memory, call_timeout, filters, spawnable, authorize
+        )
         self._lifetime = self._endpoint.lifetime
         self._contact: StoreLocator | None = None
         if coordination.peer is not None:
@@ -244,7 +249,13 @@ class Node(BaseNode):
         host.add_system(NODE_SERVICE, NodeService(host, self.name, self.status, self.leave))
         host.add_system(
             PLAIN_SERVICE,
-            PlainCallService(host, self._endpoint.codec, self._environment, self._nursery),
+            PlainCallService(
+                host,
+                self._endpoint.codec,
+                self._environment,
+                self._nursery,
+                self._endpoint.admission,
+            ),
         )
         self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
         host.add_system(
@@ -672,6 +683,8 @@ class Node(BaseNode):
         memory: MemoryOptions,
         call_timeout: float | None,
         filters: tuple[Filter, ...],
+        spawnable: frozenset[str],
+        authorize: Authorize | None,
     ) -> RpcEndpoint:
         return RpcEndpoint(
             self._introduction,
@@ -689,6 +702,8 @@ class Node(BaseNode):
             memory=memory,
             call_timeout=call_timeout,
             filters=filters,
+            spawnable=spawnable,
+            authorize=authorize,
         )
 
     def _make_host(self, endpoint: RpcEndpoint) -> ActorHost:

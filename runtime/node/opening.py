@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import attrs
 import trio
 
-from actors.actor import Member
+from actors.actor import Actor, Member
 from actors.errors import JoinError, ListenError, NodeNotFoundError
 from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
+from runtime.calls.admission import Authorize, checked_authorize, checked_spawnable
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.functions.named import hook_path
@@ -61,7 +62,7 @@ from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
 from runtime.store.interface import Store
 from runtime.tracing import Tracing, spans_of
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.handshake import CLIENT_NAMES, Introduction, Peer
 
 if TYPE_CHECKING:
     from runtime.store.etcd.store import EtcdStore
@@ -125,6 +126,8 @@ class _NodeSettings:
     filters: tuple[Filter, ...]
     metrics: str | None
     on_process_start: str
+    spawnable: frozenset[str]
+    authorize: Authorize | None
 
 
 @attrs.frozen
@@ -186,6 +189,8 @@ async def open_node(
     metrics: str | None = None,
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
+    spawnable: Iterable[type[Actor] | str] = (),
+    authorize: Authorize | None = None,
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving
@@ -215,8 +220,12 @@ async def open_node(
     machines are encrypted; "require" for those of this machine as well, "accept" to meet nodes that
     do not encrypt yet, "off"; or `UNDERSTUDY_TLS`. `metrics`: `HOST:PORT`, or a port of 127.0.0.1
     (0: a free one), where this node serves `/metrics`, `/healthz` and `/readyz` (extra `metrics`)
-    to all who can reach it: `node.metrics_address`. `platform`: for tests and simulated nodes, see
-    `Platform`. Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
+    to all who can reach it: `node.metrics_address`. `spawnable`: classes, or their
+    `module:Class`, that others than nodes may start here; none by default. `authorize`: a plain
+    function that is called with each `Call` of an actor here, before it reaches the mailbox: what
+    it does not return True for is refused with `NotAllowedError`. `platform`: for tests and
+    simulated nodes, see `Platform`. Raises TypeError or ValueError, `JoinError`,
+    `NodeNameTakenError`, `ListenError`, a
     `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of the block
     if the cluster has given the node up. After it the node answers with `NotAMemberError`.
     """
@@ -256,6 +265,8 @@ async def open_node(
         metrics=metrics,
         filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
         on_process_start=hook_path(on_process_start),
+        spawnable=checked_spawnable(spawnable),
+        authorize=checked_authorize(authorize),
     )
     async with _sheltered(settings) as node:
         yield node
@@ -310,6 +321,8 @@ def _check(
     """
     if name is not None:
         check_name("name", name)
+        if name.startswith(CLIENT_NAMES):
+            raise ValueError(f"name={name!r}: names with {CLIENT_NAMES!r} in front are of clients")
     check_name("cluster", cluster)
     for option, value in (*given.items(), ("metrics", metrics)):
         if value is not None and not isinstance(value, str):
@@ -438,6 +451,8 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         settings.call_timeout,
         settings.log_memory,
         settings.filters,
+        settings.spawnable,
+        settings.authorize,
     )
     _configure(node, settings)
     try:

@@ -36,6 +36,8 @@ from actors.errors import (
 )
 from actors.messages import message
 from actors.method import BoundStream, MethodDefinition, method
+from actors.peers import VerifiedPeer
+from runtime.calls.admission import Admission
 from runtime.calls.error_codec import Plain, described, raised_by_method
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation
@@ -119,9 +121,11 @@ class PlainCallService(Actor):
         codec: Codec,
         environment: Environment,
         nursery: trio.Nursery,
+        admission: Admission,
         orphan_seconds: float = ORPHAN_SECONDS,
     ) -> None:
         self._nursery = nursery
+        self._admission = admission
         self._orphan_seconds = orphan_seconds
         self._host = host
         self._codec = codec
@@ -265,7 +269,33 @@ class PlainCallService(Actor):
         arguments = read() if len(body) <= LARGE_BODY else await self._in_thread(read)
         # Reading took time: the actor may have ended, and another epoch begun.
         cell, definition = self._found(target)
+        self._admit(target, arguments, stream=stream)
         return cell, definition, arguments
+
+    def _admit(self, target: PlainTarget, arguments: PlainArguments, *, stream: bool) -> None:
+        """Judge the call as one that the caller of this service makes itself. Raises
+        `NotAllowedError`.
+        """
+        peer = self._peer()
+        if peer.role == "node" and self._admission.authorize is None:
+            return
+        refused = self._admission.refusal(
+            peer,
+            "stream" if stream else "call",
+            target.name,
+            target.method,
+            arguments.args,
+            arguments.kwargs,
+            CURRENT.get(),
+        )
+        if refused is not None:
+            raise refused
+
+    def _peer(self) -> VerifiedPeer:
+        """Who calls this service."""
+        job = self._host.workers.running.get(trio.lowlevel.current_task())
+        peer = job.verified if job is not None else None
+        return self._admission.own if peer is None else peer
 
     def _found(self, target: PlainTarget) -> tuple[ActorCell, MethodDefinition]:
         known = self._host.cells.get(target.name)
@@ -299,6 +329,7 @@ class PlainCallService(Actor):
         deadline = self._environment.now() + min(limits) if limits else math.inf
         job = Invocation(cell, definition, arguments.args, arguments.kwargs, self, run, 0, deadline)
         job.context = CURRENT.get()
+        job.peer = self._peer()
         return job
 
     def _deliver(self, run: _Run, job: Invocation) -> None:

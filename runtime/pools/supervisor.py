@@ -206,7 +206,7 @@ class PoolSupervisor(DynamicSupervisor):
         self._tell()
         await super().on_stop(reason)
 
-    @method(concurrent=True)
+    @method(concurrent=True, allow=("operator", "client", "observer"))
     async def watch_members(self) -> AsyncIterator[PoolView]:
         """The pool as it is, again after each change."""
         seen: PoolView | None = None
@@ -219,12 +219,12 @@ class PoolSupervisor(DynamicSupervisor):
                 return
             await changed.wait()
 
-    @method(concurrent=True, idempotent=True)
+    @method(concurrent=True, idempotent=True, allow=("operator", "client", "observer"))
     async def view(self) -> PoolView:
         """The pool as it is."""
         return self._view()
 
-    @method(concurrent=True, idempotent=True)
+    @method(concurrent=True, idempotent=True, allow=("operator",))
     async def resize(self, size: PoolSize) -> PoolView:
         """Have another size from now on. A named pool keeps it when it moves."""
         self._size = size

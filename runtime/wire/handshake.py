@@ -239,6 +239,10 @@ CertifiedRole = Literal["node", "operator", "client", "observer"]
 ANY_NAME: Final = "*"
 
 
+CLIENT_NAMES: Final = "client-"
+"""How the names of processes begin that are no nodes. No node has such a name."""
+
+
 @attrs.frozen
 class Certified:
     """Whom a certificate names: `understudy://CLUSTER/ROLE/NAME`, a URI of its subject alternative
@@ -464,7 +468,8 @@ class Dialer(_Side):
             raise _wrong_cluster(ours.peer.name, ours.cluster, peer.name, cluster)
         if wrong := _wrong_peer(ours.peer, self._expected, peer):
             raise wrong
-        _check_certificate(peer, ours.cluster, self._channel.certified)
+        # Only nodes are dialled: whoever answers must have the certificate of one.
+        _check_certificate(peer, ours.cluster, self._channel.certified, "node")
         self._claimed, self._claimed_version = peer, version
         self._challenge = control
         self._own_proof = self._proof("dialer")
@@ -541,7 +546,7 @@ class Acceptor(_Side):
             check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
         if wrong := _wrong_peer(peer, expected, ours.peer):
             raise wrong
-        _check_certificate(peer, ours.cluster, self._channel.certified)
+        _check_certificate(peer, ours.cluster, self._channel.certified, peer.role)
         self._claimed, self._claimed_version = peer, version
         self._hello, self._challenge = control, self._write_challenge(version)
         self._due = (Kind.PROOF,)
@@ -696,10 +701,12 @@ def _wrong_version(
     )
 
 
-def _check_certificate(peer: Peer, cluster: str, certified: Certified | None) -> None:
-    """Refuse a peer whose certificate does not name it. Raises `WrongCertificateError`."""
+def _check_certificate(peer: Peer, cluster: str, certified: Certified | None, role: Role) -> None:
+    """Refuse a peer whose certificate does not name it, as one of this role. Raises
+    `WrongCertificateError`.
+    """
     if certified is not None:
-        check_certified(certified, cluster, peer.role, peer.name)
+        check_certified(certified, cluster, role, peer.name)
 
 
 def check_certified(certified: Certified, cluster: str, role: Role, name: str) -> None:
@@ -712,6 +719,10 @@ def check_certified(certified: Certified, cluster: str, role: Role, name: str) -
         wrong = f"is for the role {certified.role!r}, and it comes as a node"
     elif role == "node" and certified.name not in (name, ANY_NAME):
         wrong = f"is for the node {certified.name!r}"
+    elif certified.role != "node" and not name.startswith(CLIENT_NAMES):
+        # Sessions are found by the names of processes: it must not ask for that of a node.
+        wrong = f"is for the role {certified.role!r}, whose processes have names with "
+        wrong += f"{CLIENT_NAMES!r} in front"
     else:
         return
     raise WrongCertificateError(

@@ -1,0 +1,275 @@
+"""The admission of calls: whether a peer may make a call, decided before the call reaches a
+mailbox.
+
+What counts is who the peer of the connection has proven to be (`VerifiedPeer`), and never what the
+call says of its caller. Nodes may call everything, because they can run any code; so links to nodes
+have no check at all, unless the application has an `authorize` function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import attrs
+
+from actors.actor import Actor
+from actors.call_context import CURRENT, CallContext
+from actors.errors import DecodeError, NotAllowedError
+from actors.filters import Call, CallKind
+from actors.messages import import_path
+from actors.method import MethodDefinition
+from actors.peers import VerifiedPeer, may_call
+from actors.supervisor import ChildSpec
+from runtime.audit import AuditLog
+from runtime.calls.protocol import CallRequest
+from runtime.calls.rights import service_refusal
+from runtime.hosting.cell import ActorCell
+from runtime.hosting.host import ActorHost
+from runtime.hosting.item_batches import BATCH_METHODS
+from runtime.identifiers import NodeId
+from runtime.limited_log import LimitedLog
+from runtime.links.link import Link
+from runtime.user_errors import is_interrupt, text_of, traceback_of
+from runtime.wire.classes import import_class
+
+Authorize = Callable[[Call], bool]
+"""Says whether a call of an actor of this node may be made."""
+
+ACTS = frozenset({"spawn", "spawn_many", "stop_actor", "leave_cluster"})
+"""Methods of `@node` that are acts of administration."""
+
+logger = logging.getLogger("understudy.calls")
+
+
+def checked_authorize(given: object) -> Authorize | None:
+    """Return the function. Raises TypeError for what cannot be called, or only be awaited."""
+    if given is None:
+        return None
+    if not callable(given):
+        raise TypeError(f"authorize is a function that takes a Call, not {given!r}")
+    if inspect.iscoroutinefunction(given):
+        raise TypeError(
+            "authorize is a plain function: it is called for each call, before the mailbox, and "
+            "calls keep their order; read what it needs beforehand"
+        )
+    return cast("Authorize", given)
+
+
+def checked_spawnable(given: object) -> frozenset[str]:
+    """Return the paths of the classes that clients may start: `module:Class`, or the classes
+    themselves. Their modules are imported. Raises TypeError or ValueError.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"spawnable is a list of classes, or of 'module:Class', not {given!r}")
+    found: set[str] = set()
+    for one in cast("Iterable[object]", given):
+        if isinstance(one, type) and issubclass(one, Actor):
+            found.add(import_path(one))
+            continue
+        if not isinstance(one, str):
+            raise TypeError(f"spawnable has a class of actors, or 'module:Class', not {one!r}")
+        try:
+            # Now: later, a request of a client never imports anything.
+            cls = import_class(one)
+        except DecodeError as error:
+            raise ValueError(f"spawnable={one!r}: {error}") from None
+        if not issubclass(cls, Actor):
+            raise ValueError(f"spawnable={one!r} is not a subclass of actors.Actor")
+        found.add(one)
+    return frozenset(found)
+
+
+class Admission:
+    """Decides for the calls that arrive at one node. `now` gives seconds; `spawnable`: what others
+    than nodes may start.
+    """
+
+    def __init__(
+        self,
+        host: ActorHost,
+        own: NodeId,
+        now: Callable[[], float],
+        spawnable: frozenset[str] = frozenset(),
+        authorize: Authorize | None = None,
+    ) -> None:
+        self._host = host
+        self.own = VerifiedPeer("node", own.name, own.name, own.incarnation, "self")
+        """This node as the peer of its own calls."""
+        self._spawnable = spawnable
+        self.authorize = authorize
+        self.audit = AuditLog(own.name, now)
+        self._log = LimitedLog(logger, now)
+
+    def refusal(
+        self,
+        peer: VerifiedPeer,
+        kind: CallKind,
+        name: str,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        context: CallContext | None,
+    ) -> NotAllowedError | None:
+        """Return the error with which a call of `peer` is refused, or None. A call of an actor or a
+        method that is not there is admitted: it will be refused for that.
+        """
+        if name.startswith("@"):
+            why = service_refusal(peer, name, method, args, kwargs)
+        else:
+            cell = self._host.cells.get(name)
+            definition = self._definition(cell, method, args)
+            why = ""
+            if definition is not None and not may_call(peer.role, definition.allow):
+                why = f"the role {peer.role!r} may not call {definition.name!r}"
+            elif cell is not None and self.authorize is not None:
+                why = self._unauthorized(peer, kind, cell, method, args, kwargs, context)
+        if not why and peer.role != "node":
+            why = self._unspawnable(name, method, args, kwargs)
+        if why:
+            return self._refused(peer, name, method, why)
+        return None
+
+    def of_call(self, link: Link, kind: CallKind, call: CallRequest) -> NotAllowedError | None:
+        """`refusal` for a call that has come over a link."""
+        peer = link.verified
+        assert peer is not None, "no frame arrives before the handshake"
+        return self.refusal(
+            peer, kind, call.actor, call.method, call.args, call.kwargs, call.context
+        )
+
+    def on_service_call(self, link: Link, method: str, args: tuple[object, ...]) -> None:
+        """Note in the audit log what a peer asks a service of the runtime for, if that is an act
+        of administration.
+        """
+        # By processes that are no members: what members ask each other for is the daily work of
+        # their supervisors.
+        if method in ACTS and link.peer.role == "client" and link.verified is not None:
+            what = " ".join([method, *(one for one in args[:1] if isinstance(one, str))])
+            self.audit.on_acted(link.verified, what)
+
+    def _refused(self, peer: VerifiedPeer, name: str, method: str, why: str) -> NotAllowedError:
+        node = self.own.node
+        self.audit.on_refused(peer, f"{name}.{method}", why)
+        return NotAllowedError(
+            f"node {node} does not let {peer} call {name}.{method}: {why}",
+            actor=name,
+            method=method,
+            node=node,
+        )
+
+    def _definition(
+        self, cell: ActorCell | None, method: str, args: tuple[object, ...]
+    ) -> MethodDefinition | None:
+        """The method whose rights count: of a batch of items, that of the items."""
+        if cell is None:
+            return None
+        if method in BATCH_METHODS:
+            method = args[0] if method == "@items" and args and isinstance(args[0], str) else ""
+        return cell.methods.get(method)
+
+    def _unauthorized(
+        self,
+        peer: VerifiedPeer,
+        kind: CallKind,
+        cell: ActorCell,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        context: CallContext | None,
+    ) -> str:
+        """Why the application does not allow the call; "" if it does."""
+        assert self.authorize is not None
+        address = cell.address
+        call = Call(
+            side="server",
+            kind=kind,
+            actor=address.name,
+            class_path=address.class_path,
+            method=method,
+            node=address.node,
+            epoch=address.epoch,
+            args=args,
+            kwargs=kwargs,
+            peer=peer,
+        )
+        token = CURRENT.set(context)
+        try:
+            # User code, on the loop: it must not wait. Only True allows, so that a function that
+            # forgets to return anything, or returns a coroutine, opens nothing.
+            if self.authorize(call) is True:
+                return ""
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            if is_interrupt(error):
+                raise
+            if issubclass(type(error), NotAllowedError):
+                return text_of(error)
+            # Its text may say what is not for the caller.
+            self._log.log(
+                logging.ERROR,
+                "authorize raised for %s.%s, which is refused for that\n%s",
+                address.name,
+                method,
+                traceback_of(error),
+            )
+            return f"authorize raised {type(error).__name__}"
+        finally:
+            CURRENT.reset(token)
+        return "authorize did not return True"
+
+    def _unspawnable(
+        self, name: str, method: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> str:
+        """Why a call asks for the start of a class that others than nodes may not start; "" if it
+        does not.
+        """
+        asked: list[object] = []
+        if name == "@node" and method in ("spawn", "spawn_many"):
+            asked.append(args[0] if args else None)
+        # Any method may be one that starts what it is given, as those of supervisors do.
+        asked += child_classes((args, kwargs))
+        for path in asked:
+            if path not in self._spawnable:
+                return (
+                    f"only nodes may start {path!r} here; for others a node lists classes with "
+                    "--spawnable or open_node(spawnable=...)"
+                )
+        return ""
+
+
+def child_classes(value: object) -> Iterator[str]:
+    """The paths of the classes of all child specs in a value that was decoded."""
+    # Not recursive. It ends: what was decoded refers to nothing that contains it.
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, ChildSpec):
+            yield one.actor
+        if isinstance(one, list | tuple | set | frozenset):
+            left.extend(cast("Iterable[object]", one))
+        elif isinstance(one, Mapping):
+            for pair in cast("Mapping[object, object]", one).items():
+                left.extend(pair)
+        elif isinstance(one, BaseException):
+            left.extend(one.args)
+        else:
+            left.extend(_fields(one))
+
+
+def _fields(value: object) -> Iterator[object]:
+    """What is in the fields of a message."""
+    cls = type(value)
+    names: Iterable[Any] = ()
+    if attrs.has(cls):
+        names = attrs.fields(cls)
+    elif dataclasses.is_dataclass(cls):
+        names = dataclasses.fields(cls)
+    for field in names:
+        try:
+            yield object.__getattribute__(value, field.name)
+        except AttributeError:
+            # A field that its class deletes, or has not set.
+            continue

@@ -1,0 +1,132 @@
+"""What peers that are not nodes may ask of the runtime's own services, by their roles.
+
+A service, a method or a role that is not in the table is refused: what is added to a service is for
+nodes only until it is entered here. Nodes may call everything. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from actors.peers import PeerRole, VerifiedPeer
+from runtime.store.interface import Get
+
+Roles = frozenset[PeerRole]
+
+ALL: Final[Roles] = frozenset(("operator", "client", "observer"))
+CALLERS: Final[Roles] = frozenset(("operator", "client"))
+READERS: Final[Roles] = frozenset(("operator", "observer"))
+OPERATORS: Final[Roles] = frozenset(("operator",))
+
+STORE: Final = "@store"
+
+SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
+    {
+        "@node": {
+            "status": ALL,
+            "methods": ALL,
+            "wait_started": ALL,
+            "watch_actor": ALL,
+            # Only of classes that the node lists as spawnable, see `Admission`.
+            "spawn": CALLERS,
+            "spawn_many": CALLERS,
+            # With a ticket that the caller has drawn at random for a spawn of its own.
+            "take_back": CALLERS,
+            "stop_actor": OPERATORS,
+            "leave_cluster": OPERATORS,
+        },
+        # The method that is called through it is judged as any call of that method.
+        "@plain": {"describe": ALL, "call": CALLERS, "call_keyed": CALLERS, "stream": CALLERS},
+        "@inspection": {
+            "overview": READERS,
+            "statistics": READERS,
+            "blocked": READERS,
+            "calls": READERS,
+            "stacks": READERS,
+            "actor": READERS,
+            # It takes processor time of the node.
+            "profile": OPERATORS,
+        },
+        "@logs": {"read": READERS, "ends": READERS},
+        # Without the methods of values: those of an array can write files.
+        "@references": {
+            "update": CALLERS,
+            "unsettled": CALLERS,
+            "where": CALLERS,
+            "fetch": CALLERS,
+            "outcomes": CALLERS,
+            "listing": READERS,
+        },
+        # Reading only, and of that what `_READABLE` has.
+        STORE: {"get": ALL, "range": ALL, "poll": ALL, "transaction": ALL},
+    }
+)
+
+_LOOKUPS = (
+    "names/",
+    "supervised/",
+    "children/",
+    "candidates/",
+    "last-ends/",
+    "promised/",
+    "nodes/",
+    "groups/",
+)
+"""Beginnings of the keys that a lookup reads."""
+
+_READABLE: Final[Mapping[PeerRole, tuple[str, ...]]] = MappingProxyType(
+    {
+        "operator": ("",),
+        "client": _LOOKUPS,
+        # Not the states of actors, journals and what else belongs to the application.
+        "observer": (*_LOOKUPS, "logs/", "rendezvous/"),
+    }
+)
+
+
+def service_refusal(
+    peer: VerifiedPeer,
+    service: str,
+    method: str,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> str:
+    """Why a peer may not call a method of a service with these arguments; "" if it may."""
+    if peer.role == "node":
+        return ""
+    kind = service.partition("-")[0]
+    if peer.role not in SERVICE_RIGHTS.get(kind, {}).get(method, ()):
+        return f"the role {peer.role!r} has no right to it"
+    if kind != STORE and not (kind == "@node" and method.startswith("spawn")):
+        return ""
+    # What is looked at below must not come by its name instead.
+    if kwargs:
+        return "it is called with arguments by position only"
+    if kind == STORE:
+        return _store_refusal(peer.role, method, args)
+    if method == "spawn" and len(args) > 4 and args[4] != "":
+        return "only a node starts actors on behalf of a supervisor"
+    return ""
+
+
+def _store_refusal(role: PeerRole, method: str, args: Sequence[object]) -> str:
+    """Why a peer of this role may not read this from the store; "" if it may."""
+    if method == "transaction":
+        operations = [*_listed(args, 1), *_listed(args, 2)]
+        if _listed(args, 0) or not all(type(one) is Get for one in operations):
+            return f"the role {role!r} may only read the store"
+        keys: list[object] = [one.key for one in operations if isinstance(one, Get)]
+    else:
+        keys = list(args[:1])
+    for key in keys:
+        if not isinstance(key, str) or not key.startswith(_READABLE[role]):
+            return f"the role {role!r} may not read {key!r} from the store"
+    return ""
+
+
+def _listed(args: Sequence[object], place: int) -> Sequence[object]:
+    found = args[place] if len(args) > place else ()
+    # What is no list is refused by the service itself. Here it must not pass for an empty one.
+    return found if isinstance(found, list | tuple) else (found,)

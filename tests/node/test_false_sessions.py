@@ -1,0 +1,261 @@
+"""Processes with certificates of clients that claim to be others: nodes, or other clients. And what
+a client may hand to methods and services that pass it on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import attrs
+import pytest
+import trio
+
+from actors import Actor, ChildSpec, DynamicSupervisor, method
+from actors.errors import ActorNotFoundError, NotAllowedError, WrongCertificateError, WrongPeerError
+from actors.method import Address, BoundMethod, MethodDefinition
+from actors.options import NO_CALL_OPTIONS
+from actors.peers import VerifiedPeer
+from runtime import open_node
+from runtime.calls.rights import SERVICE_RIGHTS
+from runtime.environment import SystemEnvironment
+from runtime.identifiers import NodeId
+from runtime.links.encryption import system_network
+from runtime.links.link import Link
+from runtime.links.peers import Peers, _ProvenPeer
+from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_session import find_security
+from runtime.node import Node
+from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
+from runtime.wire.frames import FrameReader, Kind
+from runtime.wire.handshake import (
+    Acceptor,
+    Certified,
+    Channel,
+    Dialer,
+    Introduction,
+    Peer,
+    certified_uri,
+    check_certified,
+)
+from tests.node.test_mutual_tls import Authority, authority
+
+__all__ = ["authority"]
+
+CLIENT = Certified("understudy", "client", "bob", ("understudy://understudy/client/bob",))
+NODE = Certified("understudy", "node", "w1", ("understudy://understudy/node/w1",))
+
+
+class Ledger(Actor):
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+
+    @method(allow=("operator",))
+    async def erase(self, what: object = None) -> str:
+        self.entries.append("erased")
+        return "erased"
+
+    @method
+    async def note(self, what: object) -> int:
+        self.entries.append("noted")
+        return len(self.entries)
+
+
+@asynccontextmanager
+async def met(authority: Authority, role: Any) -> AsyncIterator[tuple[Node, ClusterClient]]:
+    """A node with a ledger, and a client of it with a certificate of this role."""
+    environment = SystemEnvironment()
+    secret, tls = find_security(
+        None,
+        authority.tls(certified_uri("understudy", role, "bob")),
+        environment.token,
+        needs_own=False,
+    )
+    uri = certified_uri("understudy", "node", "here")
+    async with open_node("here", tls=authority.tls(uri)) as node:
+        await node.options(name="ledger").spawn(Ledger)
+        async with open_client(
+            node.address, "understudy", secret, environment, system_network(environment, tls)
+        ) as client:
+            yield node, client
+
+
+def raw(client: ClusterClient, node: Node, name: str, called: str) -> Any:
+    """A method as a changed program calls it: nothing is checked at the caller."""
+
+    async def anything(self: object, *args: object, **kwargs: object) -> object:
+        return None
+
+    return BoundMethod[..., Any](
+        client.endpoint.caller,
+        Address(name, node.name, node.incarnation),
+        MethodDefinition(name=called, function=anything),
+        NO_CALL_OPTIONS,
+    )
+
+
+@pytest.mark.parametrize("role", ["operator", "client", "observer"])
+async def test_a_role_has_the_rights_of_the_table_and_no_others(
+    authority: Authority, role: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    admitted: set[tuple[str, str]] = set()
+    every: set[tuple[str, str]] = set()
+    async with met(authority, role) as (node, client):
+        for name, cell in node._endpoint.host.cells.items():
+            if not cell.system:
+                continue
+            for called, definition in cell.methods.items():
+                place = name.partition("-")[0], called
+                every.add(place)
+                if definition.stream:
+                    continue
+                try:
+                    with trio.move_on_after(0.3):
+                        await raw(client, node, name, called)()
+                except NotAllowedError:
+                    continue
+                except Exception:
+                    # Admitted: it goes on to refuse the call, which has no arguments.
+                    admitted.add(place)
+                else:
+                    admitted.add(place)
+    table = {
+        (service, called)
+        for service, methods in SERVICE_RIGHTS.items()
+        for called, roles in methods.items()
+        if role in roles
+    }
+    # Starts are judged by their classes as well.
+    assert admitted | {("@plain", "stream")} | {("@node", "spawn"), ("@node", "spawn_many")} == (
+        table | {("@plain", "stream")} | {("@node", "spawn"), ("@node", "spawn_many")}
+    )
+    # Methods of values can write files, and these change what other nodes hold.
+    for called in ("call_value", "call_and_keep", "adopt", "moved", "conclude"):
+        assert ("@references", called) not in admitted
+    assert not any(place[0] in ("@functions", "@watching", "@isolation") for place in admitted)
+    stale = {
+        (service, called) for service, methods in SERVICE_RIGHTS.items() for called in methods
+    } - every
+    assert not stale, "the table names methods that there are not"
+
+
+async def test_what_passes_calls_on_passes_no_rights_on(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    async with met(authority, "client") as (node, client):
+        ledger: Any = node._endpoint.host.cells["ledger"].instance
+        # By a batch of items, by the service of the gateway, one way, and for a reference.
+        with pytest.raises(NotAllowedError, match="may not call 'erase'"):
+            await raw(client, node, "ledger", "@items")("erase", "b", [[]])
+        plain = client.endpoint.system_handle(
+            PlainCallService, PLAIN_SERVICE, node.name, node.incarnation
+        )
+        target = PlainTarget("ledger", 0, "erase", True)
+        for answer in (
+            await plain.call(target, b"", None),
+            await plain.call_keyed(target, b"", None, "key", False),
+        ):
+            assert answer.error["type"] == "NotAllowedError"
+        await raw(client, node, "ledger", "erase").send()
+        reference = await raw(client, node, "ledger", "erase").remote()
+        with pytest.raises(NotAllowedError):
+            await reference.fetch()
+        # In order behind them all.
+        assert await raw(client, node, "ledger", "note")("end") == 1
+        assert ledger.entries == ["noted"]
+
+
+async def test_a_client_has_nothing_started_or_imported_through_what_it_hands_over(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    async with met(authority, "operator") as (node, client):
+        await node.options(name="supervisor").spawn(DynamicSupervisor)
+        spec = ChildSpec(id="x", actor="antigravity:Anything")
+        for name, called, arguments in (
+            ("supervisor", "start_child", (spec,)),
+            ("ledger", "note", ([{"deep": (spec,)}],)),
+            ("@node", "spawn", ("antigravity:Anything", (), {}, None)),
+        ):
+            with pytest.raises(NotAllowedError, match="antigravity:Anything"):
+                await raw(client, node, name, called)(*arguments)
+        assert "antigravity" not in sys.modules
+        with pytest.raises(NotAllowedError):
+            await raw(client, node, "@functions", "run")("os:getcwd", (), {}, None)
+        with pytest.raises(ActorNotFoundError):
+            await raw(client, node, "FunctionWorker-1@here.1", "call")("os:getcwd", (), {})
+
+
+def test_a_client_cannot_name_its_process_as_a_node() -> None:
+    check_certified(CLIENT, "understudy", "client", "client-1")
+    check_certified(NODE, "understudy", "client", "process-1")
+    with pytest.raises(WrongCertificateError, match="'client-' in front"):
+        check_certified(CLIENT, "understudy", "client", "w1")
+    with pytest.raises(ValueError, match="are of clients"):
+        trio.run(_opened)
+
+
+async def _opened() -> None:
+    async with open_node("client-1"):
+        pytest.fail("opened")
+
+
+@pytest.mark.parametrize("certified", [CLIENT, NODE])
+def test_who_is_dialled_must_have_the_certificate_of_a_node(certified: Certified) -> None:
+    def introduced(name: str, role: Any) -> Introduction:
+        return Introduction("understudy", Peer(name, 1, role))
+
+    # It answers for w1, whose address it has, and says that it is a client.
+    acceptor = Acceptor(introduced("w1", "client"), b"secret", b"a" * 32)
+    dialer = Dialer(
+        introduced("here", "node"), b"secret", b"b" * 32, NodeId("w1", 1), Channel(b"", certified)
+    )
+    challenge = acceptor.receive(*dialer.start())
+    assert challenge is not None
+    if certified is NODE:
+        answer = dialer.receive(*challenge)
+        assert answer is not None
+        assert answer[0] == Kind.PROOF
+    else:
+        with pytest.raises(WrongCertificateError, match="comes as a node"):
+            dialer.receive(*challenge)
+
+
+@attrs.define
+class Sink:
+    """Takes frames, of which there are none."""
+
+    ended: list[str] = attrs.field(factory=list)
+    handlers: Any = attrs.field(factory=dict)
+
+    def link_ended(self, link: Link, reason: str) -> None:
+        self.ended.append(reason)
+
+
+async def test_a_session_goes_on_with_its_own_peer_only() -> None:
+    sink = Sink()
+    environment = SystemEnvironment()
+    own = Introduction("understudy", Peer("here", 1, "node"))
+    async with trio.open_nursery() as nursery:
+        peers = Peers(own, b"secret", environment, cast("Any", None), sink, nursery, {})
+        peer = Peer("client-1", 7, "client", life="heard of")
+
+        def proven(role: Any, name: str) -> _ProvenPeer:
+            verified = VerifiedPeer(role, name, "client-1", 7, "certificate")
+            return _ProvenPeer(peer, cast("FrameReader", None), verified)
+
+        link = peers._link(peer)
+        link.on_verified(proven("client", "alice").verified)
+        peers._check_session(proven("client", "alice"))
+        for role, name in (("client", "bob"), ("operator", "alice"), ("observer", "bob")):
+            with pytest.raises(WrongPeerError, match="client 'alice'"):
+                peers._check_session(proven(role, name))
+            assert link.ended is None
+        # A node is not kept from its place by one that was there first.
+        peers._check_session(proven("node", "client-1"))
+        assert link.ended is not None
+        assert peer.identity not in peers.links

@@ -1,0 +1,243 @@
+"""What processes with certificates of the roles operator, client and observer may do: methods with
+`allow`, the runtime's services, starts of actors, and `open_node(authorize=...)`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from actors import Actor, method
+from actors.errors import NotAllowedError, NotExecutedError, RemoteError, WrongCertificateError
+from actors.filters import Call
+from actors.peers import PeerRole
+from runtime import open_node
+from runtime.calls.admission import Authorize
+from runtime.environment import SystemEnvironment
+from runtime.links.encryption import Tls, system_network
+from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_session import find_security
+from runtime.node import Node
+from tests.node.test_mutual_tls import Authority, authority, node_uri
+
+__all__ = ["authority"]
+
+pytestmark = pytest.mark.usefixtures("no_secret")
+
+ROLES: tuple[PeerRole, ...] = ("operator", "client", "observer")
+
+
+@pytest.fixture
+def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+
+
+class Vault(Actor):
+    """Methods for different roles."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    @method
+    async def look(self) -> str:
+        self.opened.append("look")
+        return "gold"
+
+    @method(allow=("operator",))
+    async def open(self) -> str:
+        self.opened.append("open")
+        return "open"
+
+    @method(allow=("observer", "operator"))
+    async def weigh(self) -> int:
+        self.opened.append("weigh")
+        return 7
+
+    @method(allow=())
+    async def melt(self) -> None:
+        self.opened.append("melt")
+
+    @method
+    async def list(self) -> AsyncIterator[int]:
+        self.opened.append("list")
+        yield 1
+
+    @method
+    async def ask(self, other: Vault) -> str:
+        return await other.open()
+
+
+class Other(Actor):
+    """A class that is not listed as spawnable."""
+
+
+@asynccontextmanager
+async def client(authority: Authority, node: Node, role: str) -> AsyncIterator[ClusterClient]:
+    """A process with a certificate of this role."""
+    environment = SystemEnvironment()
+    tls: Tls = authority.tls(node_uri("someone", role=role))
+    secret, tls = find_security(None, tls, environment.token, needs_own=False)
+    async with open_client(
+        node.address, "understudy", secret, environment, system_network(environment, tls)
+    ) as opened:
+        yield opened
+
+
+async def refusal(call: Callable[[], Any]) -> str:
+    with pytest.raises(NotAllowedError) as refused:
+        await call()
+    assert isinstance(refused.value, NotExecutedError)
+    return str(refused.value)
+
+
+async def outcome(call: Callable[[], Any]) -> object:
+    try:
+        return await call()
+    except NotAllowedError:
+        return "refused"
+
+
+@asynccontextmanager
+async def vault_on_node(
+    authority: Authority, *, authorize: Authorize | None = None, spawnable: tuple[Any, ...] = ()
+) -> AsyncIterator[tuple[Node, Vault]]:
+    async with open_node(
+        "here", tls=authority.tls(node_uri("here")), authorize=authorize, spawnable=spawnable
+    ) as node:
+        yield node, await node.options(name="vault").spawn(Vault)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_methods_are_for_the_roles_that_they_allow(authority: Authority, role: str) -> None:
+    async with vault_on_node(authority) as (node, own), client(authority, node, role) as peer:
+        vault: Vault = peer.endpoint.make_handle((await peer.lookup("vault")).address, Vault)
+        found = {
+            "look": await outcome(vault.look),
+            "open": await outcome(vault.open),
+            "weigh": await outcome(vault.weigh),
+            "melt": await outcome(vault.melt),
+            "list": await outcome(lambda: anext(vault.list())),
+        }
+        assert found == {
+            "operator": {"look": "gold", "open": "open", "weigh": 7, "melt": "refused", "list": 1},
+            "client": {
+                "look": "gold", "open": "refused", "weigh": "refused", "melt": "refused", "list": 1,
+            },
+            "observer": {
+                "look": "refused", "open": "refused", "weigh": 7, "melt": "refused",
+                "list": "refused",
+            },
+        }[role]  # fmt: skip
+        # What was refused has never run, and a one-way call is refused in silence.
+        if role != "operator":
+            await vault.open.send()
+        instance: Any = node._endpoint.host.cells["vault"].instance
+        ran = [name for name, value in found.items() if value != "refused"]
+        assert sorted(instance.opened) == sorted(ran)
+        # A node may call everything.
+        assert await own.open() == "open"
+
+
+async def test_what_a_method_calls_is_called_by_its_node(authority: Authority) -> None:
+    async with vault_on_node(authority) as (node, own), client(authority, node, "client") as peer:
+        vault: Vault = peer.endpoint.make_handle((await peer.lookup("vault")).address, Vault)
+        second = await node.spawn(Vault)
+        assert await vault.ask(second) == "open"
+        assert "may not call 'open'" in await refusal(vault.open)
+        assert await own.look() == "gold"
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_the_store_is_not_written_but_by_nodes(authority: Authority, role: str) -> None:
+    async with vault_on_node(authority) as (node, _), client(authority, node, role) as peer:
+        await refusal(lambda: peer.store.put("names/vault", b"mine"))
+        await refusal(lambda: peer.store.grant(5.0))
+        # Nor are states read, but by operators.
+        found = await outcome(lambda: peer.store.get("states/vault"))
+        assert (found == "refused") == (role != "operator")
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_actors_and_nodes_are_stopped_by_operators_only(
+    authority: Authority, role: str
+) -> None:
+    async with vault_on_node(authority) as (node, _), client(authority, node, role) as peer:
+        service = peer.endpoint.node_service("here", node.incarnation)
+        found = await outcome(service.leave_cluster)
+        assert (found == "refused") == (role != "operator")
+        assert node.asked_to_leave.is_set() == (role == "operator")
+
+
+async def test_clients_start_only_what_is_listed(authority: Authority) -> None:
+    listed = f"{Vault.__module__}:Vault"
+    other = f"{Other.__module__}:Other"
+    async with (
+        vault_on_node(authority, spawnable=(listed,)) as (node, _),
+        client(authority, node, "client") as peer,
+    ):
+        service = peer.endpoint.node_service("here", node.incarnation)
+        assert "--spawnable" in await refusal(lambda: service.spawn(other, (), {}, {}))
+        assert "--spawnable" in await refusal(lambda: service.spawn("os:system", (), {}, {}))
+        # What is listed is admitted, and fails or not as with a node.
+        assert await outcome(lambda: service.spawn(listed, (), {}, {})) != "refused"
+
+
+async def test_authorize_decides_before_the_mailbox_and_sees_the_verified_peer(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    def authorize(call: Call) -> bool:
+        assert call.peer is not None
+        seen.append((call.method, call.peer.role, call.peer.name))
+        if call.method == "weigh":
+            raise ValueError("the secret of the scales")
+        return call.method != "look" or call.peer.role == "node"
+
+    async with (
+        vault_on_node(authority, authorize=authorize) as (node, own),
+        client(authority, node, "operator") as peer,
+    ):
+        vault: Vault = peer.endpoint.make_handle((await peer.lookup("vault")).address, Vault)
+        with caplog.at_level(logging.WARNING, "understudy.audit"):
+            assert "authorize did not return True" in await refusal(vault.look)
+        assert "vault.look" in caplog.text
+        assert "operator 'someone'" in caplog.text
+        # What it raises refuses the call, and does not reach the caller.
+        assert "scales" not in await refusal(vault.weigh)
+        assert await vault.open() == "open"
+        assert await own.look() == "gold"
+        assert ("look", "operator", "someone") in seen
+        assert ("look", "node", "here") in seen
+
+
+async def test_an_authorize_that_is_none_is_refused_at_once() -> None:
+    async def later(call: Call) -> bool:
+        return True
+
+    wrong: Any
+    for wrong in (later, 5):
+        with pytest.raises(TypeError, match="authorize"):
+            async with open_node(authorize=wrong):
+                pytest.fail("opened")
+    for wrong in ("actors:Actor", [5], ["no.such.module:Class"], ["os:getcwd"]):
+        with pytest.raises((TypeError, ValueError), match="spawnable"):
+            async with open_node(spawnable=wrong):
+                pytest.fail("opened")
+
+
+async def test_a_client_cannot_take_the_session_of_a_node(authority: Authority) -> None:
+    async with vault_on_node(authority) as (node, _):
+        with pytest.raises((WrongCertificateError, RemoteError, OSError)):
+            async with open_node(
+                "mallory", join=node.address, tls=authority.tls(node_uri("mallory", role="client"))
+            ):
+                pytest.fail("joined")
+        assert await trio.to_thread.run_sync(lambda: [one.name for one in node.members()]) == [
+            "here"
+        ]
