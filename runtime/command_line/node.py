@@ -164,6 +164,13 @@ def _check_tracing() -> None:
     "wait.",
 )
 @click.option(
+    "--spawnable",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="Class of actors that operators and clients may start here, by their certificates; may be "
+    "repeated. Default: only nodes start actors.",
+)
+@click.option(
     "--blocked-limit",
     type=click.FloatRange(min=0),
     default=BLOCKED_LIMIT_SECONDS,
@@ -218,6 +225,7 @@ def node(
     references_on_leave: OnLeave,
     trace_references: bool,
     thread_limit: int,
+    spawnable: tuple[str, ...],
     blocked_limit: float,
     log_memory: str,
     tracing: bool,
@@ -266,6 +274,7 @@ def node(
         references_on_leave=references_on_leave,
         trace_references=trace_references,
         thread_limit=thread_limit,
+        spawnable=spawnable,
         blocked_limit=blocked_limit,
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),
