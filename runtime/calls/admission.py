@@ -206,7 +206,7 @@ class Admission:
             if is_interrupt(error):
                 raise
             if issubclass(type(error), NotAllowedError):
-                return text_of(error)
+                return text_of(error)  # noqa: ASYNC104
             # Its text may say what is not for the caller.
             self._log.log(
                 logging.ERROR,
@@ -215,7 +215,7 @@ class Admission:
                 method,
                 traceback_of(error),
             )
-            return f"authorize raised {type(error).__name__}"
+            return f"authorize raised {type(error).__name__}"  # noqa: ASYNC104
         finally:
             CURRENT.reset(token)
         return "authorize did not return True"
