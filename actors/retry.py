@@ -37,6 +37,7 @@ from actors.errors import (
     MailboxFullError,
     MethodNotFoundError,
     NodeNotFoundError,
+    NotAllowedError,
     NotAMemberError,
     Outcome,
     RemoteError,
@@ -64,6 +65,7 @@ _POINTLESS: Final = (
     FunctionNotImportableError,
     MethodNotFoundError,
     NodeNotFoundError,
+    NotAllowedError,
     NotAMemberError,
 )
 """Refusals that a repeat can only meet again, so soon that waiting does not help."""

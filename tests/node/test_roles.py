@@ -15,6 +15,7 @@ import trio
 from actors import Actor, method
 from actors.errors import NotAllowedError, NotExecutedError, RemoteError, WrongCertificateError
 from actors.filters import Call
+from actors.options import SpawnOptions
 from actors.peers import PeerRole
 from runtime import open_node
 from runtime.calls.admission import Authorize
@@ -181,10 +182,11 @@ async def test_clients_start_only_what_is_listed(authority: Authority) -> None:
         client(authority, node, "client") as peer,
     ):
         service = peer.endpoint.node_service("here", node.incarnation)
-        assert "--spawnable" in await refusal(lambda: service.spawn(other, (), {}, {}))
-        assert "--spawnable" in await refusal(lambda: service.spawn("os:system", (), {}, {}))
-        # What is listed is admitted, and fails or not as with a node.
-        assert await outcome(lambda: service.spawn(listed, (), {}, {})) != "refused"
+        options = SpawnOptions(name="second")
+        assert "--spawnable" in await refusal(lambda: service.spawn(other, (), {}, options))
+        assert "--spawnable" in await refusal(lambda: service.spawn("os:system", (), {}, options))
+        assert "supervisor" in await refusal(lambda: service.spawn(listed, (), {}, options, "boss"))
+        assert (await service.spawn(listed, (), {}, options)).name == "second"
 
 
 async def test_authorize_decides_before_the_mailbox_and_sees_the_verified_peer(
