@@ -165,6 +165,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "environment",
         "faults",
         "identifiers",
+        "audit",
         "limited_log",
         "lifetime",
         "service_calls",

@@ -83,24 +83,31 @@ def checked_spawnable(given: object) -> frozenset[str]:
     return frozenset(found)
 
 
-class Admission:
-    """Decides for the calls that arrive at one node. `now` gives seconds; `spawnable`: what others
-    than nodes may start.
+@attrs.frozen
+class AdmissionRules:
+    """What an application says of the calls to a node. `spawnable`: the classes that others than
+    nodes may start, as `module:Class`. `authorize`: see `Authorize`; None admits all.
     """
+
+    spawnable: frozenset[str] = frozenset()
+    authorize: Authorize | None = None
+
+
+class CallAdmission:
+    """Decides for the calls that arrive at one node. `now` gives seconds."""
 
     def __init__(
         self,
         host: ActorHost,
         own: NodeId,
         now: Callable[[], float],
-        spawnable: frozenset[str] = frozenset(),
-        authorize: Authorize | None = None,
+        rules: AdmissionRules,
     ) -> None:
         self._host = host
         self.own = VerifiedPeer("node", own.name, own.name, own.incarnation, "self")
         """This node as the peer of its own calls."""
-        self._spawnable = spawnable
-        self.authorize = authorize
+        self._spawnable = rules.spawnable
+        self.authorize = rules.authorize
         self.audit = AuditLog(own.name, now)
         self._log = LimitedLog(logger, now)
 

@@ -16,7 +16,7 @@ import trio
 from actors.errors import CallError
 from actors.method import MethodDefinition
 from actors.peers import VerifiedPeer
-from runtime.calls.admission import Admission
+from runtime.calls.admission import CallAdmission
 from runtime.calls.dedup_table import CallRecord, DedupTable, RecordsTotal
 from runtime.calls.protocol import KEEP_RESULT, REPEAT, TENTATIVE, CallRequest, confirmation
 from runtime.calls.replies import Reply, ReplyEncoder, ResultRetention, caller_gone, taken_back
@@ -87,7 +87,7 @@ class DedupServer:
         environment: Environment,
         nursery: trio.Nursery,
         kept: ResultRetention,
-        admission: Admission,
+        admission: CallAdmission,
         faults: Faults | None,
     ) -> None:
         self._admission = admission

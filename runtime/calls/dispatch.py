@@ -24,7 +24,7 @@ from actors.errors import (
     ProtocolError,
 )
 from actors.filters import CallKind
-from runtime.calls.admission import Admission
+from runtime.calls.admission import CallAdmission
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.imports import Imports
 from runtime.calls.protocol import (
@@ -89,7 +89,7 @@ class Dispatch:
         arriving: StreamItemHandler,
         kept: ResultRetention,
         imports: Imports,
-        admission: Admission,
+        admission: CallAdmission,
         faults: Faults | None,
     ) -> None:
         self._host = host

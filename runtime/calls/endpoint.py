@@ -19,7 +19,7 @@ from actors.filters import Filter, on_side
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import CallChanges, CallOptions
-from runtime.calls.admission import Admission, Authorize
+from runtime.calls.admission import AdmissionRules, CallAdmission
 from runtime.calls.classes import expected_class, fits
 from runtime.calls.client import CallClient
 from runtime.calls.deadlines import Deadlines
@@ -120,11 +120,13 @@ HANDLE_TAG = 64_100
 
 UNSHARED = MemoryOptions()
 
+NO_RULES = AdmissionRules()
+
 
 class RpcEndpoint:
     """Combines the links, call client, host and references of one identity. `make_host(endpoint)`
     gives the host of its actors; of the endpoint it may only keep methods, which are not called
-    yet. `call_timeout`: see `CallClient`. `spawnable`, `authorize`: see `Admission`.
+    yet. `call_timeout`: see `CallClient`. `rules`: see `AdmissionRules`.
     """
 
     def __init__(
@@ -144,15 +146,13 @@ class RpcEndpoint:
         memory: MemoryOptions = UNSHARED,
         call_timeout: float | None = None,
         filters: tuple[Filter, ...] = (),
-        spawnable: frozenset[str] = frozenset(),
-        authorize: Authorize | None = None,
+        rules: AdmissionRules = NO_RULES,
     ) -> None:
         # Leaves first. Two circles are left, each closed by a function that is not called before
         # all is there: the references call services on other nodes, through the client that counts
         # on them; and handles that the codec reads and the host makes call through the client,
         # which needs both.
-        identity = introduction.peer.identity
-        self.identity = identity
+        identity = self.identity = introduction.peer.identity
         self.lifetime = Lifetime(introduction.peer.name)
         client = RequestClient(*identity, introduction.peer.life)
         numbers = itertools.count(1).__next__
@@ -167,11 +167,8 @@ class RpcEndpoint:
         self.host = make_host(self)
         self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())
         self.host.item_batches = self._make_item_batches(environment)
-        find = self.codec.find_class
-        self.admission = Admission(self.host, identity, environment.now, spawnable, authorize)
-        local = LocalCalls(
-            self.host, self.codec, find, kept, client, self.lifetime, environment, self.admission
-        )
+        self.admission = CallAdmission(self.host, identity, environment.now, rules)
+        local = self._make_local_calls(kept, client, environment)
         self.caller = CallClient(
             environment,
             self.codec,
@@ -201,6 +198,20 @@ class RpcEndpoint:
             outdated,
             member,
             departed,
+        )
+
+    def _make_local_calls(
+        self, kept: ResultRetention, client: RequestClient, environment: Environment
+    ) -> LocalCalls:
+        return LocalCalls(
+            self.host,
+            self.codec,
+            self.codec.find_class,
+            kept,
+            client,
+            self.lifetime,
+            environment,
+            self.admission,
         )
 
     def _filter(self, filters: tuple[Filter, ...]) -> CallClient | FilteredCaller:

@@ -16,7 +16,7 @@ from actors.call_context import CallContext
 from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
 from actors.filters import CallKind
 from actors.method import Address, Bound
-from runtime.calls.admission import Admission
+from runtime.calls.admission import CallAdmission
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuild, told_plainly
@@ -49,7 +49,7 @@ class LocalCalls:
         client: RequestClient,
         lifetime: Lifetime,
         environment: Environment,
-        admission: Admission,
+        admission: CallAdmission,
     ) -> None:
         self._admission = admission
         self._cleanup = environment.timings.stream_cleanup

@@ -29,7 +29,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "methods": ALL,
             "wait_started": ALL,
             "watch_actor": ALL,
-            # Only of classes that the node lists as spawnable, see `Admission`.
+            # Only of classes that the node lists as spawnable, see `CallAdmission`.
             "spawn": CALLERS,
             "spawn_many": CALLERS,
             # With a ticket that the caller has drawn at random for a spawn of its own.

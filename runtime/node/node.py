@@ -21,8 +21,8 @@ from actors.handle import Handle
 from actors.method import Address
 from actors.supervision import ExitReason
 from actors.supervisor import Supervisor
-from runtime.calls.admission import Authorize
-from runtime.calls.endpoint import UNSHARED, RpcEndpoint
+from runtime.calls.admission import AdmissionRules
+from runtime.calls.endpoint import NO_RULES, UNSHARED, RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Beside, Environment
 from runtime.faults import Faults
@@ -171,8 +171,7 @@ class Node(BaseNode):
         call_timeout: float | None = None,
         log_memory: int | None = None,
         filters: tuple[Filter, ...] = (),
-        spawnable: frozenset[str] = frozenset(),
-        authorize: Authorize | None = None,
+        rules: AdmissionRules = NO_RULES,
     ) -> None:
         self._environment = environment
         self._thread_limit = thread_limit
@@ -200,9 +199,7 @@ class Node(BaseNode):
         # store, which most nodes reach over their own links. So the endpoint comes first, and asks
         # them by functions (see `_make_endpoint` and `_make_host`) that are not called before the
         # node serves. So the registration, made over a client's link, is given the store here.
-        self._endpoint = self._make_endpoint(
-            network, faults, memory, call_timeout, filters, spawnable, authorize
-        )
+        self._endpoint = self._make_endpoint(network, faults, memory, call_timeout, filters, rules)
         self._lifetime = self._endpoint.lifetime
         self._contact: StoreLocator | None = None
         if coordination.peer is not None:
@@ -683,8 +680,7 @@ class Node(BaseNode):
         memory: MemoryOptions,
         call_timeout: float | None,
         filters: tuple[Filter, ...],
-        spawnable: frozenset[str],
-        authorize: Authorize | None,
+        rules: AdmissionRules,
     ) -> RpcEndpoint:
         return RpcEndpoint(
             self._introduction,
@@ -702,8 +698,7 @@ class Node(BaseNode):
             memory=memory,
             call_timeout=call_timeout,
             filters=filters,
-            spawnable=spawnable,
-            authorize=authorize,
+            rules=rules,
         )
 
     def _make_host(self, endpoint: RpcEndpoint) -> ActorHost:

@@ -21,7 +21,12 @@ from actors.actor import Actor, Member
 from actors.errors import JoinError, ListenError, NodeNotFoundError
 from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
-from runtime.calls.admission import Authorize, checked_authorize, checked_spawnable
+from runtime.calls.admission import (
+    AdmissionRules,
+    Authorize,
+    checked_authorize,
+    checked_spawnable,
+)
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.functions.named import hook_path
@@ -126,8 +131,7 @@ class _NodeSettings:
     filters: tuple[Filter, ...]
     metrics: str | None
     on_process_start: str
-    spawnable: frozenset[str]
-    authorize: Authorize | None
+    rules: AdmissionRules
 
 
 @attrs.frozen
@@ -265,8 +269,7 @@ async def open_node(
         metrics=metrics,
         filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
         on_process_start=hook_path(on_process_start),
-        spawnable=checked_spawnable(spawnable),
-        authorize=checked_authorize(authorize),
+        rules=AdmissionRules(checked_spawnable(spawnable), checked_authorize(authorize)),
     )
     async with _sheltered(settings) as node:
         yield node
@@ -436,9 +439,8 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         store=coordination.identity,
         life=environment.token(8).hex(),
     )
-    introduction = Introduction(cluster=settings.cluster, peer=peer)
     node = Node(
-        introduction,
+        Introduction(cluster=settings.cluster, peer=peer),
         settings.secret,
         environment,
         network,
@@ -451,8 +453,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         settings.call_timeout,
         settings.log_memory,
         settings.filters,
-        settings.spawnable,
-        settings.authorize,
+        settings.rules,
     )
     _configure(node, settings)
     try:

@@ -37,7 +37,7 @@ from actors.errors import (
 from actors.messages import message
 from actors.method import BoundStream, MethodDefinition, method
 from actors.peers import VerifiedPeer
-from runtime.calls.admission import Admission
+from runtime.calls.admission import CallAdmission
 from runtime.calls.error_codec import Plain, described, raised_by_method
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation
@@ -121,7 +121,7 @@ class PlainCallService(Actor):
         codec: Codec,
         environment: Environment,
         nursery: trio.Nursery,
-        admission: Admission,
+        admission: CallAdmission,
         orphan_seconds: float = ORPHAN_SECONDS,
     ) -> None:
         self._nursery = nursery
