@@ -255,23 +255,15 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
         # At once: its lease ends five seconds after it was stopped, and the node with it.
-        with ThreadPoolExecutor(4) as threads:
-            commands = (
-                ["list", "actors"],
-                ["timeline", "--seconds", "0.1", "-o", "stopped.json"],
-                ["stack", "waiter"],
-                ["inspect", "waiter"],
-            )
-            listed, recorded, *others = threads.map(lambda words: cluster.run(*words), commands)
+        with ThreadPoolExecutor(3) as threads:
+            commands = (["list", "actors"], ["stack", "waiter"], ["inspect", "waiter"])
+            listed, *others = threads.map(lambda words: cluster.run(*words), commands)
     finally:
         cluster.worker.send_signal(signal.SIGCONT)
     assert listed.returncode == 1, listed
     assert "asker" in listed.stdout
     assert "node w1 did not answer: " in listed.stderr
     assert "Traceback" not in listed.stderr
-    assert recorded.returncode == 1, recorded
-    assert "node first: " in recorded.stdout
-    assert "node w1 did not answer: " in recorded.stderr
     for done in others:
         check_mistake(done, "node w1", "did not answer")
 
