@@ -111,16 +111,7 @@ class Journals:
 
     async def parts(self, name: str, made: int, first: int) -> list[bytes]:
         """The parts from number `first` on, some at a time; none at the end."""
-        numbers = range(first, first + READ_AT_ONCE)
-        result = await self._transaction(
-            [], [Get(_part(name, made, number)) for number in numbers], []
-        )
-        found: list[bytes] = []
-        for entry in result.responses:
-            if not isinstance(entry, Entry):
-                break
-            found.append(entry.value)
-        return found
+        return _leading(await self._transaction([], _gets(name, made, first), []))
 
     async def write(
         self, name: str, opening: tuple[int, int], number: int, version: int, value: bytes
@@ -261,6 +252,28 @@ class Journals:
                 return await self._store.transaction(compare, then, otherwise)
             except (StoreUnavailableError, StoreOutcomeUnknownError):
                 await trio.sleep(AGAIN_SECONDS)
+
+
+async def read_parts(store: Store, name: str, made: int, first: int) -> list[bytes]:
+    """The parts of a journal from number `first` on, some at a time; none at the end. `made`: the
+    revision in which the journal was created. Raises what the store raises.
+    """
+    result = await store.transaction([], _gets(name, made, first), [])
+    return _leading(result)
+
+
+def _gets(name: str, made: int, first: int) -> list[Get]:
+    return [Get(_part(name, made, number)) for number in range(first, first + READ_AT_ONCE)]
+
+
+def _leading(result: TransactionResult) -> list[bytes]:
+    """The values up to the first key that is missing."""
+    found: list[bytes] = []
+    for entry in result.responses:
+        if not isinstance(entry, Entry):
+            break
+        found.append(entry.value)
+    return found
 
 
 def _part(name: str, made: int, number: int) -> str:

@@ -218,5 +218,16 @@ class MapJournal:
         return [entry.index for entry in write.entries]
 
 
+def count_items(part: bytes) -> int:
+    """How many items a part of a journal names. Raises `JournalError` for what is no part."""
+    try:
+        entries = cbor2.loads(part)
+    except Exception as error:
+        raise JournalError(f"a part of a journal cannot be read: {error}") from error
+    if not isinstance(entries, list):
+        raise JournalError("a part of a journal is no list of items")
+    return len(entries)
+
+
 def _weight(entry: JournalEntry) -> int:
     return 24 + len(entry.result or b"")

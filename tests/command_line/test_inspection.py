@@ -193,6 +193,8 @@ def test_pools_are_shown_with_their_members(cluster: Cluster) -> None:
     assert pool["nodes"] == "first 1, w1 1"
     assert "doubles" in cluster.run("pools").stdout
     assert cluster.facts("list", "pools", "--filter", "name=x")["pools"] == []
+    assert cluster.facts("pools", "--journals")["journals"] == []
+    assert cluster.run("pools", "--journals").stdout == "no journals are kept\n"
 
 
 @pytest.mark.cluster

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import attrs
+import cbor2
 import pytest
 import trio
 import trio.testing
@@ -27,6 +28,7 @@ from runtime.environment import SystemEnvironment
 from runtime.membership.journals import Journals
 from runtime.pools import journal as journal_module
 from runtime.pools.journal import ItemCodec, MapJournal
+from runtime.pools.journal_list import JournalSummary, list_journals
 from runtime.pools.map_schedule import RETURNED, MapSchedule, Result
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.codec import Codec
@@ -308,6 +310,26 @@ async def test_a_driver_goes_on_where_one_was_whose_node_has_died(setting: Setti
     assert await other.remove("job")
     assert not await other.remove("job")
     assert not (await setting.store.range("journal")).entries
+
+
+async def test_journals_are_listed_with_what_is_done_and_who_works_with_them(
+    setting: Setting,
+) -> None:
+    one, _ = await setting.node("one two")
+    opening = await one.open("job", "squares")
+    # More parts than one answer of the store has.
+    parts = [cbor2.dumps([[number, b"d", None, 1]] * 2) for number in range(20)]
+    for number, part in enumerate(parts):
+        await one.write("job", opening, number, 0, part)
+    other = await one.open("broken", "cubes")
+    await one.write("broken", other, 0, 0, b"\xff")
+    await one.release("broken", other[0])
+    assert await list_journals(setting.store) == [
+        JournalSummary("broken", "cubes", None, 1, None),
+        JournalSummary("job", "squares", 40, sum(map(len, parts)), "one two"),
+    ]
+    assert await one.remove("broken")
+    assert [found.name for found in await list_journals(setting.store)] == ["job"]
 
 
 async def test_a_write_whose_answer_is_lost_is_written_once(setting: Setting) -> None:
