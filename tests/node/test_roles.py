@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, system_network
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_session import find_security
+from runtime.membership.keyring_service import keyring_of_node
 from runtime.node import Node
 from tests.node.test_mutual_tls import Authority, authority, node_uri
 
@@ -172,6 +174,21 @@ async def test_actors_and_nodes_are_stopped_by_operators_only(
         found = await outcome(service.leave_cluster)
         assert (found == "refused") == (role != "operator")
         assert node.asked_to_leave.is_set() == (role == "operator")
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_the_secrets_of_a_cluster_are_changed_by_nodes_only(
+    authority: Authority, role: str
+) -> None:
+    async with vault_on_node(authority) as (node, _), client(authority, node, role) as peer:
+        keyring = keyring_of_node(peer.endpoint, "here", node.incarnation)
+        for call in (
+            keyring.facts,
+            partial(keyring.install, b"a secret of the client's"),
+            partial(keyring.use, "0123456789abcdef"),
+            partial(keyring.keep, "0123456789abcdef"),
+        ):
+            await refusal(call)
 
 
 async def test_clients_start_only_what_is_listed(authority: Authority) -> None:
