@@ -103,4 +103,4 @@ class Opener(Actor):
 
     @method
     async def open(self) -> None:
-        self.pool = await self.node.pool("adders", Adder, size=2)  # type: ignore[attr-defined]
+        self.pool = await self.node.pool("adders", Adder, size=2)
