@@ -8,25 +8,22 @@ have no check at all, unless the application has an `authorize` function.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
 import attrs
 
-from actors.actor import Actor
 from actors.call_context import CURRENT, CallContext
-from actors.errors import DecodeError, NotAllowedError
+from actors.errors import NotAllowedError
 from actors.filters import Call, CallKind
-from actors.messages import import_path
 from actors.method import MethodDefinition
 from actors.peers import VerifiedPeer, may_call
-from actors.supervisor import ChildSpec
 from runtime.audit import AuditLog
 from runtime.calls.protocol import CallRequest
 from runtime.calls.rights import service_refusal
+from runtime.calls.spawnable import child_classes
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
 from runtime.hosting.item_batches import BATCH_METHODS
@@ -34,7 +31,6 @@ from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.user_errors import is_interrupt, text_of, traceback_of
-from runtime.wire.classes import import_class
 
 Authorize = Callable[[Call], bool]
 """Says whether a call of an actor of this node may be made."""
@@ -57,30 +53,6 @@ def checked_authorize(given: object) -> Authorize | None:
             "calls keep their order; read what it needs beforehand"
         )
     return cast("Authorize", given)
-
-
-def checked_spawnable(given: object) -> frozenset[str]:
-    """Return the paths of the classes that clients may start: `module:Class`, or the classes
-    themselves. Their modules are imported. Raises TypeError or ValueError.
-    """
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"spawnable is a list of classes, or of 'module:Class', not {given!r}")
-    found: set[str] = set()
-    for one in cast("Iterable[object]", given):
-        if isinstance(one, type) and issubclass(one, Actor):
-            found.add(import_path(one))
-            continue
-        if not isinstance(one, str):
-            raise TypeError(f"spawnable has a class of actors, or 'module:Class', not {one!r}")
-        try:
-            # Now: later, a request of a client never imports anything.
-            cls = import_class(one)
-        except DecodeError as error:
-            raise ValueError(f"spawnable={one!r}: {error}") from None
-        if not issubclass(cls, Actor):
-            raise ValueError(f"spawnable={one!r} is not a subclass of actors.Actor")
-        found.add(one)
-    return frozenset(found)
 
 
 @attrs.frozen
@@ -245,38 +217,3 @@ class CallAdmission:
                     "--spawnable or open_node(spawnable=...)"
                 )
         return ""
-
-
-def child_classes(value: object) -> Iterator[str]:
-    """The paths of the classes of all child specs in a value that was decoded."""
-    # Not recursive. It ends: what was decoded refers to nothing that contains it.
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, ChildSpec):
-            yield one.actor
-        if isinstance(one, list | tuple | set | frozenset):
-            left.extend(cast("Iterable[object]", one))
-        elif isinstance(one, Mapping):
-            for pair in cast("Mapping[object, object]", one).items():
-                left.extend(pair)
-        elif isinstance(one, BaseException):
-            left.extend(one.args)
-        else:
-            left.extend(_fields(one))
-
-
-def _fields(value: object) -> Iterator[object]:
-    """What is in the fields of a message."""
-    cls = type(value)
-    names: Iterable[Any] = ()
-    if attrs.has(cls):
-        names = attrs.fields(cls)
-    elif dataclasses.is_dataclass(cls):
-        names = dataclasses.fields(cls)
-    for field in names:
-        try:
-            yield object.__getattribute__(value, field.name)
-        except AttributeError:
-            # A field that its class deletes, or has not set.
-            continue

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any, TypeVar
 
 import click
@@ -36,15 +37,16 @@ def import_from_here() -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def import_modules(modules: tuple[str, ...]) -> None:
-    """Import them. Raises ClickException, in one line, for one that cannot be, whatever it
-    raises.
+def import_modules(modules: tuple[str, ...], option: str = "--import") -> list[ModuleType]:
+    """Import them. Raises ClickException, in one line that names the option, for one that cannot
+    be, whatever it raises.
     """
     import_from_here()
     for module in modules:
         failure = guarded(partial(_failure_of, module), lambda error: summary_of(error))
         if failure:
-            raise click.ClickException(f"--import {module}: {' '.join(failure.split())}")
+            raise click.ClickException(f"{option} {module}: {' '.join(failure.split())}")
+    return [sys.modules[module] for module in modules]
 
 
 def _failure_of(module: str) -> str:

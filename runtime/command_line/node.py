@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import trio
 
+from runtime.calls.spawnable import checked_spawnable
 from runtime.command_line.connect import (
     DEFAULT_ADDRESS,
     DEFAULT_CLUSTER,
@@ -72,6 +73,15 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
         if not 0 <= amounts[key] < math.inf:
             raise click.UsageError(f"--resource takes KEY=NUMBER, zero or more, not {key}={text}")
     return amounts
+
+
+def _spawnable(classes: tuple[str, ...], applications: tuple[str, ...]) -> frozenset[str]:
+    """What `--spawnable` and `--app` list. Raises ClickException, in one line."""
+    modules = import_modules(applications, "--app")
+    try:
+        return checked_spawnable([*classes, *modules])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _check_tracing() -> None:
@@ -171,6 +181,14 @@ def _check_tracing() -> None:
     "repeated. Default: only nodes start actors.",
 )
 @click.option(
+    "--app",
+    "applications",
+    multiple=True,
+    metavar="MODULE",
+    help="Module of the application: imported first, and all actor classes that it defines are "
+    "--spawnable; may be repeated.",
+)
+@click.option(
     "--blocked-limit",
     type=click.FloatRange(min=0),
     default=BLOCKED_LIMIT_SECONDS,
@@ -226,6 +244,7 @@ def node(
     trace_references: bool,
     thread_limit: int,
     spawnable: tuple[str, ...],
+    applications: tuple[str, ...],
     blocked_limit: float,
     log_memory: str,
     tracing: bool,
@@ -244,6 +263,7 @@ def node(
     module of the actor's class, or with --import.
     """
     import_modules(modules)
+    listed = _spawnable(spawnable, applications)
     if tracing:
         _check_tracing()
     if data_dir is not None and (join is not None or store is not None):
@@ -274,7 +294,7 @@ def node(
         references_on_leave=references_on_leave,
         trace_references=trace_references,
         thread_limit=thread_limit,
-        spawnable=spawnable,
+        spawnable=listed,
         blocked_limit=blocked_limit,
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),

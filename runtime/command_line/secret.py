@@ -39,11 +39,12 @@ def secret() -> None:
 @attrs.frozen
 class _Rotation:
     """What the user wants: the cluster is to have `target` only, but for the nodes `without`.
-    `file`: has the target.
+    `file`: has the new secret, which is the target unless the rotation is taken `back`.
     """
 
     target: bytes
-    file: Path | None
+    file: Path
+    back: bool
     without: tuple[str, ...]
 
 
@@ -84,6 +85,10 @@ def rotate(
     keyring, tls = security_for(address, secret_file)
     if keyring.origin == "certificates":
         raise click.ClickException("without a secret, certificates prove the nodes: see `tls`")
+    if secret_file is not None and to.exists() and os.path.samefile(to, secret_file):
+        raise click.UsageError(f"--to and --secret-file are the same file, {to}: give two")
+    if back and not to.exists():
+        raise click.UsageError(f"there is no {to}: --back needs the secret that was rotated to")
     old = keyring.secrets()
     new = _new_secret(to)
     target = new
@@ -96,7 +101,7 @@ def rotate(
             )
         target = before[0]
     known = Keyring(tuple(dict.fromkeys((*old, new))))
-    rotation = _Rotation(target, None if back else to, without)
+    rotation = _Rotation(target, to, back, without)
     found = trio.run(_rotate, address, cluster, known, tls, rotation, not as_json)
     _tell(rotation, found, as_json)
 
@@ -149,6 +154,7 @@ async def _rotate(
             members = await _members(client)
             _check_not_plain(members, tls)
             found = _heeded(await _facts(client, members), rotation)
+            _check_kept(members, found, rotation)
             target = secret_id(rotation.target)
             step = next_step({node: facts.ids for node, facts in found.items()}, target)
             if step is None:
@@ -240,6 +246,28 @@ def _check_not_plain(members: Sequence[Member], tls: Tls) -> None:
         )
 
 
+def _check_kept(
+    members: Sequence[Member], found: dict[str, KeyringFacts], rotation: _Rotation
+) -> None:
+    """Refuse to take a rotation back where a node of this machine would write the secret of before
+    over the only copy of the new one. Raises `ClickException`.
+    """
+    if not rotation.back:
+        return
+    here = host_identity()
+    for member in members:
+        facts = found.get(member["name"])
+        if facts is None or not facts.path or member["host"] != here:
+            continue
+        # Only of this machine: the same path elsewhere is another file.
+        if os.path.exists(facts.path) and os.path.samefile(facts.path, rotation.file):
+            raise click.ClickException(
+                f"node {member['name']} has its secret in {rotation.file} itself, where it would "
+                "write the secret of before over the new one: copy that file, and give the copy "
+                "with --to"
+            )
+
+
 def _tell(rotation: _Rotation, found: dict[str, KeyringFacts], as_json: bool) -> None:
     target = secret_id(rotation.target)
     left = {node: advice for node, facts in found.items() if (advice := _advice(rotation, facts))}
@@ -259,7 +287,7 @@ def _tell(rotation: _Rotation, found: dict[str, KeyringFacts], as_json: bool) ->
 
 def _advice(rotation: _Rotation, facts: KeyringFacts) -> str:
     """What the user must do before that node starts again; "" for nothing."""
-    new = "the secret of before" if rotation.file is None else f"the secret in {rotation.file}"
+    new = "the secret of before" if rotation.back else f"the secret in {rotation.file}"
     if facts.origin == "file":
         if not facts.problem:
             return ""

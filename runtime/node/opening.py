@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import attrs
@@ -21,12 +22,8 @@ from actors.actor import Actor, Member
 from actors.errors import JoinError, ListenError, NodeNotFoundError
 from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
-from runtime.calls.admission import (
-    AdmissionRules,
-    Authorize,
-    checked_authorize,
-    checked_spawnable,
-)
+from runtime.calls.admission import AdmissionRules, Authorize, checked_authorize
+from runtime.calls.spawnable import checked_spawnable
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.functions.named import hook_path
@@ -193,7 +190,7 @@ async def open_node(
     metrics: str | None = None,
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
-    spawnable: Iterable[type[Actor] | str] = (),
+    spawnable: Iterable[type[Actor] | str | ModuleType] = (),
     authorize: Authorize | None = None,
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
@@ -224,8 +221,9 @@ async def open_node(
     machines are encrypted; "require" for those of this machine as well, "accept" to meet nodes that
     do not encrypt yet, "off"; or `UNDERSTUDY_TLS`. `metrics`: `HOST:PORT`, or a port of 127.0.0.1
     (0: a free one), where this node serves `/metrics`, `/healthz` and `/readyz` (extra `metrics`)
-    to all who can reach it: `node.metrics_address`. `spawnable`: classes, or their
-    `module:Class`, that others than nodes may start here; none by default. `authorize`: a plain
+    to all who can reach it: `node.metrics_address`. `spawnable`: classes, their
+    `module:Class`, or modules for all actor classes that they define: what others than nodes may
+    start here; none by default. `authorize`: a plain
     function that is called with each `Call` of an actor here, before it reaches the mailbox: what
     it does not return True for is refused with `NotAllowedError`. `platform`: for tests and
     simulated nodes, see `Platform`. Raises TypeError or ValueError, `JoinError`,

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from click.testing import CliRunner
 
 from actors.errors import WrongSecretError
 from runtime import open_node
+from runtime.command_line.main import main
 from runtime.links.keyring import read_secrets
 from runtime.node import Node
 from tests.cluster.rotating_actors import Echo, Relay
@@ -140,6 +142,11 @@ async def test_a_secret_is_changed_and_changed_back_under_load(tmp_path: Path) -
             )
             assert refused.returncode == 1
             assert b"could not prove" in refused.stderr
+            # Its own file is the only one with the new secret, if that is what is given.
+            kept = await run(*rotate, "--to", str(own), "--back", check=False)
+            assert kept.returncode == 1
+            assert b"copy that file" in kept.stderr
+            assert read_secrets(own) == (secret,)
             async with open_node("joined", join=founder.address, secret=secret) as joined:
                 async with load([founder, joined], relay, echo):
                     await run(*rotate, "--to", str(new), "--back")
@@ -176,3 +183,13 @@ async def test_a_node_that_is_away_is_named_and_the_rotation_goes_on_later(tmp_p
             other._endpoint.host.cells["@keyring"] = service
             await run(*rotate)
             assert founder._keyring.secrets() == other._keyring.secrets() == read_secrets(new)
+
+
+def test_a_rotation_needs_two_files_and_one_back_the_secret_that_there_is(tmp_path: Path) -> None:
+    own, absent = secret_file(tmp_path, "own"), tmp_path / "absent"
+    rotate = ["secret", "rotate", "--secret-file", str(own), "--address", "127.0.0.1:1"]
+    same = CliRunner().invoke(main, [*rotate, "--to", str(own)])
+    assert (same.exit_code, "are the same file" in same.output) == (2, True)
+    back = CliRunner().invoke(main, [*rotate, "--to", str(absent), "--back"])
+    assert (back.exit_code, "--back needs the secret" in back.output) == (2, True)
+    assert not absent.exists()

@@ -5,21 +5,27 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
 import trio
+from click.testing import CliRunner
 
 from actors import Actor, method
 from actors.errors import NotAllowedError, NotExecutedError, RemoteError, WrongCertificateError
 from actors.filters import Call
+from actors.messages import import_path
 from actors.options import SpawnOptions
 from actors.peers import PeerRole
 from runtime import open_node
 from runtime.calls.admission import Authorize
+from runtime.calls.spawnable import application_classes, checked_spawnable
+from runtime.command_line.main import main
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, system_network
 from runtime.membership.cluster_client import ClusterClient, open_client
@@ -204,6 +210,53 @@ async def test_clients_start_only_what_is_listed(authority: Authority) -> None:
         assert "--spawnable" in await refusal(lambda: service.spawn("os:system", (), {}, options))
         assert "supervisor" in await refusal(lambda: service.spawn(listed, (), {}, options, "boss"))
         assert (await service.spawn(listed, (), {}, options)).name == "second"
+
+
+async def test_an_application_lists_the_classes_that_it_defines_and_no_others(
+    authority: Authority,
+) -> None:
+    application = sys.modules[__name__]
+    listed = checked_spawnable([application])
+    assert f"{__name__}:Vault" in listed
+    # Imported here, as most modules import `Actor`; and a class of another application.
+    assert {"actors.actor:Actor", import_path(Authority)}.isdisjoint(listed)
+    async with (
+        vault_on_node(authority, spawnable=(application,)) as (node, _),
+        client(authority, node, "client") as peer,
+    ):
+        service = peer.endpoint.node_service("here", node.incarnation)
+        options = SpawnOptions(name="third")
+        assert (await service.spawn(f"{__name__}:Other", (), {}, options)).name == "third"
+        actor = "actors.actor:Actor"
+        assert "--spawnable" in await refusal(lambda: service.spawn(actor, (), {}, options))
+
+
+def test_a_package_lists_what_it_takes_from_its_own_modules() -> None:
+    package = ModuleType("shop")
+    # As `from shop.carts import Cart` in the package does.
+    cart, stock, other = (type(name, (Actor,), {}) for name in ("Cart", "Stock", "Other"))
+    cart.__module__, stock.__module__, other.__module__ = "shop.carts", "shop", "shopping"
+    hidden = type("Hidden", (Actor,), {"__module__": "shop"})
+    vars(package).update(Cart=cart, Stock=stock, Other=other, _Hidden=hidden, number=7, text=str)
+    assert application_classes(package) == {"shop.carts:Cart", "shop:Stock"}
+    with pytest.raises(ValueError, match="defines no class of actors"):
+        application_classes(ModuleType("empty"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--app", "nowhere.to.be.found"], "--app nowhere.to.be.found: "),
+        (["--app", "shop.py:Cart"], "without .py"),
+        (["--app", "json"], "the module json defines no class of actors"),
+        (["--spawnable", "json:JSONDecoder"], "is not a subclass of actors.Actor"),
+    ],
+)
+def test_an_application_that_is_none_is_refused_in_one_line(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, ["node", *words])
+    assert result.exit_code in (1, 2)
+    assert said in result.output
+    assert "Traceback" not in result.output
 
 
 async def test_authorize_decides_before_the_mailbox_and_sees_the_verified_peer(
