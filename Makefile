@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench deaths soak pauses chaos fuzz simulate house docs clean
+.PHONY: help demo test long versions torch lint format bench deaths soak pauses chaos fuzz simulate house docs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -99,13 +99,34 @@ house: $(installed)/tests ## print the size and form of the code: files, circles
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
 
+# From the files of the last commit alone. The second build has another directory, umask, time zone and locale, and comes later: what shows
+# in the files would differ. Without isolation, so that the build tools are those that pyproject.toml pins.
+release: $(installed)/release ## build dist/*.tar.gz and dist/*.whl of the last commit, twice, compare them and print their hashes
+	@set -e; \
+	git rev-parse --verify --quiet HEAD >/dev/null || { echo "error: make release builds a commit, and this is no clone of the repository" >&2; exit 1; }; \
+	[ -z "$$(git status --porcelain)" ] || echo "note: what is not committed is left out"; \
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct); \
+	rm -rf build/release dist; \
+	build() { \
+	  mkdir -p "build/release/$$1" && git archive HEAD | tar -x -C "build/release/$$1" \
+	    && (cd "build/release/$$1" && $(abspath $(python)) -m build --no-isolation --outdir "$(CURDIR)/build/release/$$2" . >"$(CURDIR)/build/release/$$2.log" 2>&1) \
+	    || { cat "build/release/$$2.log"; exit 1; }; \
+	  (cd "build/release/$$2" && sha256sum *) >"build/release/$$2.sha256"; \
+	}; \
+	build sources first; \
+	(umask 077; export TZ=Pacific/Kiritimati LC_ALL=C; build other/sources second); \
+	diff build/release/first.sha256 build/release/second.sha256 \
+	  || { echo "error: two builds of one commit differ; look at build/release/first and build/release/second" >&2; exit 1; }; \
+	mv build/release/first dist; cp build/release/first.sha256 dist/SHA256SUMS; \
+	echo "dist: commit $$(git rev-parse --short HEAD), built twice with equal hashes:"; cat dist/SHA256SUMS
+
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) $(VENV)-torch $(VENV)-3.* docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find actors runtime understudy tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a file under $(installed) is newer than pyproject.toml while what it names is installed.
 
-$(installed)/tests $(installed)/lint $(installed)/docs: $(installed)/%: $(installed)/project
+$(installed)/tests $(installed)/lint $(installed)/docs $(installed)/release: $(installed)/%: $(installed)/project
 	$(pip) install --group $*
 	@touch $@
 
