@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench deaths soak pauses chaos fuzz simulate house docs release clean
+.PHONY: help demo test long versions torch lint format bench peers deaths soak pauses chaos fuzz simulate house docs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -74,6 +74,10 @@ format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
 bench: $(installed)/tests ## speed and weight beside the bare floor, 3 minutes; JSON=file writes data too, ARGS="--only echo" selects
 	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
 
+# Ray, PyTorch and the others are installed in environments of their own below $(VENV)-peers; Erlang is a package of the system.
+peers: $(installed)/tests ## this library beside Ray, Dask, xoscar, torch.rpc, gRPC, multiprocessing and Erlang, 15 minutes; ARGS="--only ray"
+	$(python) -m tests.peers --environments $(VENV)-peers $(ARGS)
+
 soak: $(installed)/tests ## 200,000 calls through a proxy that spoils their connections; ARGS="CALLS SEED" changes that
 	$(python) -m tests.links.proxied_calls $(ARGS)
 
@@ -121,7 +125,7 @@ release: $(installed)/release ## build dist/*.tar.gz and dist/*.whl of the last 
 	echo "dist: commit $$(git rev-parse --short HEAD), built twice with equal hashes:"; cat dist/SHA256SUMS
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) $(VENV)-torch $(VENV)-3.* docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-peers $(VENV)-3.* docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find actors runtime understudy tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a file under $(installed) is newer than pyproject.toml while what it names is installed.

@@ -1,0 +1,158 @@
+"""What each library is asked to do, and how its script says what it measured.
+
+Only the standard library is imported here: the scripts run in environments of their own, where
+nothing of this project is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+IN_FLIGHT = 1_000
+ACTORS = 1_000
+KIBIBYTE = 1024
+MEBIBYTE = 1024 * KIBIBYTE
+ARRAY_BYTES = 8 * MEBIBYTE
+MEMBERS = 2
+"""Processes that do the items of a map."""
+LESS_IS_BETTER = ("ms",)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One line of the table. `unit` is what its figure counts."""
+
+    title: str
+    unit: str
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether the smallest figure wins."""
+        return self.unit in LESS_IS_BETTER
+
+
+WORKS = {
+    "sequential": Work("calls, one after the other", "calls/s"),
+    "pipelined": Work("calls, 1,000 in flight", "calls/s"),
+    "echo-1k": Work("echo of 1 KiB, one after the other", "calls/s"),
+    "echo-64k": Work("echo of 64 KiB, both ways", "MiB/s"),
+    "echo-array": Work("echo of an 8 MiB array, both ways", "MiB/s"),
+    "raise": Work("calls that raise, 200 in flight", "calls/s"),
+    "first": Work("a new actor in a running process, and its answer", "ms"),
+    "actors": Work("1,000 new actors there", "actors/s"),
+    "kill": Work("SIGKILL of the process until the caller's error", "ms"),
+    "map-10us": Work("map, items of 10 µs, 2 processes", "items/s"),
+    "map-1ms": Work("map, items of 1 ms, 2 processes", "items/s"),
+    "map-array": Work("map, arrays of 1 MiB, 2 processes", "items/s"),
+}
+
+
+def seconds_and_works() -> tuple[float, set[str]]:
+    """What the command line asks for: how long each work may take, and which ones.
+
+    A script is called with the seconds and the names of works; without names, it does all.
+    """
+    names = set(sys.argv[2:]) or set(WORKS)
+    return float(sys.argv[1]) if len(sys.argv) > 1 else 1.0, names
+
+
+def report(work: str, figure: float) -> None:
+    """Print one figure as a line of JSON."""
+    print(json.dumps({"work": work, "figure": figure}), flush=True)
+
+
+def rate(call: Callable[[], object], seconds: float, step: int = 10) -> float:
+    """Blocking calls per second, one after the other, after a tenth of the time as warm-up."""
+    _repeat(call, seconds / 10, step)
+    return _repeat(call, seconds, step)
+
+
+def _repeat(call: Callable[[], object], seconds: float, step: int) -> float:
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        for _ in range(step):
+            call()
+        count += step
+    return count / (time.perf_counter() - began)
+
+
+def waves(start: Callable[[], object], wait: Callable[[list[object]], object], seconds: float,
+          size: int = IN_FLIGHT) -> float:  # fmt: skip
+    """Calls per second where `size` are started, and then all are waited for."""
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        wait([start() for _ in range(size)])
+        count += size
+    return count / (time.perf_counter() - began)
+
+
+async def asyncio_rate(call: Callable[[], Awaitable[object]], seconds: float) -> float:
+    """Awaited calls per second of asyncio, one after the other, after a warm-up."""
+    for limit in (seconds / 10, seconds):
+        began, count = time.perf_counter(), 0
+        while time.perf_counter() - began < limit:
+            for _ in range(10):
+                await call()
+            count += 10
+    return count / (time.perf_counter() - began)
+
+
+async def asyncio_crowd(
+    call: Callable[[], Awaitable[object]], seconds: float, callers: int = IN_FLIGHT
+) -> float:
+    """Calls per second of so many asyncio tasks that each call again as soon as they can."""
+    began = time.perf_counter()
+
+    async def caller() -> int:
+        count = 0
+        while time.perf_counter() - began < seconds:
+            await call()
+            count += 1
+        return count
+
+    counts = await asyncio.gather(*[caller() for _ in range(callers)])
+    return sum(counts) / (time.perf_counter() - began)
+
+
+def mebibytes(calls: float, size: int) -> float:
+    """MiB per second, both ways, of so many echoes of `size` bytes per second."""
+    return 2 * calls * size / MEBIBYTE
+
+
+def median_milliseconds(call: Callable[[], object], count: int) -> float:
+    """How long one of `count` blocking calls takes."""
+    took = []
+    for _ in range(count):
+        began = time.perf_counter()
+        call()
+        took.append(1000 * (time.perf_counter() - began))
+    return sorted(took)[count // 2]
+
+
+def items_of(work: str, seconds: float) -> list[float]:
+    """The arguments of `spin` for a map: as much work for each library."""
+    each, count = {"map-10us": (1e-5, 5_000), "map-1ms": (1e-3, 1_000)}[work]
+    return [each] * max(MEMBERS, int(count * seconds))
+
+
+def array_count(seconds: float) -> int:
+    """How many arrays of 1 MiB a map is given."""
+    return max(MEMBERS, int(200 * seconds))
+
+
+def spin(seconds: float) -> float:
+    """Compute for so long: the work of an item."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+    return seconds
+
+
+def first(array: object) -> float:
+    """Look at a large argument: the work of an item that is an array."""
+    return float(array[0])  # type: ignore[index]
