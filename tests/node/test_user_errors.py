@@ -4,22 +4,28 @@ every place.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import pytest
 import trio
 
 from actors.errors import ActorDiedError, ActorStartError, CallError, RemoteError
 from tests.live_pair import Pair
-from tests.node.hostile_errors import ALL, KINDS, Bystander, Raiser
-
-# What a `__del__` raises goes nowhere but to where Python reports such things.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+from tests.node.hostile_errors import (
+    ALL,
+    KINDS,
+    Bystander,
+    HarmfulClass,
+    HarmfulEnd,
+    Raiser,
+)
 
 IN_METHODS = ["fail", "fail_beside", "fail_in_thread", "fail_in_nursery"]
 BY_OTHERS = ["fail_in_thread", "fail_in_nursery"]
@@ -34,6 +40,39 @@ IN_STREAMS = ["fail_at_once", "fail_later", "fail_in_closing"]
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     # Tracebacks of thousands of deliberate errors; that they can be written is tested once, below.
     caplog.set_level(logging.CRITICAL, "understudy")
+
+
+@pytest.fixture(autouse=True)
+def _reported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a `__del__` raises goes nowhere but to where Python reports such things, and nothing
+    else is reported there.
+
+    pytest's own report must not see it. The collector may call a `__del__` in any moment, so also
+    while an exception is handled whose `__class__` raises. pytest then looks at both, as the one
+    has the other for its context, and what that raises ends the whole session.
+    """
+    others: list[str] = []
+
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.object is not HarmfulEnd.__del__:
+            others.append(f"{unraisable.err_msg}: {unraisable.exc_type.__qualname__}")
+
+    monkeypatch.setattr(sys, "unraisablehook", report)
+    yield
+    # While they come here: those in cycles would otherwise be collected in a later test.
+    gc.collect()
+    assert others == []
+
+
+def test_what_a_del_raises_while_another_error_is_handled_ends_no_test() -> None:
+    cycle = HarmfulEnd()
+    cycle.itself = cycle  # type: ignore[attr-defined]
+    del cycle
+    with suppress(HarmfulClass):
+        try:
+            raise HarmfulClass
+        finally:
+            gc.collect()
 
 
 @pytest.fixture
