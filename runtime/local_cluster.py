@@ -27,6 +27,7 @@ from runtime.node import Node
 from runtime.node.opening import open_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer, open_fork_server
 from runtime.processes.fork_loop import settle_collector
+from runtime.stderr_writer import flush_stderr
 from runtime.tracing import NO_SPANS, Tracing
 
 PRELOADED = ("runtime.local_cluster", "actors")
@@ -289,6 +290,7 @@ def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
     except UnderstudyError as error:
         # One line, and status 1: that the cluster cannot be entered, or gave this node up, is no
         # mistake in the program that a traceback would show.
+        flush_stderr()
         sys.exit(str(error))
     finally:
         if settings["tracing"]:

@@ -169,6 +169,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "limited_log",
         "lifetime",
         "service_calls",
+        "stderr_writer",
         "timings",
         "tracing",
         "user_errors",

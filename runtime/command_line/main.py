@@ -15,6 +15,7 @@ import click
 from actors.errors import RemoteError, UnderstudyError
 from runtime.environment import first
 from runtime.logs.formats import write_logs
+from runtime.stderr_writer import flush_stderr
 from runtime.version import __version__
 
 COMMANDS = (
@@ -99,7 +100,9 @@ class Commands(click.Group):
                 raise what from None
             if ctx.params.get("debug"):
                 raise
-            click.echo(f"error: {one_line(what)}", err=True)
+            # After what was logged. Where stderr takes nothing, this line would wait for ever too.
+            if flush_stderr():
+                click.echo(f"error: {one_line(what)}", err=True)
             sys.exit(1)
 
 

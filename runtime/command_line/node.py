@@ -35,6 +35,7 @@ from runtime.node import Node
 from runtime.node.opening import open_node
 from runtime.processes.fork_loop import settle_collector
 from runtime.references.manager import OnLeave
+from runtime.stderr_writer import is_ready
 from runtime.tracing import Tracing
 
 
@@ -341,7 +342,7 @@ async def _run(
             await opened.asked_to_leave.wait()
             nursery.cancel_scope.cancel()
         if not as_json:
-            click.echo(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")
+            _tell(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")
 
 
 async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tls: Tls) -> None:
@@ -371,8 +372,22 @@ async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tl
             # It has ended already; its status is told below.
             pass
         status = await process.wait()
-        click.echo(f"the dashboard has ended with status {status}; the node goes on", err=True)
+        _tell(f"the dashboard has ended with status {status}; the node goes on", err=True)
     finally:
         process.kill()
         with trio.CancelScope(shield=True):
             await process.wait()
+
+
+def _tell(text: str, *, err: bool = False) -> None:
+    """Print a line, but not into a pipe that is full: the event loop would wait, and the lease
+    would end.
+    """
+    stream = sys.stderr if err else sys.stdout
+    try:
+        ready = is_ready(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        # No file, which never waits.
+        ready = True
+    if ready:
+        click.echo(text, err=err)

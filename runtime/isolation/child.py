@@ -76,6 +76,7 @@ from runtime.logs.service import logs_of
 from runtime.membership.members import peer_of_member
 from runtime.processes.fork_loop import name_process, settle_collector
 from runtime.references.manager import MemoryOptions
+from runtime.stderr_writer import flush_stderr
 from runtime.timings import Timings
 from runtime.tracing import Tracing
 from runtime.user_errors import guarded, is_cancellation, is_interrupt, module_name, text_of
@@ -572,6 +573,9 @@ class LogForwarder:
                 await self._service.add([entry.plain() for entry in told])
 
 
+LAST_LINES_SECONDS = 0.2
+"""For what was logged to be written when the process ends at once."""
+
 FORWARD_SECONDS = 2.0
 """How long the node may take for lines of the log; a tenth of it is between two sendings."""
 
@@ -807,4 +811,6 @@ async def _end_with_node(link: Link, patience: float) -> None:
         with trio.move_on_after(patience):
             await link.connected_again()
         if link.ended is not None or not link.connected:
+            # The last lines say why, if anybody can still read them.
+            flush_stderr(LAST_LINES_SECONDS)
             os._exit(1)

@@ -5,7 +5,6 @@ first of them.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol, cast
@@ -39,6 +38,7 @@ from runtime.processes import (
     ProcessError,
     open_fork_server,
 )
+from runtime.processes.printed_lines import with_name
 from runtime.tracing import NO_SPANS
 
 logger = logging.getLogger("understudy.actors")
@@ -279,22 +279,15 @@ class IsolatedProcesses:
                 )
                 task_status.started(
                     await stack.enter_async_context(
-                        open_fork_server(preload=preload, on_line=self._print, grace=GRACE)
+                        open_fork_server(preload=preload, text_of=self._text_of, grace=GRACE)
                     )
                 )
                 await trio.sleep_forever()
 
-    def _print(self, process: str, line: str) -> None:
-        """Write a line that a process has printed to stderr, with the actor's name. A line of JSON
-        says itself which actor it is from.
+    def _text_of(self, process: str, line: str) -> str:
+        """What a process has printed, with the actor's name. A line of JSON says itself which actor
+        it is from.
         """
-        name = self._names.get(process, process)
-        try:
-            sys.stderr.write(
-                f"{line}\n"
-                if line.startswith("{") and written_format() == "json"
-                else f"[{name}] {line}\n"
-            )
-        except (AttributeError, OSError, ValueError):
-            # stderr is closed; that must not end the actors.
-            pass
+        if line.startswith("{") and written_format() == "json":
+            return line
+        return with_name(self._names.get(process, process), line)

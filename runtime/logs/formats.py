@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
 from runtime.logs.capture import FIELD_NAMES, LogFields
+from runtime.stderr_writer import stderr_handler
 
 LogFormat = Literal["text", "json"]
 
@@ -88,13 +88,14 @@ def iso(seconds: float) -> str:
 def write_logs(level: int, log_format: LogFormat, *, times: bool = True) -> None:
     """Write logs from `level` on to stderr, in a process that is the runtime's own. Lines of level
     INFO are made in any case, for `understudy logs`. Changes the handler that an earlier call has
-    made; where others have configured logs already, nothing happens, as with `basicConfig`.
+    made; where others have configured logs already, nothing happens, as with `basicConfig`. A
+    stderr that nobody reads blocks nothing: lines are dropped, and counted.
     """
     root = logging.getLogger()
     ours = [one for one in root.handlers if isinstance(one.formatter, _FORMATTERS)]
     if root.handlers and not ours:
         return
-    handler = ours[0] if ours else logging.StreamHandler(sys.stderr)
+    handler = ours[0] if ours else stderr_handler()
     handler.setLevel(level)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(times=times))
     if not ours:

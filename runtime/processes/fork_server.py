@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from signal import SIGKILL, SIGSTOP, SIGTERM, pidfd_send_signal
@@ -42,6 +42,7 @@ from runtime.processes.fork_loop import (
     share_main_alias,
     state_of,
 )
+from runtime.processes.printed_lines import PrintedLines, with_name
 
 # How a process ended, as its parent's wait status tells it.
 
@@ -199,17 +200,22 @@ _LAST_LINE_CHARACTERS = 500
 
 OnLine = Callable[[str, str], None]
 
+WaitRoom = Callable[[], Awaitable[None]]
+
 
 class Output:
-    """The read end of a process's stdout and stderr. It is read no faster than `on_line` returns,
-    so a process that prints too fast blocks in its write.
+    """The read end of a process's stdout and stderr. It is read no faster than `on_line` and
+    `wait_room` return, so a process that prints too fast blocks in its write.
     """
 
-    def __init__(self, name: str, descriptor: int, on_line: OnLine) -> None:
+    def __init__(
+        self, name: str, descriptor: int, on_line: OnLine, wait_room: WaitRoom | None
+    ) -> None:
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._name = name
         self._stream = trio.lowlevel.FdStream(descriptor)
         self._on_line = on_line
+        self._wait_room = wait_room
         self._splitter = LineSplitter()
 
     async def follow(self) -> None:
@@ -217,6 +223,8 @@ class Output:
         try:
             while data := await self._stream.receive_some(_CHUNK):
                 self._pass_on(self._splitter.feed(data))
+                if self._wait_room is not None:
+                    await self._wait_room()
             self._pass_on(self._splitter.flush())
         except trio.ClosedResourceError:
             # Closed by `close`, because the process could not be created.
@@ -552,6 +560,7 @@ async def open_fork_server(
     *,
     preload: Sequence[str] = (),
     on_line: OnLine | None = None,
+    text_of: Callable[[str, str], str] = with_name,
     grace: float = 5.0,
     ready_timeout: float = 30.0,
 ) -> AsyncIterator[ForkServer]:
@@ -562,8 +571,9 @@ async def open_fork_server(
     preload modules that start threads, because a fork copies only one thread.
 
     `on_line` is called with a child's name and each line that it or its descendants print; by
-    default `[name] line` is written to stderr. Output of the imports has the name `fork-server`. If
-    `on_line` raises, that error ends the block, and it is not called again.
+    default what `text_of` makes of the two, `[name] line`, is written to stderr. Output of the
+    imports has the name `fork-server`. If `on_line` raises, that error ends the block, and it is
+    not called again. A stderr that nobody reads stops the children that print, not the event loop.
 
     When the block is left, children get SIGTERM, after `grace` seconds SIGKILL. Their orphaned
     descendants are killed too.
@@ -573,8 +583,9 @@ async def open_fork_server(
     process ends before it is ready.
     """
     refuse_import_of_main()
-    lines = _OutputLines(on_line or _print_line)
-    server = ForkServer(lines.take, grace)
+    printed = PrintedLines(text_of)
+    lines = _OutputLines(on_line or printed.take)
+    server = ForkServer(lines.take, grace, printed.wait_room if on_line is None else None)
     failure: BaseException | None = None
     alone: BaseException | None = None
     try:
@@ -592,6 +603,7 @@ async def open_fork_server(
                 # sum of the time-outs in `_close`.
                 with trio.move_on_after(grace + 5 * _KILL_TIME, shield=True):
                     await server._close()
+                    await printed.flush()
                 server._stop_attending()
                 lines.settled.set()
     except BaseExceptionGroup as group:
@@ -612,12 +624,13 @@ class ForkServer:
     once.
     """
 
-    def __init__(self, on_line: OnLine, grace: float) -> None:
+    def __init__(self, on_line: OnLine, grace: float, wait_room: WaitRoom | None) -> None:
         self._on_line = on_line
+        self._wait_room = wait_room
         self._grace = grace
         self._warm = launch()
         self._control = trio.socket.from_stdlib_socket(self._warm.control)
-        self._output = Output(_SERVER_NAME, self._warm.output, on_line)
+        self._output = Output(_SERVER_NAME, self._warm.output, on_line, wait_room)
         # Unbounded, so that `send_signal` need not wait. The number of messages is bounded by the
         # tasks in `start`, each of which waits for its answer, and by signals, which are small.
         self._outgoing, self._to_send = trio.open_memory_channel[_OutgoingMessages](math.inf)
@@ -659,7 +672,10 @@ class ForkServer:
         request = protocol.encode(protocol.StartProcess(number, name, target, argument))
         output, report, theirs = _pipes()
         child = ChildProcess(
-            name, Output(name, output, self._on_line), report, partial(self._signal, number)
+            name,
+            Output(name, output, self._on_line, self._wait_room),
+            report,
+            partial(self._signal, number),
         )
         self._children[number] = child
         self._nursery.start_soon(child.follow)
@@ -920,11 +936,3 @@ def _pipes() -> tuple[int, int, tuple[int, int]]:
         os.close(output_writer)
         raise
     return output, report, (output_writer, report_writer)
-
-
-def _print_line(name: str, line: str) -> None:
-    try:
-        sys.stderr.write(f"[{name}] {line}\n")
-    except (OSError, ValueError):
-        # stderr is closed. That must not end the children.
-        pass

@@ -98,7 +98,7 @@ class Cluster:
         self.worker, _ = shell.start_node(
             "--name", "w1", "--join", self.address, "--log-format", "json"
         )
-        # Read all the time: a node whose stderr is full waits until it is read.
+        # Read all the time: a node whose stderr is full drops lines.
         self.written: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
