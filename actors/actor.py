@@ -26,11 +26,13 @@ from typing import (
 
 import attrs
 
+from actors.documentation import documented_as
 from actors.filters import Filter, checked_filters
+from actors.functions import RunsFunctions
 from actors.groups import Group
 from actors.messages import message
 from actors.method import Address, Marked, MethodDefinition
-from actors.options import CallChanges, SpawnChanges
+from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.pools import PoolInterface
 from actors.reference import Reference
 from actors.supervision import ExitReason
@@ -276,10 +278,9 @@ class Spawner(Protocol):
     by what their `options` returns.
     """
 
+    @documented_as(SpawnOptions)
     def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
-        """Return a copy with other options; see `SpawnOptions`. Raises TypeError or ValueError for
-        invalid values.
-        """
+        """Return a copy with other options. Raises TypeError or ValueError for invalid values."""
         ...
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
@@ -325,12 +326,11 @@ class Spawner(Protocol):
     ) -> R: ...
     @overload
     async def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @documented_as(RunsFunctions.run)
     async def run(
         self, function: Callable[..., object], /, *args: object, **kwargs: object
     ) -> object:
-        """Run a function in a worker process of the cluster; see
-        `actors.functions.RunsFunctions.run`.
-        """
+        """Run a function in a worker process of the cluster."""
         ...
 
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:

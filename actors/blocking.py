@@ -70,11 +70,11 @@ class BlockingReference(Reference[R]):
     # Not what the base class promises, and meant so: a reference is sent in messages by its type,
     # and whoever waits for one knows at which door.
     def fetch(self) -> R:  # type: ignore[override]
-        """The value, copied here, once there is one; see `Reference.fetch`."""
+        """The value, copied here, once there is one. Raises what `Reference.fetch` does."""
         return self._waits(super().fetch)
 
     def ready(self) -> bool:  # type: ignore[override]
-        """True if the outcome is there; see `Reference.ready`."""
+        """True if the outcome is there, value or error: `fetch` would not wait for it."""
         return self._waits(super().ready)
 
     @property

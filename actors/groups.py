@@ -10,9 +10,10 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 import attrs
 
+from actors.documentation import documented_as
 from actors.errors import CallError
 from actors.method import Method
-from actors.options import CallChanges
+from actors.options import CallChanges, CallOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,10 +57,9 @@ class Group(Protocol[A_co]):
         """The group's name."""
         ...
 
+    @documented_as(CallOptions)
     def options(self, **changes: Unpack[CallChanges]) -> Self:
-        """Return a copy of the group whose members are called with these options; see
-        `CallOptions`.
-        """
+        """Return a copy of the group whose members are called with these options."""
         ...
 
     async def ready(self) -> Self:

@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Unpack
 
+from actors.documentation import documented_as
 from actors.html import card
 from actors.method import Address, BoundMethod, BoundStream, Caller, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
@@ -47,6 +48,7 @@ class Handle:
         """The name of the actor's node when this handle was made."""
         return self._address
 
+    @documented_as(CallOptions)
     def options(self, **changes: Unpack[CallChanges]) -> Handle:
         """Return a handle of the same actor whose calls have these options, unless the method or
         the call overrides them.

@@ -43,6 +43,7 @@ from typing import (
 
 import attrs
 
+from actors.documentation import documented_as
 from actors.errors import BadArgumentsError
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
@@ -327,10 +328,9 @@ class BoundMethod(Bound, Generic[P, R]):
             self._definition.check(self._address.name, args, kwargs)
         return self._caller.call(self, args, kwargs)
 
+    @documented_as(CallOptions)
     def options(self, **changes: Unpack[CallChanges]) -> BoundMethod[P, R]:
-        """The same method with other call options, for example `options(timeout=2.0)`; see
-        `CallOptions`.
-        """
+        """Return the same method with other call options, for example `options(timeout=2.0)`."""
         changed = BoundMethod[P, R](
             self._caller,
             self._address,
@@ -486,18 +486,19 @@ class Method(Marked, Generic[P, R]):
         """
         raise self._called_on_the_class()
 
+    @documented_as(CallOptions)
     def options(self, **changes: Unpack[CallChanges]) -> Method[P, R]:
-        """At the blocking door: the same method with other call options; see `CallOptions`."""
+        """At the blocking door: the same method with other call options."""
         raise self._called_on_the_class()
 
+    @documented_as(BoundMethod.send)
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """At the blocking door: call one way; see `BoundMethod.send`."""
+        """At the blocking door: call one way."""
         raise self._called_on_the_class()
 
+    @documented_as(BoundMethod.remote)
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
-        """At the blocking door: call and leave the result with its owner; see
-        `BoundMethod.remote`.
-        """
+        """At the blocking door: call and leave the result with its owner."""
         raise self._called_on_the_class()
 
     def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -528,8 +529,9 @@ class StreamMethod(Marked, Generic[P, T]):
         """At the blocking door: the items, one by one: `for item in handle.scan(1)`."""
         raise self._called_on_the_class()
 
+    @documented_as(BoundStream.options)
     def options(self, **changes: Unpack[StreamChanges]) -> StreamMethod[P, T]:
-        """At the blocking door: the same method with other options; see `BoundStream.options`."""
+        """At the blocking door: the same method with other options."""
         raise self._called_on_the_class()
 
 
@@ -606,16 +608,23 @@ def method(
 
     `async def` runs on the node's event loop; plain `def` runs in a worker thread, so it may block.
     An `async def` that yields, annotated as `AsyncIterator[...]` or `AsyncGenerator[...]`, is a
-    stream. One call, or stream, at a time per actor, in order, unless `concurrent=True`. With
-    `reentrant=True` its turn is open to calls that it waits for itself: where it awaits another
-    actor, and that one calls back, the call back runs beside it instead of being refused with
-    `CallCycleError` (call-chain reentrancy, as Orleans has it). `idempotent=True` allows the
-    runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are defaults for
-    every call of it. Raises TypeError for what cannot be a method, and for a stream that is to be
-    repeated. `http=True` lets clients call it through the HTTP gateway (`understudy gateway`).
-    `allow`: the roles of certificates that may call it, by default `("operator", "client")`. Nodes
-    may always call it, because they can run any code; others are refused with `NotAllowedError`.
-    Raises ValueError for a role that there is not.
+    stream. One call, or stream, runs at a time per actor, in order.
+
+    - `idempotent`: running it twice does no harm. A `RetryPolicy` may then repeat a call of unknown
+      outcome.
+    - `concurrent`: it runs beside the other methods of its actor.
+    - `reentrant`: its turn is open to calls that it waits for itself. Where it awaits another
+      actor, and that one calls back, the call back runs beside it instead of being refused with
+      `CallCycleError` (call-chain reentrancy, as Orleans has it).
+    - `http`: clients may call it through the HTTP gateway (`understudy gateway`).
+    - `allow`: the roles of certificates that may call it, by default `("operator", "client")`.
+      Nodes may always call it, because they can run any code; others are refused with
+      `NotAllowedError`.
+    - `timeout`: seconds that each call of it may take, all its attempts included.
+    - `retry`: a `RetryPolicy` for each call of it.
+
+    Raises TypeError for what cannot be a method, and for a stream that is to be repeated;
+    ValueError for a role that there is not.
     """
 
     def decorate(function: Callable[..., Any]) -> Marked:

@@ -162,12 +162,17 @@ class SpawnChanges(CallChanges, total=False):
 @message
 @attrs.frozen(kw_only=True)
 class CallOptions:
-    """How a call is made.
+    """How a call is made. All of these may be left out:
 
-    `timeout`: seconds that the whole call may take, all its attempts included; the caller's trio
-    deadline holds besides. `retry`: when and how often the runtime may repeat it. Without one, only
-    what certainly did not run, because its actor was moving or its connection was not there, is
-    repeated. Raises TypeError or ValueError, naming the field, for values that make no sense.
+    - `timeout`: seconds that the whole call may take, all its attempts included; the caller's trio
+      deadline holds besides. By default no limit but that one.
+    - `retry`: a `RetryPolicy`, when and how often the runtime may repeat the call. By default it
+      repeats only what certainly did not run, because its actor was moving or its connection was
+      not there.
+
+    Options of the call go before those of the method (`@method(timeout=...)`), and these before
+    those of the handle. Raises TypeError or ValueError, naming the field, for values that make no
+    sense.
     """
 
     timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
@@ -194,22 +199,30 @@ class CallOptions:
 @attrs.frozen(kw_only=True)
 class SpawnOptions(CallOptions):
     """How an actor is started, and how it is called where neither the method nor the call says
-    otherwise.
+    otherwise. All of these may be left out:
 
-    `name`: unique in the cluster; generated if None, and then the actor cannot be looked up or
-    moved. `on`: name of the node to run on; None: this node, or for supervised children any node
-    that fits. `labels`: the node must carry all of these. `resources`: amounts by name that the
-    actor takes of its node while it lives; a node that has not as much left is not chosen.
-    `placement`: of several nodes that fit, "spread" takes the one with the fewest actors, "pack"
-    the one with the most; None: this node if it fits and nothing else was asked for, or for
-    supervised children "spread". `mailbox_limit`: calls that may wait at the actor; more are
-    refused with `MailboxFullError`. `thread_limit`: plain `def` methods of the actor that may run
-    at once, each in a thread, if they are concurrent; more wait. None: 40. `idle_timeout`: seconds
-    without a call after which the actor is stopped, with the reason "idle"; at most twice as many
-    pass. `isolation`: "none", or "process" for a process of its own, which can crash, hang or be
-    killed alone. `memory_limit`: bytes of address space that this process may have, only with
-    isolation="process"; None: what the system grants. `idempotent`: only for functions (`run`),
-    which have no decorator to say it: the retry policy may repeat one that may have run.
+    - `name`: unique in the cluster. By default generated, and then the actor cannot be looked up or
+      moved.
+    - `on`: name of the node to run on. By default this node, or for supervised children any node
+      that fits.
+    - `labels`: the node must carry all of these.
+    - `resources`: amounts by name that the actor takes of its node while it lives. A node that has
+      not as much left is not chosen.
+    - `placement`: of several nodes that fit, "spread" takes the one with the fewest actors, "pack"
+      the one with the most. By default this node if it fits and nothing else was asked for, or for
+      supervised children "spread".
+    - `mailbox_limit`: calls that may wait at the actor. More are refused with `MailboxFullError`.
+    - `thread_limit`: plain `def` methods of the actor that may run at once, each in a thread, if
+      they are concurrent. More wait. By default 40.
+    - `idle_timeout`: seconds without a call after which the actor is stopped, with the reason
+      "idle"; at most twice as many pass. By default it is not.
+    - `isolation`: "process" for a process of its own, which can crash, hang or be killed alone.
+    - `memory_limit`: bytes of address space that this process may have, only with
+      isolation="process". By default what the system grants.
+    - `idempotent`: only for functions (`run`), which have no decorator to say it: the retry policy
+      may repeat one that may have run.
+    - `timeout`: seconds that each call may take, all its attempts included.
+    - `retry`: a `RetryPolicy` for its calls.
     """
 
     name: str | None = attrs.field(default=None, validator=_name)

@@ -231,7 +231,9 @@ async def wait_any(
 
 
 async def wait_all(references: Iterable[Reference[T]], *, timeout: float | None = None) -> Split[T]:
-    """Wait until all references have outcomes; see `wait_any`."""
+    """Wait until all references have outcomes, values or errors, or until `timeout` seconds have
+    passed. Returns those that have one, and those that have none yet.
+    """
     given = list(references)
     return await wait_any(given, count=max(1, len(given)), timeout=timeout)
 

@@ -156,20 +156,26 @@ def _error_paths(
 @message
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
-    """When and how often a call may be made again after a failed attempt.
+    """When and how often a call may be made again after a failed attempt. All of these may be left
+    out:
 
-    `max_retries`: attempts after the first; 0 for none. A wait for an actor that is being restarted
-    or placed uses up none of them. `initial_delay`: seconds from the first failure to the second
-    attempt. `backoff`: what each further delay is multiplied by. `max_delay`: seconds that no delay
-    exceeds. `jitter`: how far delays are spread to either side, as a share from 0 to 1.
-    `attempt_timeout`: seconds for one attempt, None for no limit but the call's own deadline, which
-    spans all attempts. `attempt_backoff`: what that is multiplied by after each attempt that got no
-    answer in it, up to 16 times as long: what is slow because there is much of it must not become
-    more by being repeated. `repeat_unknown`: True repeats a call of unknown outcome although its
-    method is not marked idempotent. `retry_on`: exception classes (kept as import paths, so that a
-    policy can be sent) that are worth a retry when the method raises them. `budget`: tokens of the
-    `RetryBudget` that this node keeps for each target; None for no budget, so that only
-    `max_retries` bounds the repeats of a call.
+    - `max_retries`: attempts after the first; 0 for none. A wait for an actor that is being
+      restarted or placed uses up none of them.
+    - `initial_delay`: seconds from the first failure to the second attempt.
+    - `backoff`: what each further delay is multiplied by.
+    - `max_delay`: seconds that no delay exceeds.
+    - `jitter`: how far delays are spread to either side, as a share from 0 to 1.
+    - `attempt_timeout`: seconds for one attempt. By default no limit but the call's own deadline,
+      which spans all attempts.
+    - `attempt_backoff`: what that is multiplied by after each attempt that got no answer in it, up
+      to 16 times as long: what is slow because there is much of it must not become more by being
+      repeated.
+    - `repeat_unknown`: repeat a call of unknown outcome although its method is not marked
+      idempotent.
+    - `retry_on`: exception classes (kept as import paths, so that a policy can be sent) that are
+      worth a retry when the method raises them.
+    - `budget`: tokens of the `RetryBudget` that this node keeps for each target. None for no
+      budget, so that only `max_retries` bounds the repeats of a call.
 
     Raises TypeError or ValueError, naming the field and the value, for what makes no sense.
     """

@@ -272,8 +272,8 @@ class ChildStatus:
 @message
 @attrs.frozen
 class ChildCounts:
-    """As OTP counts: all children, those that have an actor, and how many of all are supervisors
-    and workers.
+    """How many children there are, as OTP counts: all children, those that have an actor, and how
+    many of all are supervisors and workers.
     """
 
     specs: int
@@ -449,7 +449,7 @@ class Supervisor(Actor):
         )
 
     async def on_start(self) -> None:
-        """Start the children; see `SupervisorWork.start`."""
+        """Start the children."""
         self._work = self._hosted().supervise(self)
         await self._working().start()
 

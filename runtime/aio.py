@@ -27,10 +27,11 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overloa
 
 import attrs
 
-from actors.actor import Ended, Member
+from actors.actor import Ended, Member, Spawner
+from actors.documentation import documented_as
 from actors.errors import NotAMemberError
 from actors.functions import RunsFunctions
-from actors.groups import Answer
+from actors.groups import Answer, Group
 from actors.method import Method, Stream
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.pools import MapChanges, Routing
@@ -90,8 +91,17 @@ def connect(
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`: by `async with`, or
     by `await` and later `await cluster.close()`.
 
-    The parameters and errors are those of `runtime.blocking.connect`. Raises `WrongDoorError`
-    outside of asyncio.
+    - `cluster`: the name of the cluster. By default that of a local cluster of this user at the
+      address, or "understudy".
+    - `secret`: the cluster's secret, or the `Path` of its file. By default that of a local cluster
+      of this user, or `UNDERSTUDY_SECRET`.
+    - `name`: of this connection, as `understudy status` shows it. By default generated.
+    - `call_timeout`: seconds for calls that have no `timeout`. By default no limit.
+    - `tls`: as for `open_node`. By default connections to other machines are encrypted.
+    - `tracing`: make spans with OpenTelemetry.
+
+    Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and `WrongDoorError` outside
+    of asyncio.
     """
     block = connection(
         address,
@@ -114,8 +124,19 @@ def open_local_cluster(
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
 ) -> AioOpening[AioLocalCluster]:
-    """Start a cluster of real processes on this machine, as `runtime.open_local_cluster` does; by
-    `async with`, or by `await`.
+    """Start a cluster of real processes on this machine, by `async with`, or by `await` and later
+    `await cluster.close()`.
+
+    - `nodes`: how many processes, called `worker-1`, `worker-2`, ...
+    - `cluster`: the name of the cluster.
+    - `store`: an `etcd://` address to keep the cluster's store in. By default the founding node
+      keeps it, in memory.
+    - `call_timeout`: seconds for calls that have no `timeout`, on all nodes. By default no limit.
+    - `tracing`: make spans with OpenTelemetry, on all nodes.
+    - `on_process_start`: a function, or its `module:function`, that each node process, and each
+      process of an isolated actor, calls before all else.
+
+    Raises `WrongDoorError` outside of asyncio.
     """
     block = local_cluster(
         nodes,
@@ -189,25 +210,29 @@ class ConnectionDoor(AioDoor):
         return await run_in(self.block.portal, function)
 
 
+@documented_as(Spawner)
 class AioSpawner(RunsFunctions):
-    """A way to start actors, and to run functions, with options; see `actors.actor.Spawner`."""
+    """A way to start actors, and to run functions, with options."""
 
     def __init__(self, door: ConnectionDoor, options: SpawnOptions) -> None:
         self._door = door
         self._options = options
 
+    @documented_as(SpawnOptions)
     def options(self, **changes: Unpack[SpawnChanges]) -> AioSpawner:
-        """The same with other options; see `SpawnOptions`."""
+        """Return a copy with other options."""
         return AioSpawner(self._door, attrs.evolve(self._options, **changes))
 
+    @documented_as(Spawner.spawn)
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """Start an actor and return its handle; see `actors.actor.Spawner.spawn`. Where nothing is
-        said of its place, it runs on the node of the cluster with the fewest actors.
+        """Start an actor and return its handle. Where nothing is said of its place, it runs on the
+        node of the cluster with the fewest actors.
         """
         start = starting_on(self._door.node, self._options).spawn
         handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
         return cast("A", self._door.handle(handle))
 
+    @documented_as(Spawner.spawn_many)
     async def spawn_many(
         self,
         actor: Callable[..., A],
@@ -216,15 +241,14 @@ class AioSpawner(RunsFunctions):
         *,
         names: Sequence[str] | None = None,
     ) -> list[A]:
-        """Start many actors of one class; see `actors.actor.Spawner.spawn_many`."""
+        """Start many actors of one class."""
         start = starting_on(self._door.node, self._options).spawn_many
         handles = await self._door.wait(lambda: start(actor, argument_list, names=names))
         return [cast("A", self._door.handle(one)) for one in handles]
 
+    @documented_as(Spawner.get_or_spawn)
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """The handle of the actor that has the name already, or of a new one; see
-        `actors.actor.Spawner.get_or_spawn`.
-        """
+        """The handle of the actor that has the name already, or of a new one."""
         start = starting_on(self._door.node, self._options).get_or_spawn
         handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
         return cast("A", self._door.handle(handle))
@@ -236,8 +260,9 @@ class AioSpawner(RunsFunctions):
         return await self._door.wait(lambda: self._door.node._functions.run(call))
 
 
+@documented_as(Group)
 class AioGroup(Generic[A]):
-    """The actors under one name, called together or one for all; see `actors.groups.Group`."""
+    """The actors under one name, called together or one for all."""
 
     def __init__(self, door: ConnectionDoor, group: ProcessGroup[A]) -> None:
         self._door = door
@@ -248,8 +273,9 @@ class AioGroup(Generic[A]):
         """The group's name."""
         return self._group.name
 
+    @documented_as(Group.options)
     def options(self, **changes: Unpack[CallChanges]) -> AioGroup[A]:
-        """See `Group.options`."""
+        """Return a copy of the group with other call options."""
         return AioGroup(self._door, self._group.options(**changes))
 
     async def members(self) -> tuple[A, ...]:
@@ -268,14 +294,16 @@ class AioGroup(Generic[A]):
 
         return self._handle(await self._door.wait(chosen))
 
+    @documented_as(Group.broadcast)
     async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Call a method of all members one way; returns how many. See `Group.broadcast`."""
+        """Call a method of all members one way; returns how many."""
         return await self._door.wait(lambda: self._group.broadcast(method, *args, **kwargs))
 
+    @documented_as(Group.call_all)
     async def call_all(
         self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
-        """Call a method of all members, and wait for all answers; see `Group.call_all`."""
+        """Call a method of all members, and wait for all answers."""
         answers = await self._door.wait(lambda: self._group.call_all(method, *args, **kwargs))
         return [attrs.evolve(one, member=self._handle(one.member)) for one in answers]
 
@@ -322,8 +350,9 @@ class AioResults(Stream[R]):
         except StopAsyncIteration:
             return ()
 
+    @documented_as(MapResults.counts)
     async def counts(self) -> MapCounts:
-        """How far it has come; see `MapResults.counts`."""
+        """How far it has come."""
 
         def counted() -> MapCounts:
             if self._results is None:
@@ -332,10 +361,9 @@ class AioResults(Stream[R]):
 
         return await self._door.now(counted)
 
+    @documented_as(MapResults.progress)
     async def progress(self, every: float = 0.5) -> AsyncGenerator[MapCounts, None]:
-        """How far it has come, each `every` seconds, until all items are done; see
-        `MapResults.progress`.
-        """
+        """How far it has come, each `every` seconds, until all items are done."""
 
         def begin() -> AsyncIterator[MapCounts]:
             if self._results is None:
@@ -361,8 +389,9 @@ class AioResults(Stream[R]):
             return
 
 
+@documented_as(Pool)
 class AioPool(Generic[A]):
-    """A pool, for tasks of asyncio; see `runtime.pools.pool.Pool`. `async with pool` stops it at
+    """A pool, for tasks of asyncio. `async with pool` stops it at
     the end of the block.
     """
 
@@ -375,14 +404,15 @@ class AioPool(Generic[A]):
         """The pool's name, unique in the cluster."""
         return self._pool.name
 
+    @documented_as(Pool.map)
     def map(
         self,
         method: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         **options: Unpack[MapChanges],
     ) -> AioResults[R]:
-        """The results of a method for each item; see `Pool.map`. An iterable is read in a thread,
-        an asynchronous one in the running loop.
+        """The results of a method for each item. An iterable is read in a thread, an asynchronous
+        one in the running loop.
         """
         source = self._source(items)
         return AioResults(self._door, lambda: self._pool.map(method, source(), **options))
@@ -405,10 +435,11 @@ class AioPool(Generic[A]):
             return lambda: asyncio_source(items, loop)
         return lambda: plain_source(items)
 
+    @documented_as(Pool.submit)
     async def submit(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Reference[R]:
-        """Call a method of the member with the least to do; see `Pool.submit`."""
+        """Call a method of the member with the least to do."""
         kept = await self._door.wait(lambda: self._pool.submit(method, *args, **kwargs))
         return self._door.reference(kept)
 
@@ -419,8 +450,9 @@ class AioPool(Generic[A]):
         answers = await self._door.wait(lambda: self._pool.call_all(method, *args, **kwargs))
         return [attrs.evolve(one, member=self._door.handle(one.member)) for one in answers]
 
+    @documented_as(Pool.choose)
     async def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A:
-        """The handle of one member; see `Pool.choose`."""
+        """The handle of one member."""
         chosen = await self._door.now(lambda: self._pool.choose(routing, key=key))
         return cast("A", self._door.handle_of_pool(chosen))
 
@@ -429,6 +461,7 @@ class AioPool(Generic[A]):
         found = await self._door.now(self._pool.members)
         return tuple(cast("A", self._door.handle_of_pool(one)) for one in found)
 
+    @documented_as(Pool.resize)
     async def resize(
         self,
         size: int | None = None,
@@ -437,15 +470,17 @@ class AioPool(Generic[A]):
         min: int | None = None,
         max: int | None = None,
     ) -> None:
-        """Have another size from now on; see `Pool.resize`."""
+        """Have another size from now on."""
         await self._door.wait(lambda: self._pool.resize(size, per_node=per_node, min=min, max=max))
 
+    @documented_as(Pool.remove_journal)
     async def remove_journal(self, name: str) -> bool:
-        """Remove the journal of a map; see `Pool.remove_journal`."""
+        """Remove the journal of a map."""
         return await self._door.wait(lambda: self._pool.remove_journal(name))
 
+    @documented_as(Pool.stop)
     async def stop(self) -> None:
-        """Stop it for all that use it; see `Pool.stop`."""
+        """Stop it for all that use it."""
         await self._door.wait(self._pool.stop)
 
     async def __aenter__(self) -> Self:
@@ -465,7 +500,7 @@ class AioPool(Generic[A]):
 
 
 class AioCluster(AioSpawner):
-    """A cluster, open for use by tasks of any asyncio loop; see `connect`."""
+    """A cluster, open for use by tasks of any asyncio loop: `connect(...)`."""
 
     def __init__(self, door: ConnectionDoor) -> None:
         super().__init__(door, SpawnOptions())
@@ -484,9 +519,10 @@ class AioCluster(AioSpawner):
     async def lookup(self, name: str) -> Any: ...
     @overload
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
+    @documented_as(Node.lookup)
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> Any:
-        """The handle of the actor of this name, wherever it runs; see `Node.lookup`. Without a
-        class any method may be tried.
+        """The handle of the actor of this name, wherever it runs. Without a class any method may be
+        tried.
         """
         node = self._door.node
         if actor is None:
@@ -511,6 +547,7 @@ class AioCluster(AioSpawner):
         """Keep a copy of a value in this program, for as long as there is a reference to it."""
         return self._door.reference(await self._door.wait(lambda: self._door.node.put(value)))
 
+    @documented_as(wait_any)
     async def wait_any(
         self,
         references: Iterable[Reference[T]],
@@ -518,7 +555,7 @@ class AioCluster(AioSpawner):
         count: int = 1,
         timeout: float | None = None,
     ) -> tuple[list[Reference[T]], list[Reference[T]]]:
-        """Wait until `count` of the references have outcomes; see `actors.wait_any`."""
+        """Wait until `count` of the references have outcomes."""
         return await self._door.wait(lambda: wait_any(references, count=count, timeout=timeout))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
@@ -526,8 +563,9 @@ class AioCluster(AioSpawner):
         stopped = handle_on(self._door.node, handle)
         await self._door.wait(lambda: self._door.node.stop(stopped, reason=reason))
 
+    @documented_as(Node.wait_ended)
     async def wait_ended(self, handle: object) -> Ended:
-        """Wait until the present epoch of an actor has ended; see `Node.wait_ended`."""
+        """Wait until the present epoch of an actor has ended."""
         watched = handle_on(self._door.node, handle)
         return await self._door.wait(lambda: self._door.node.wait_ended(watched))
 
@@ -538,6 +576,7 @@ class AioCluster(AioSpawner):
         node = self._door.node
         return AioGroup(self._door, await self._door.now(lambda: node.group(name, actor)))
 
+    @documented_as(Node.pool)
     async def pool(
         self,
         name: str | None,
@@ -551,9 +590,7 @@ class AioCluster(AioSpawner):
         kwargs: Mapping[str, object] = MappingProxyType({}),
         **options: Unpack[SpawnChanges],
     ) -> AioPool[A]:
-        """Start a pool of members over the nodes of the cluster, or find the one of this name; see
-        `Node.pool`.
-        """
+        """Start a pool of members over the nodes of the cluster, or find the one of this name."""
         node = self._door.node
         pool = await self._door.wait(
             lambda: node.pool(
@@ -570,8 +607,9 @@ class AioCluster(AioSpawner):
         )
         return AioPool(self._door, pool)
 
+    @documented_as(Node.lookup_pool)
     async def lookup_pool(self, name: str, actor: Callable[..., A]) -> AioPool[A]:
-        """The pool of this name, wherever it was opened; see `Node.lookup_pool`."""
+        """The pool of this name, wherever it was opened."""
         node = self._door.node
         return AioPool(self._door, await self._door.wait(lambda: node.lookup_pool(name, actor)))
 
@@ -579,8 +617,9 @@ class AioCluster(AioSpawner):
         """The nodes known to be in the cluster now, this connection included."""
         return await self._door.now(self._door.node.members)
 
+    @documented_as(Node.tree)
     async def tree(self) -> Tree:
-        """The supervisors and their children as they are now; see `Node.tree`."""
+        """The supervisors and their children as they are now."""
         return await self._door.wait(self._door.node.tree)
 
     async def close(self) -> None:
@@ -611,8 +650,9 @@ class AioCluster(AioSpawner):
         return connection_html("cluster (asyncio)", self._door.block, self._door.node)
 
 
+@documented_as(NodeProcess)
 class AioNodeProcess(ProcessFacts):
-    """One node of a local cluster, in a process of its own; see `runtime.NodeProcess`."""
+    """One node of a local cluster, in a process of its own."""
 
     def __init__(self, door: ConnectionDoor, process: NodeProcess) -> None:
         super().__init__(process)
@@ -632,7 +672,7 @@ class AioNodeProcess(ProcessFacts):
 
 
 class AioLocalCluster(AioCluster):
-    """An open local cluster; see `open_local_cluster`."""
+    """An open local cluster of real processes."""
 
     def __init__(self, door: ConnectionDoor, cluster: LocalCluster) -> None:
         super().__init__(door)
@@ -646,9 +686,10 @@ class AioLocalCluster(AioCluster):
             for name, process in self._cluster.processes.items()
         }
 
+    @documented_as(LocalCluster.start_node)
     async def start_node(
         self, name: str | None = None, *, labels: Mapping[str, str] | None = None
     ) -> AioNodeProcess:
-        """Start one more node and wait until it has joined; see `LocalCluster.start_node`."""
+        """Start one more node and wait until it has joined."""
         started = await self._door.wait(lambda: self._cluster.start_node(name, labels=labels))
         return AioNodeProcess(self._door, started)

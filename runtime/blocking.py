@@ -32,9 +32,11 @@ import attrs
 import trio
 
 from actors import errors
-from actors.actor import Ended, Member
+from actors.actor import Ended, Member, Spawner
 from actors.blocking import BlockingReference, BlockingStream
-from actors.groups import Answer
+from actors.documentation import documented_as
+from actors.functions import RunsFunctions
+from actors.groups import Answer, Group
 from actors.handle import Handle
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
@@ -104,14 +106,20 @@ def connect(
     tls: Tls | TlsMode | None = None,
     tracing: bool = False,
 ) -> BlockingCluster:
-    """Connect to the cluster of which a node listens at `address`, `HOST:PORT`; close it by `with`,
+    """Connect to the cluster of which a node listens at `address`, `HOST:PORT`. Close it by `with`,
     `close()`, or the end of the program.
 
-    `cluster`, `secret`, `tls`, `tracing`: as for `open_node`; the first two are found of a local
-    cluster of this user. `name`: of this connection, as `understudy status` shows it.
-    `call_timeout`: seconds for calls without a `timeout`. Raises `JoinError`, a `HandshakeError`
-    such as `WrongSecretError`, and `WrongDoorError` in an event loop: use `runtime.aio` there, or
-    `runtime.open_node`.
+    - `cluster`: the name of the cluster. By default that of a local cluster of this user at the
+      address, or "understudy".
+    - `secret`: the cluster's secret, or the `Path` of its file. By default that of a local cluster
+      of this user, or `UNDERSTUDY_SECRET`.
+    - `name`: of this connection, as `understudy status` shows it. By default generated.
+    - `call_timeout`: seconds for calls that have no `timeout`. By default no limit.
+    - `tls`: as for `open_node`. By default connections to other machines are encrypted.
+    - `tracing`: make spans with OpenTelemetry.
+
+    Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and `WrongDoorError` in an
+    event loop: use `runtime.aio` there, or `runtime.open_node`.
     """
     _refuse_loops()
     session = connection(
@@ -136,8 +144,19 @@ def open_local_cluster(
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
 ) -> BlockingLocalCluster:
-    """Start a cluster of real processes on this machine, as `runtime.open_local_cluster` does; its
-    founding node runs beside this program's threads.
+    """Start a cluster of real processes on this machine. Its founding node runs beside this
+    program's threads. Close it by `with`, `close()`, or the end of the program.
+
+    - `nodes`: how many processes, called `worker-1`, `worker-2`, ...
+    - `cluster`: the name of the cluster.
+    - `store`: an `etcd://` address to keep the cluster's store in. By default the founding node
+      keeps it, in memory.
+    - `call_timeout`: seconds for calls that have no `timeout`, on all nodes. By default no limit.
+    - `tracing`: make spans with OpenTelemetry, on all nodes.
+    - `on_process_start`: a function, or its `module:function`, that each node process, and each
+      process of an isolated actor, calls before all else.
+
+    Raises `WrongDoorError` in an event loop.
     """
     _refuse_loops()
     session = local_cluster(
@@ -218,8 +237,9 @@ class BlockingHandle(Handle):
         self._handle = handle
         super().__init__(handle._caller, handle.address, handle._methods, handle._options)
 
+    @documented_as(Handle.options)
     def options(self, **changes: Unpack[CallChanges]) -> BlockingHandle:
-        """See `Handle.options`."""
+        """Return a handle of the same actor with other call options."""
         return BlockingHandle(self._door, self._handle.options(**changes))
 
     def __getattr__(self, attribute: str) -> Any:
@@ -247,25 +267,30 @@ class BlockingMethod(Method[P, R]):
         self._door = door
         self._bound = bound
 
+    @documented_as(Method.__call__)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `Method.__call__`. Ctrl-C ends it with KeyboardInterrupt, and cancels the method."""
+        """Call, and block until the outcome is known."""
         return self._door.wait(partial(self._bound, *args, **kwargs))
 
+    @documented_as(Method.options)
     def options(self, **changes: Unpack[CallChanges]) -> BlockingMethod[P, R]:
-        """See `Method.options`."""
+        """Return the same method with other call options."""
         return BlockingMethod(self._door, self._bound.options(**changes))
 
+    @documented_as(Method.send)
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """See `Method.send`."""
+        """Call one way."""
         self._door.wait(partial(self._bound.send, *args, **kwargs))
 
+    @documented_as(Method.remote)
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
-        """See `Method.remote`."""
+        """Call, and leave the result with its owner."""
         door = self._door
         return door.reference(door.wait(partial(self._bound.remote, *args, **kwargs)))
 
+    @documented_as(Method.future)
     def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """See `Method.future`."""
+        """Call without waiting."""
         return self._door.future(partial(self._bound, *args, **kwargs))
 
     def __repr__(self) -> str:
@@ -280,12 +305,14 @@ class BlockingStreamMethod(StreamMethod[P, T]):
         self._door = door
         self._bound = bound
 
+    @documented_as(StreamMethod.__call__)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
-        """See `StreamMethod.__call__`."""
+        """Begin to read the stream."""
         return BlockingItems(self._door, self._bound(*args, **kwargs))
 
+    @documented_as(StreamMethod.options)
     def options(self, **changes: Unpack[StreamChanges]) -> BlockingStreamMethod[P, T]:
-        """See `StreamMethod.options`."""
+        """Return the same method with other options."""
         return BlockingStreamMethod(self._door, self._bound.options(**changes))
 
     def __repr__(self) -> str:
@@ -314,7 +341,7 @@ class BlockingItems(BlockingStream[T]):
             return ()
 
     def close(self) -> None:
-        """See `BlockingStream.close`."""
+        """Stop reading: the far side closes its generator."""
         try:
             self._door.wait(self._stream.aclose)
         except errors.NotAMemberError:
@@ -333,13 +360,15 @@ class BlockingResults(BlockingItems[R]):
         super().__init__(door, results)
         self._results = results
 
+    @documented_as(MapResults.counts)
     def counts(self) -> MapCounts:
-        """How far it has come; any thread may ask. See `MapResults.counts`."""
+        """How far it has come; any thread may ask."""
         return self._door.now(self._results.counts)
 
+    @documented_as(MapResults.progress)
     def progress(self, every: float = 0.5) -> Iterator[MapCounts]:
         """How far it has come, each `every` seconds, until all items are done: for a thread beside
-        the one that reads the results. See `MapResults.progress`.
+        the one that reads the results.
         """
         states = self._results.progress(every)
 
@@ -350,8 +379,9 @@ class BlockingResults(BlockingItems[R]):
             yield counts
 
 
+@documented_as(Pool)
 class BlockingPool(Generic[A]):
-    """A pool, for any thread; see `runtime.pools.pool.Pool`. `with pool` stops it at the end of the
+    """A pool, for any thread. `with pool` stops it at the end of the
     block.
     """
 
@@ -364,11 +394,12 @@ class BlockingPool(Generic[A]):
         """The pool's name, unique in the cluster."""
         return self._pool.name
 
+    @documented_as(Pool.map)
     def map(
         self, method: Callable[[T], R], items: Iterable[T], **options: Unpack[MapChanges]
     ) -> BlockingResults[R]:
-        """The results of a method for each item: `for image in pool.map(Resizer.run, paths)`; see
-        `Pool.map`. Items are read in a thread of their own.
+        """The results of a method for each item: `for image in pool.map(Resizer.run, paths)`. Items
+        are read in a thread of their own.
         """
         source = plain_source(items)
         results = self._door.now(lambda: self._pool.map(method, source, **options))
@@ -385,10 +416,11 @@ class BlockingPool(Generic[A]):
         results = self._door.now(lambda: self._pool.starmap(method, source, **options))
         return BlockingResults(self._door, results)
 
+    @documented_as(Pool.submit)
     def submit(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> BlockingReference[R]:
-        """Call a method of the member with the least to do; see `Pool.submit`."""
+        """Call a method of the member with the least to do."""
         return self._door.reference(
             self._door.wait(lambda: self._pool.submit(method, *args, **kwargs))
         )
@@ -400,8 +432,9 @@ class BlockingPool(Generic[A]):
         answers = self._door.wait(lambda: self._pool.call_all(method, *args, **kwargs))
         return [attrs.evolve(one, member=self._door.handle(one.member)) for one in answers]
 
+    @documented_as(Pool.choose)
     def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> Blocking[A]:
-        """The handle of one member; see `Pool.choose`."""
+        """The handle of one member."""
         chosen = self._door.now(lambda: self._pool.choose(routing, key=key))
         return cast("type[A]", BlockingHandle(self._door, cast("Handle", chosen)))
 
@@ -412,6 +445,7 @@ class BlockingPool(Generic[A]):
             for one in self._door.now(self._pool.members)
         )
 
+    @documented_as(Pool.resize)
     def resize(
         self,
         size: int | None = None,
@@ -420,15 +454,17 @@ class BlockingPool(Generic[A]):
         min: int | None = None,
         max: int | None = None,
     ) -> None:
-        """Have another size from now on; see `Pool.resize`."""
+        """Have another size from now on."""
         self._door.wait(lambda: self._pool.resize(size, per_node=per_node, min=min, max=max))
 
+    @documented_as(Pool.remove_journal)
     def remove_journal(self, name: str) -> bool:
-        """Remove the journal of a map; see `Pool.remove_journal`."""
+        """Remove the journal of a map."""
         return self._door.wait(lambda: self._pool.remove_journal(name))
 
+    @documented_as(Pool.stop)
     def stop(self) -> None:
-        """Stop it for all that use it; see `Pool.stop`."""
+        """Stop it for all that use it."""
         self._door.wait(self._pool.stop)
 
     def __enter__(self) -> Self:
@@ -444,24 +480,28 @@ class BlockingPool(Generic[A]):
         self.stop()
 
 
+@documented_as(Spawner)
 class BlockingSpawner:
-    """A way to start actors, and to run functions, with options; see `actors.actor.Spawner`."""
+    """A way to start actors, and to run functions, with options."""
 
     def __init__(self, door: BlockingDoor, options: SpawnOptions) -> None:
         self._door = door
         self._options = options
 
+    @documented_as(SpawnOptions)
     def options(self, **changes: Unpack[SpawnChanges]) -> BlockingSpawner:
-        """The same with other options; see `SpawnOptions`."""
+        """Return a copy with other options."""
         return BlockingSpawner(self._door, attrs.evolve(self._options, **changes))
 
+    @documented_as(Spawner.spawn)
     def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> Blocking[A]:
-        """Start an actor and return its handle; see `actors.actor.Spawner.spawn`. Where nothing is
-        said of its place, it runs on the node of the cluster with the fewest actors.
+        """Start an actor and return its handle. Where nothing is said of its place, it runs on the
+        node of the cluster with the fewest actors.
         """
         start = starting_on(self._door.node, self._options).spawn
         return cast("type[A]", self._started(lambda: start(actor, *args, **kwargs)))
 
+    @documented_as(Spawner.spawn_many)
     def spawn_many(
         self,
         actor: Callable[..., A],
@@ -470,17 +510,16 @@ class BlockingSpawner:
         *,
         names: Sequence[str] | None = None,
     ) -> list[Blocking[A]]:
-        """Start many actors of one class; see `actors.actor.Spawner.spawn_many`."""
+        """Start many actors of one class."""
         start = starting_on(self._door.node, self._options).spawn_many
         handles = self._door.wait(lambda: start(actor, argument_list, names=names))
         return [cast("type[A]", self._door.handle(one)) for one in handles]
 
+    @documented_as(Spawner.get_or_spawn)
     def get_or_spawn(
         self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs
     ) -> Blocking[A]:
-        """The handle of the actor that has the name already, or of a new one; see
-        `actors.actor.Spawner.get_or_spawn`.
-        """
+        """The handle of the actor that has the name already, or of a new one."""
         start = starting_on(self._door.node, self._options).get_or_spawn
         return cast("type[A]", self._started(lambda: start(actor, *args, **kwargs)))
 
@@ -493,9 +532,10 @@ class BlockingSpawner:
     ) -> R: ...
     @overload
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @documented_as(RunsFunctions.run)
     def run(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
         """Run an importable function, plain or `async def`, in a worker process of the cluster, and
-        return its value; see `actors.functions.RunsFunctions.run`. Ctrl-C ends it there as well.
+        return its value. Ctrl-C ends it there as well.
         """
         return self._door.wait(self._run_function(function, args, kwargs))
 
@@ -536,8 +576,9 @@ class BlockingSpawner:
         return partial(self._door.node._functions.run, call)
 
 
+@documented_as(Group)
 class BlockingGroup(Generic[A]):
-    """The actors under one name, called together or one for all; see `actors.groups.Group`."""
+    """The actors under one name, called together or one for all."""
 
     def __init__(self, door: BlockingDoor, group: ProcessGroup[A]) -> None:
         self._door = door
@@ -548,8 +589,9 @@ class BlockingGroup(Generic[A]):
         """The group's name."""
         return self._group.name
 
+    @documented_as(Group.options)
     def options(self, **changes: Unpack[CallChanges]) -> BlockingGroup[A]:
-        """See `Group.options`."""
+        """Return a copy of the group with other call options."""
         return BlockingGroup(self._door, self._group.options(**changes))
 
     def members(self) -> tuple[Blocking[A], ...]:
@@ -568,14 +610,16 @@ class BlockingGroup(Generic[A]):
 
         return self._handle(self._door.wait(chosen))
 
+    @documented_as(Group.broadcast)
     def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Call a method of all members one way; returns how many. See `Group.broadcast`."""
+        """Call a method of all members one way; returns how many."""
         return self._door.wait(lambda: self._group.broadcast(method, *args, **kwargs))
 
+    @documented_as(Group.call_all)
     def call_all(
         self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
-        """Call a method of all members, and wait for all answers; see `Group.call_all`."""
+        """Call a method of all members, and wait for all answers."""
         answers = self._door.wait(lambda: self._group.call_all(method, *args, **kwargs))
         return [attrs.evolve(one, member=self._handle(one.member)) for one in answers]
 
@@ -597,7 +641,7 @@ class BlockingGroup(Generic[A]):
 
 
 class BlockingCluster(BlockingSpawner):
-    """A cluster, open for use by any thread; see `connect`."""
+    """A cluster, open for use by any thread: `connect(...)`."""
 
     def __init__(self, door: BlockingDoor) -> None:
         super().__init__(door, SpawnOptions())
@@ -616,9 +660,10 @@ class BlockingCluster(BlockingSpawner):
     def lookup(self, name: str) -> Any: ...
     @overload
     def lookup(self, name: str, actor: Callable[..., A]) -> Blocking[A]: ...
+    @documented_as(Node.lookup)
     def lookup(self, name: str, actor: Callable[..., A] | None = None) -> Any:
-        """The handle of the actor of this name, wherever it runs; see `Node.lookup`. Without a
-        class any method may be tried.
+        """The handle of the actor of this name, wherever it runs. Without a class any method may be
+        tried.
         """
         node = self._door.node
         if actor is None:
@@ -649,6 +694,7 @@ class BlockingCluster(BlockingSpawner):
         """Keep a copy of a value in this program, for as long as there is a reference to it."""
         return self._door.reference(self._door.wait(lambda: self._door.node.put(value)))
 
+    @documented_as(wait_any)
     def wait_any(
         self,
         references: Iterable[Reference[T]],
@@ -656,7 +702,7 @@ class BlockingCluster(BlockingSpawner):
         count: int = 1,
         timeout: float | None = None,
     ) -> tuple[list[Reference[T]], list[Reference[T]]]:
-        """Block until `count` of the references have outcomes; see `actors.wait_any`."""
+        """Block until `count` of the references have outcomes."""
         return self._door.wait(lambda: wait_any(references, count=count, timeout=timeout))
 
     def stop(self, handle: object, *, reason: str = "stopped") -> None:
@@ -664,8 +710,9 @@ class BlockingCluster(BlockingSpawner):
         stopped = handle_on(self._door.node, handle)
         self._door.wait(lambda: self._door.node.stop(stopped, reason=reason))
 
+    @documented_as(Node.wait_ended)
     def wait_ended(self, handle: object) -> Ended:
-        """Block until the present epoch of an actor has ended; see `Node.wait_ended`."""
+        """Block until the present epoch of an actor has ended."""
         watched = handle_on(self._door.node, handle)
         return self._door.wait(lambda: self._door.node.wait_ended(watched))
 
@@ -676,6 +723,7 @@ class BlockingCluster(BlockingSpawner):
         node = self._door.node
         return BlockingGroup(self._door, self._door.now(lambda: node.group(name, actor)))
 
+    @documented_as(Node.pool)
     def pool(
         self,
         name: str | None,
@@ -689,9 +737,7 @@ class BlockingCluster(BlockingSpawner):
         kwargs: Mapping[str, object] = MappingProxyType({}),
         **options: Unpack[SpawnChanges],
     ) -> BlockingPool[A]:
-        """Start a pool of members over the nodes of the cluster, or find the one of this name; see
-        `Node.pool`.
-        """
+        """Start a pool of members over the nodes of the cluster, or find the one of this name."""
         node = self._door.node
         pool = self._door.wait(
             lambda: node.pool(
@@ -708,8 +754,9 @@ class BlockingCluster(BlockingSpawner):
         )
         return BlockingPool(self._door, pool)
 
+    @documented_as(Node.lookup_pool)
     def lookup_pool(self, name: str, actor: Callable[..., A]) -> BlockingPool[A]:
-        """The pool of this name, wherever it was opened; see `Node.lookup_pool`."""
+        """The pool of this name, wherever it was opened."""
         node = self._door.node
         return BlockingPool(self._door, self._door.wait(lambda: node.lookup_pool(name, actor)))
 
@@ -717,8 +764,9 @@ class BlockingCluster(BlockingSpawner):
         """The nodes known to be in the cluster now, this connection included."""
         return self._door.now(self._door.node.members)
 
+    @documented_as(Node.tree)
     def tree(self) -> Tree:
-        """The supervisors and their children as they are now; see `Node.tree`."""
+        """The supervisors and their children as they are now."""
         return self._door.wait(self._door.node.tree)
 
     def close(self) -> None:
@@ -754,8 +802,9 @@ class BlockingCluster(BlockingSpawner):
         return connection_html("cluster (blocking)", self._door.session, self._door.node)
 
 
+@documented_as(NodeProcess)
 class BlockingNodeProcess(ProcessFacts):
-    """One node of a local cluster, in a process of its own; see `runtime.NodeProcess`."""
+    """One node of a local cluster, in a process of its own."""
 
     def __init__(self, door: BlockingDoor, process: NodeProcess) -> None:
         super().__init__(process)
@@ -775,7 +824,7 @@ class BlockingNodeProcess(ProcessFacts):
 
 
 class BlockingLocalCluster(BlockingCluster):
-    """An open local cluster; see `open_local_cluster`."""
+    """An open local cluster of real processes."""
 
     def __init__(self, door: BlockingDoor, cluster: LocalCluster) -> None:
         super().__init__(door)
@@ -789,10 +838,11 @@ class BlockingLocalCluster(BlockingCluster):
             for name, process in self._cluster.processes.items()
         }
 
+    @documented_as(LocalCluster.start_node)
     def start_node(
         self, name: str | None = None, *, labels: Mapping[str, str] | None = None
     ) -> BlockingNodeProcess:
-        """Start one more node and wait until it has joined; see `LocalCluster.start_node`."""
+        """Start one more node and wait until it has joined."""
         started = self._door.wait(lambda: self._cluster.start_node(name, labels=labels))
         return BlockingNodeProcess(self._door, started)
 

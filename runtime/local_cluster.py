@@ -84,7 +84,7 @@ class NodeProcess:
 
 
 class LocalCluster:
-    """An open local cluster; see `open_local_cluster`."""
+    """An open local cluster of real processes: `open_local_cluster(...)`."""
 
     def __init__(self, node: Node, server: ForkServer, store: str | None) -> None:
         self._store = store
@@ -120,8 +120,8 @@ class LocalCluster:
         """Start one more node and wait until it has joined; `name` defaults to the next of
         `worker-1`, `worker-2`, ...
 
-        `blocked_limit`: see `open_node`. Raises `JoinError`, which says why it could not, and
-        `NotAMemberError` after the cluster's block.
+        `blocked_limit`: seconds for which a blocked loop keeps its membership. Raises `JoinError`,
+        which says why it could not, and `NotAMemberError` after the cluster's block.
         """
         self.node._lifetime.check()
         if name is None:
@@ -193,17 +193,23 @@ async def open_local_cluster(
     on_process_start: Callable[[], object] | str | None = None,
     on_line: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """Start `nodes` node processes called `worker-1`, `worker-2`, ... around a founding node in
-    this process.
+    """Start node processes called `worker-1`, `worker-2`, ... around a founding node in this
+    process. Leaving the block stops all of them.
+
+    - `nodes`: how many.
+    - `cluster`: the name of the cluster.
+    - `store`: an `etcd://` address to keep the cluster's store in. By default the founding node
+      keeps it, in memory.
+    - `call_timeout`: seconds for calls that have no `timeout`, on all nodes. By default no limit.
+    - `tracing`: make spans with OpenTelemetry, on all nodes.
+    - `on_process_start`: a function, or its `module:function`, that each node process, and each
+      process of an isolated actor, calls before all else.
+    - `on_line`: called with the name of the node and each line that its process prints. By default
+      the lines come out here, with the node's name in front.
 
     Actor classes of the script itself can be used: the processes import the same file, without its
-    `if __name__ == "__main__"` part. What the processes print comes out here line by line with the
-    node's name in front; `on_line(name, line)` takes the lines instead. `store`: an `etcd://`
-    address to keep the cluster's store in; by default the founding node keeps it. `call_timeout`:
-    as for `open_node`, on all nodes, and so is `tracing`. `on_process_start`: a function, or its
-    `module:function`, that each node process, and each process of an isolated actor, calls before
-    all else. Leaving the block stops all. While it is open, `understudy status` and the other
-    commands of this user find it, and scripts come in with the address and the secret of
+    `if __name__ == "__main__"` part. While the block is open, `understudy status` and the other
+    commands of this user find the cluster, and scripts come in with the address and the secret of
     `cluster.node`.
     """
     _check_count(nodes)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack, cast, overload
 import attrs
 import trio
 
-from actors.actor import Ended
+from actors.actor import Ended, Spawner
+from actors.documentation import documented_as
 from actors.errors import NameTakenError, SpawnManyError
 from actors.functions import RunsFunctions
 from actors.handle import Handle
@@ -177,8 +178,9 @@ class BaseNode(RunsFunctions):
 
         async def stop(self, handle: object, *, reason: str = "stopped") -> None: ...
 
+    @documented_as(SpawnOptions)
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
-        """A way to start actors with options; see `SpawnOptions`."""
+        """Return a way to start actors and run functions with these options."""
         return _NodeOptions(self._endpoint, self._starter, self._functions, SpawnOptions(**changes))
 
     async def _run_function(
@@ -186,10 +188,12 @@ class BaseNode(RunsFunctions):
     ) -> object:
         return await self.options()._run_function(function, args, kwargs)
 
+    @documented_as(Spawner.spawn)
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """Start an actor on this node under a generated name. See `Spawner.spawn`."""
+        """Start an actor on this node under a generated name."""
         return await self.options().spawn(actor, *args, **kwargs)
 
+    @documented_as(Spawner.spawn_many)
     async def spawn_many(
         self,
         actor: Callable[..., A],
@@ -198,15 +202,17 @@ class BaseNode(RunsFunctions):
         *,
         names: Sequence[str] | None = None,
     ) -> list[A]:
-        """See `actors.actor.Spawner.spawn_many`."""
+        """Start many actors of one class."""
         return await self.options().spawn_many(actor, argument_list, names=names)
 
+    @documented_as(Spawner.get_or_spawn)
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """See `Spawner.get_or_spawn`; needs a name, so use `options(name=...)` first."""
+        """Needs a name: `node.options(name=...).get_or_spawn(...)`."""
         return await self.options().get_or_spawn(actor, *args, **kwargs)
 
+    @documented_as(Spawner.singleton)
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """See `Spawner.singleton`; needs a name, so use `options(name=...)` first."""
+        """Needs a name: `node.options(name=...).singleton(...)`."""
         return await self.options().singleton(actor, *args, **kwargs)
 
     @overload

@@ -27,7 +27,7 @@ class LogFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See `logging.Filter.filter`; always True."""
+        """Add the fields to a record. Returns True: it lets every record pass."""
         fields = _fields_of(record)
         for name in FIELD_NAMES:
             if name not in record.__dict__:

@@ -194,42 +194,56 @@ async def open_node(
     authorize: Authorize | None = None,
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
-    """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving
-    the block drains the node and leaves.
+    """Open a node: found a cluster, or with `join=` or `store=` join one. Leaving the block drains
+    the node and leaves. All of these may be left out:
 
-    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT`; port 0 for a
-    free one, host `0.0.0.0` or `[::]` for all addresses; by default `127.0.0.1:0`, or this
-    machine's address on the way to `join` or `store`. `advertise`: `HOST` or `HOST:PORT` that other
-    nodes dial, if it differs from what this node listens on. `secret`: proves that a peer belongs
-    to the cluster: itself, the `Path` of a file that is read again when it changes, or several, of
-    which the first proves and all are accepted; without it `UNDERSTUDY_SECRET`, or on loopback
-    addresses one that all clusters of this user on this machine share. `labels`: for placing
-    actors. `resources`: amounts by name, which actors may take. `trace_references`: note where each
-    `put` and `.remote(...)` is, for `understudy refs`. `call_timeout`: seconds for calls awaited on
-    this node that have no `timeout`. `filters`: around calls made and run on this node, see
-    `Filter`. `tracing`: make spans with OpenTelemetry. `on_process_start`: a function, or its
-    `module:function`, that each process of an isolated actor calls before all else, such as to set
-    up an SDK. `thread_limit`: plain methods that may run at once, in threads. `blocked_limit`:
-    seconds for which a blocked loop keeps its membership. `log_memory`: bytes of the process's log
-    that the node keeps for `understudy logs`; 0 keeps none. `data_dir`: where the founder keeps the
-    cluster's store. Opened again on it, the node comes back under its name and, if its port is
-    free, at its address. Without it the store ends with the founder. `store`:
-    `etcd://HOST:PORT,HOST:PORT` (see `runtime.store.etcd.address`), if the store is there: all
-    nodes give it. `reference_memory`: bytes that values of references may take; others go to files
-    in `reference_directory`, by default TMPDIR or /var/tmp. `references_on_leave`: "move" them to
-    other nodes when this one leaves, or "lose". `tls`: without it connections from and to other
-    machines are encrypted; "require" for those of this machine as well, "accept" to meet nodes that
-    do not encrypt yet, "off"; or `UNDERSTUDY_TLS`. `metrics`: `HOST:PORT`, or a port of 127.0.0.1
-    (0: a free one), where this node serves `/metrics`, `/healthz` and `/readyz` (extra `metrics`)
-    to all who can reach it: `node.metrics_address`. `spawnable`: classes, their
-    `module:Class`, or modules for all actor classes that they define: what others than nodes may
-    start here; none by default. `authorize`: a plain
-    function that is called with each `Call` of an actor here, before it reaches the mailbox: what
-    it does not return True for is refused with `NotAllowedError`. `platform`: for tests and
-    simulated nodes, see `Platform`. Raises TypeError or ValueError, `JoinError`,
-    `NodeNameTakenError`, `ListenError`, a
-    `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of the block
-    if the cluster has given the node up. After it the node answers with `NotAMemberError`.
+    - `name`: unique among the live members. By default generated.
+    - `join`: `HOST:PORT` of any member of the cluster to join. By default this node founds one.
+    - `listen`: `HOST:PORT`; port 0 for a free one, host `0.0.0.0` or `[::]` for all addresses. By
+      default `127.0.0.1:0`, or this machine's address on the way to `join` or `store`.
+    - `advertise`: `HOST` or `HOST:PORT` that other nodes dial, if it differs from what this node
+      listens on.
+    - `cluster`: the name of the cluster. A node of another cluster is refused.
+    - `secret`: proves that a peer belongs to the cluster: itself, the `Path` of a file that is read
+      again when it changes, or several, of which the first proves and all are accepted. By default
+      `UNDERSTUDY_SECRET`, or on loopback addresses one that all clusters of this user on this
+      machine share.
+    - `labels`: texts by name, for placing actors.
+    - `resources`: amounts by name, which actors may take.
+    - `data_dir`: directory where the founder keeps the cluster's store. Opened again on it, the
+      node comes back under its name and, if its port is free, at its address. By default the store
+      is in memory and ends with the founder.
+    - `store`: `etcd://HOST:PORT,HOST:PORT`, if the store is there: all nodes give it.
+    - `reference_memory`: bytes that values of references may take. Others go to files.
+    - `reference_directory`: directory of these files. By default TMPDIR or /var/tmp.
+    - `references_on_leave`: "move" them to other nodes when this one leaves, or "lose".
+    - `trace_references`: note where each `put` and `.remote(...)` is, for `understudy refs`.
+    - `thread_limit`: plain methods that may run at once on this node, in threads.
+    - `blocked_limit`: seconds for which a blocked loop keeps its membership.
+    - `log_memory`: bytes of the process's log that the node keeps for `understudy logs`; 0 keeps
+      none.
+    - `call_timeout`: seconds for calls awaited on this node that have no `timeout`. By default no
+      limit.
+    - `tls`: "require" encryption for connections of this machine as well, "accept" to meet nodes
+      that do not encrypt yet, "off", or a `Tls` with certificates. By default `UNDERSTUDY_TLS`, or
+      connections from and to other machines are encrypted.
+    - `filters`: around calls made and run on this node, each a `Filter`.
+    - `metrics`: `HOST:PORT`, or a port of 127.0.0.1 (0: a free one), where this node serves
+      `/metrics`, `/healthz` and `/readyz` (extra `metrics`) to all who can reach it. Then
+      `node.metrics_address` has it.
+    - `tracing`: make spans with OpenTelemetry.
+    - `on_process_start`: a function, or its `module:function`, that each process of an isolated
+      actor calls before all else, such as to set up an SDK.
+    - `spawnable`: classes, or their `module:Class`, that others than nodes may start here. By
+      default none.
+    - `authorize`: a plain function that is called with each `Call` of an actor here, before it
+      reaches the mailbox. What it does not return True for is refused with `NotAllowedError`.
+    - `platform`: for tests and simulated nodes, a `Platform`.
+
+    Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
+    `HandshakeError`, or a `StoreError`, each of which says what to do next; `LeaseLostError` at the
+    end of the block if the cluster has given the node up. After the block the node answers with
+    `NotAMemberError`.
     """
     _check(
         name,

@@ -95,7 +95,7 @@ class RegisterModel:
     def step(
         self, state: tuple[object], what: str, argument: object, result: object | None, known: bool
     ) -> tuple[object] | None:
-        """See `Model`."""
+        """Return the state after an operation, or None if it cannot give `result` in `state`."""
         (value,) = state
         if what == READ:
             return state if not known or result == value else None
@@ -118,7 +118,7 @@ class RegisterModel:
         raise ValueError(f"a register knows read, write, compare_and_set and add, not {what!r}")
 
     def observes(self, what: str, argument: object, result: object | None) -> bool:
-        """See `ObservingModel`."""
+        """True for an operation that changes nothing: a read, or a comparison that failed."""
         return what == READ or (what == "compare_and_set" and not result)
 
 

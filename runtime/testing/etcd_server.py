@@ -42,7 +42,7 @@ class EtcdServerMember:
 
 
 class EtcdServer:
-    """A running etcd of one or more members; see `open_etcd`."""
+    """A running etcd of one or more members: `open_etcd(...)`."""
 
     def __init__(
         self, members: list[EtcdServerMember], binary: str, arguments: Sequence[str] = ()

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from actors.actor import Ended, Member, Spawner
+from actors.documentation import documented_as
 from actors.errors import UnderstudyError
 from actors.functions import RunsFunctions
 from actors.options import SpawnChanges, SpawnOptions
@@ -290,6 +291,7 @@ class VirtualCluster(RunsFunctions):
         """Virtual seconds since the simulation began."""
         return self._run.current.now()
 
+    @documented_as(SpawnOptions)
     def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
         """A way to start actors with options: `cluster.options(name="x", on="worker-1")`."""
         return starting_on(self.node, attrs.evolve(SpawnOptions(), **changes))
@@ -298,6 +300,7 @@ class VirtualCluster(RunsFunctions):
         """Start an actor on the node with the fewest, and return its handle."""
         return await self.options().spawn(actor, *args, **kwargs)
 
+    @documented_as(Spawner.spawn_many)
     async def spawn_many(
         self,
         actor: Callable[..., A],
@@ -306,19 +309,21 @@ class VirtualCluster(RunsFunctions):
         *,
         names: Sequence[str] | None = None,
     ) -> list[A]:
-        """See `Spawner.spawn_many`."""
+        """Start many actors on the nodes with the fewest."""
         return await self.options().spawn_many(actor, argument_list, names=names)
 
+    @documented_as(Spawner.get_or_spawn)
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """See `Spawner.get_or_spawn`."""
+        """Return the handle of the actor that has the name, or of a new one."""
         return await self.options().get_or_spawn(actor, *args, **kwargs)
 
     @overload
     async def lookup(self, name: str) -> Any: ...
     @overload
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
+    @documented_as(Node.lookup)
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> Any:
-        """The handle of the actor of this name; see `Node.lookup`."""
+        """The handle of the actor of this name."""
         if actor is None:
             return await self.node.lookup(name)
         return await self.node.lookup(name, actor)
@@ -336,8 +341,9 @@ class VirtualCluster(RunsFunctions):
         """Stop an actor and wait until it has ended."""
         await self.node.stop(handle, reason=reason)
 
+    @documented_as(Node.wait_ended)
     async def wait_ended(self, handle: object) -> Ended:
-        """Wait until the present epoch of an actor has ended; see `Node.wait_ended`."""
+        """Wait until the present epoch of an actor has ended."""
         return await self.node.wait_ended(handle)
 
     async def members(self) -> tuple[Member, ...]:
