@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import actors
@@ -28,6 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib_trio",
+    "generated",
 ]
 exclude_patterns = ["_build"]
 root_doc = "index"
@@ -40,6 +42,8 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+# Docstrings write code in single backticks.
+default_role = "code"
 
 # The inventories of other projects come over the network, so only the published build asks for
 # them.

@@ -1,0 +1,98 @@
+"""The reference is made from the code: what its blocks say, and which variables its page lists."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from types import ModuleType
+
+import click
+import pytest
+
+from runtime.command_line.main import COMMANDS, main
+from runtime.links.encryption import FILE_VARIABLES, TLS_VARIABLE
+from runtime.metrics.definitions import DEFINITIONS
+from tests.house import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def extension() -> ModuleType:
+    """docs/generated.py, which is on the path only of Sphinx."""
+    spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATED = extension()
+
+
+def page(name: str) -> str:
+    """A page of the reference with its blocks replaced."""
+    text: str = GENERATED.expanded((DOCS / "reference" / name).read_text())
+    assert "{generated}" not in text
+    return text
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Every option of a command and of the commands below it, but for --help."""
+    found = {
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for option in parameter.opts
+    }
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            found |= options_of(inner)
+    return found
+
+
+def test_the_page_of_commands_has_every_command_with_its_options() -> None:
+    sections = page("commands.md").split("\n## understudy ")[1:]
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        text = "\n".join(one for one in sections if re.match(rf"{name}\b", one))
+        assert [option for option in options_of(command) if f"{option}" not in text] == []
+
+
+def test_the_page_of_metrics_has_every_metric() -> None:
+    text = page("metrics.md")
+    assert [each.name for each in DEFINITIONS if f"| `{each.name}` |" not in text] == []
+
+
+def test_the_page_of_options_says_defaults() -> None:
+    text = page("options.md")
+    for row in (
+        "| `blocked_limit` | `30.0` | seconds",
+        "| `mailbox_limit` | `10000` | calls",
+        "| `max_retries` | `3` | attempts",
+    ):
+        assert row in text
+
+
+def test_a_function_whose_docstring_lists_no_options_is_refused() -> None:
+    with pytest.raises(ValueError, match="lists no options"):
+        GENERATED.options("runtime.draw_tree")
+
+
+def test_the_page_of_variables_has_those_that_the_code_reads() -> None:
+    read = {f"{TLS_VARIABLE}_{file}" for file in FILE_VARIABLES}
+    for folder in ("actors", "runtime", "understudy"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            if "UNDERSTUDY_" not in text:
+                continue
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    read |= {node.value} & {*re.findall(r"\AUNDERSTUDY_[A-Z_]+\Z", node.value)}
+    listed = re.findall(r"^\| `(UNDERSTUDY_\w+)` \|", page("environment.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(read)
