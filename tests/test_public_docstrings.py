@@ -25,8 +25,15 @@ from runtime import Node, aio, blocking, open_local_cluster, open_node
 from runtime.pools.pool import Pool
 from runtime.testing import VirtualCluster
 
-MODULES = ("actors", "actors.errors", "runtime", "runtime.blocking", "runtime.aio")
-MODULES += ("runtime.testing", "runtime.simulation")
+MODULES = (
+    "actors",
+    "actors.errors",
+    "runtime",
+    "runtime.blocking",
+    "runtime.aio",
+    "runtime.testing",
+    "runtime.simulation",
+)
 
 BEYOND = (NodeInterface, Spawner, Group, BoundMethod, BoundStream, Method, PoolInterface)
 """What users hold without having imported it, beside the exported names."""
