@@ -136,6 +136,14 @@ def _memory_limit(
         )
 
 
+def _retry_policy(
+    instance: object, attribute: attrs.Attribute[RetryPolicy | None], value: RetryPolicy | None
+) -> None:
+    given: object = value
+    if given is not None and not isinstance(given, RetryPolicy):
+        raise TypeError(f"{attribute.name} must be a RetryPolicy or None, not {given!r}")
+
+
 class CallChanges(TypedDict, total=False):
     """The keywords that `options(...)` of a method takes; see `CallOptions`."""
 
@@ -176,9 +184,7 @@ class CallOptions:
     """
 
     timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
-    retry: RetryPolicy | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(RetryPolicy))
-    )
+    retry: RetryPolicy | None = attrs.field(default=None, validator=_retry_policy)
 
     @property
     def is_default(self) -> bool:

@@ -13,8 +13,12 @@ T = TypeVar("T")
 
 
 def plain_source(items: Iterable[T]) -> Iterable[T] | AsyncIterable[T]:
-    """The items for a map: what is in memory as it is, and all else read in a thread."""
+    """The items for a map: what is in memory as it is, and all else read in a thread. Raises
+    TypeError for what is no iterable.
+    """
     known: object = items
+    if not isinstance(known, Iterable):
+        raise TypeError(f"map takes the items as an iterable, not {known!r}")
     if isinstance(known, list | tuple | range):
         return items
     return _SizedSource(items, len(known)) if isinstance(known, Sized) else _ThreadSource(items)

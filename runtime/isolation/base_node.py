@@ -226,6 +226,9 @@ class BaseNode(RunsFunctions):
         Raises `ActorNotFoundError`, `ClassMismatchError` if it is none of class `actor`, and
         `DirectoryUnavailableError` while the store is away.
         """
+        given: object = name
+        if not isinstance(given, str):
+            raise TypeError(f"an actor is looked up by its name, a str, and not by {given!r}")
         address = await self._api.lookup(name)
         return cast("A", self._endpoint.typed_handle(address, actor))
 

@@ -45,6 +45,7 @@ from actors.errors import (
 from actors.method import MethodDefinition
 from actors.pools import OnError
 from actors.reference import Reference, wait_any
+from runtime.calls.arguments import refused
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import RAISED as RAISED_CODE
 from runtime.calls.error_codec import CallPlace, rebuild
@@ -354,7 +355,7 @@ class MapRun:
         least, most = self._definition.arity
         worked = self.schedule.has_work
         # In a batch they would arrive as references: values are fetched for the arguments of calls.
-        references = [argument for argument in args if isinstance(argument, Reference)]
+        references = references_of(args)
         place = references[0].owner if references else ""
         known: tuple[object, ...] | None = None
         digest = b""
@@ -439,7 +440,7 @@ class MapRun:
         try:
             await self._call(batch, member)
         except EncodeError as error:
-            schedule.on_unsendable(batch, error)
+            schedule.on_unsendable(batch, self._unsendable(batch, error))
         except NotExecutedError as error:
             gone = isinstance(error, _GONE)
             if isinstance(error, NotAMemberError) and self._crew.endpoint.lifetime.has_ended:
@@ -467,9 +468,7 @@ class MapRun:
         now = self._crew.environment.now
         first, timeout = batch.items[0], self.options.timeout
         if len(batch.items) == 1 and (
-            timeout is not None
-            or self.options.keep
-            or any(isinstance(argument, Reference) for argument in first.args)
+            timeout is not None or self.options.keep or references_of(first.args)
         ):
             bound = getattr(handle, self._definition.name)
             if timeout is not None:
@@ -496,6 +495,18 @@ class MapRun:
         # Those that were given back meanwhile are not the batch's any more.
         size = sum(weight(value) for code, value in outcomes if code == RETURNED)
         self.schedule.on_done(batch, outcomes[: len(batch.items)], seconds, now(), size)
+
+    def _unsendable(self, batch: Batch, error: EncodeError) -> EncodeError:
+        """The error that names the argument of the method, and not its place in the batch."""
+        first = batch.items[0]
+        return refused(
+            self._crew.endpoint.codec,
+            error,
+            f"{self._definition.name} was not called",
+            self._definition.signature,
+            first.args,
+            {},
+        )
 
     def _failure(
         self, outcome: tuple[int, object], index: int, member: ActorId
@@ -539,6 +550,16 @@ class MapRun:
         await trio.sleep(RETRY_MEMBER_SECONDS)
         self._resting.discard(member)
         self._see_members()
+
+
+def references_of(args: tuple[object, ...]) -> list[Reference[object]]:
+    """The references among the arguments of an item."""
+    # By the type: what an item says of its `__class__` is the user's code, and may raise.
+    return [
+        cast("Reference[object]", argument)
+        for argument in args
+        if issubclass(type(argument), Reference)
+    ]
 
 
 def weight(value: object) -> int:

@@ -33,10 +33,10 @@ from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
 from actors.pools import OnError, Routing
 from actors.reference import Reference
-from actors.retry import RetryPolicy
+from actors.retry import RetryPolicy, check_whole_number
 from runtime.calls.actor_loads import ActorLoad, CountingCaller
 from runtime.calls.endpoint import RpcEndpoint
-from runtime.environment import Environment
+from runtime.environment import Environment, first
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import ActorId
 from runtime.membership.journals import Journals, check_journal_name
@@ -101,6 +101,10 @@ def member_of(actor: object) -> tuple[str, str]:
     if not callable(actor):
         return PoolSpec.member_path(actor), ""
     path = function_path(actor)
+    if inspect.isgeneratorfunction(actor) or inspect.isasyncgenfunction(actor):
+        raise TypeError(
+            f"{path} is a generator, which has no one result for an item; let it return a list"
+        )
     member = CoroutineMember if inspect.iscoroutinefunction(actor) else FunctionMember
     return PoolSpec.member_path(member), path
 
@@ -324,6 +328,7 @@ class Pool(Generic[A]):
         """Wait until there are so many members; returns the pool itself. Raises
         `PoolStoppedError`.
         """
+        check_whole_number("count", count)
         while len(list(self._members.present())) < count:
             self._check()
             await self._members.wait_changed()
@@ -461,9 +466,13 @@ class Pool(Generic[A]):
             except CallError as error:
                 answers[index] = Answer(handle, None, error)
 
-        async with trio.open_nursery() as nursery:
-            for index, member in enumerate(present):
-                nursery.start_soon(call, index, member)
+        try:
+            async with trio.open_nursery() as nursery:
+                for index, member in enumerate(present):
+                    nursery.start_soon(call, index, member)
+        except BaseExceptionGroup as group:
+            # What cannot be sent to one member can be sent to none: each has raised the same.
+            raise first(group) from None
         return [answer for answer in answers if answer is not None]
 
     def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A:
@@ -527,7 +536,7 @@ class Pool(Generic[A]):
         retry: RetryPolicy | None,
     ) -> MapResults[Any]:
         definition = self._definition(method)
-        _check_options(options, window, batch, retry)
+        _check_options(options, ordered, window, batch, retry)
         if not isinstance(items, Iterable | AsyncIterable):
             raise TypeError(
                 f"map takes the items as an iterable or an async iterable, not {items!r}"
@@ -620,9 +629,9 @@ class Pool(Generic[A]):
             )
         # The power of two choices (Mitzenmacher, 1996): the least loaded of all would be chosen by
         # all at once.
-        first = present.pop(int(draw() * len(present)))
-        second = present[int(draw() * len(present))] if present else first
-        return min(first, second, key=self._members.depth)
+        one = present.pop(int(draw() * len(present)))
+        other = present[int(draw() * len(present))] if present else one
+        return min(one, other, key=self._members.depth)
 
 
 class HeldResults(MapResults[R]):
@@ -647,7 +656,11 @@ def _digest(member: ActorId, key: Hashable) -> bytes:
 
 
 def _check_options(
-    options: MapOptions, window: int | None, batch: int | None, retry: RetryPolicy | None
+    options: MapOptions,
+    ordered: object,
+    window: int | None,
+    batch: int | None,
+    retry: RetryPolicy | None,
 ) -> None:
     """Raises TypeError or ValueError for what makes no sense."""
     for name, value in (("window", window), ("batch", batch)):
@@ -657,8 +670,13 @@ def _check_options(
             raise TypeError(f"{name} must be a whole number or None, not {value!r}")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value!r}")
-    if not isinstance(options.progress, bool):
-        raise TypeError(f"progress must be True or False, not {options.progress!r}")
+    for name, switch in (
+        ("ordered", ordered),
+        ("keep", options.keep),
+        ("progress", options.progress),
+    ):
+        if not isinstance(switch, bool):
+            raise TypeError(f"{name} must be True or False, not {switch!r}")
     if options.journal is not None:
         check_journal_name(options.journal)
         if options.keep:

@@ -179,6 +179,8 @@ class PoolSupervisor(DynamicSupervisor):
         self._changed = trio.Event()
         self._stopped = False
         self._is_placeable = True
+        self._opened = False
+        """True once it has a member, or needs none: from then on other nodes stand for it."""
 
     async def on_start(self) -> None:
         """Adopt the members that live, and start others; returns when there is one. Raises what
@@ -192,12 +194,15 @@ class PoolSupervisor(DynamicSupervisor):
         await self._find_adopted()
         self._act()
         with trio.move_on_after(math.inf) as patience:
-            while self._failure is None and any(id.startswith(MEMBER) for id in self._starting):
+            # One whose constructor has raised says nothing of those that start still.
+            while any(id.startswith(MEMBER) for id in self._starting):
                 await self._changed.wait()
                 if self._present():
                     patience.deadline = min(patience.deadline, trio.current_time() + OTHERS_SECONDS)
         if not self._present() and self._failure is not None:
             raise self._failure
+        self._opened = True
+        self._act()
         self.nursery.start_soon(self._tend, name=f"pool {self.name}")
 
     async def on_stop(self, reason: ExitReason) -> None:
@@ -297,7 +302,9 @@ class PoolSupervisor(DynamicSupervisor):
 
     def _keep(self, nodes: list[str]) -> None:
         """Have other nodes stand for this supervisor."""
-        if not self._spec.named:
+        # Before it is opened, they would go on with the attempt to open it after the caller was
+        # told that it had failed.
+        if not self._spec.named or not self._opened:
             return
         keepers = {child.node or "" for child in self._children_now(KEEPER)}
         keepers |= {node for id, node in self._starting.items() if id.startswith(KEEPER) and node}

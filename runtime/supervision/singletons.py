@@ -93,6 +93,11 @@ AWAY = 0.5
 """Seconds between attempts while the store cannot be reached."""
 
 
+STAND_DOWN_SECONDS = 2.0
+"""How long a candidate whose first start has failed tries to withdraw; its lease does it otherwise.
+"""
+
+
 RESTARTED = frozenset(
     {"node died", "node left", "raised", "exit code", "signal", "start failed", "not placed"}
 )
@@ -128,8 +133,11 @@ class Singleton:
         await self._spawner.stand_for(self._name)
         try:
             address = await self._current(None)
-        except (SpawnError, CallError):
-            await self._stand_down(for_good=False)  # noqa: ASYNC120  the error is told all the same
+        except BaseException:
+            # Whatever the start has raised, as an EncodeError, and also if the caller has left: a
+            # name that is promised is waited for by those who look it up.
+            with trio.move_on_after(STAND_DOWN_SECONDS, shield=True):
+                await self._stand_down(for_good=False)
             raise
         task_status.started(address)
         while True:  # noqa: ASYNC913  each turn waits for an end

@@ -1,0 +1,158 @@
+"""Maps with input that makes no sense, as a table: each door must refuse them with the same error.
+They end before the first result (`given` is empty), or midway.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from actors.errors import BadArgumentsError, EncodeError
+from tests.pools.actors_used import Squares, Unstartable
+
+
+class NoClass:
+    """What it says of its class is the user's code, which raises."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise LookupError("no class")
+
+
+class NoItems:
+    """Its iterator is the user's code, which raises."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise LookupError("no iterator")
+
+
+def dry() -> Iterator[int]:
+    """A source that raises after two items."""
+    yield 1
+    yield 2
+    raise LookupError("dry")
+
+
+async def dry_later() -> AsyncIterator[int]:
+    """The same, for doors that have async sources."""
+    for item in dry():
+        yield item
+
+
+@attrs.frozen(kw_only=True)
+class BadMap:
+    """`says` is part of the text of the error; `given` are the results before it."""
+
+    id: str
+    error: type[Exception]
+    says: str
+    method: Any = Squares.square
+    items: Callable[[], Any] = lambda: [1, 2, 3]
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+    given: tuple[int, ...] = ()
+    spread: bool = False
+    is_async: bool = False
+
+    def check(self, given: list[Any], error: Exception | None) -> None:
+        """Assert that this was how it ended."""
+        assert isinstance(error, self.error), (self.id, repr(error))
+        assert self.says in str(error), (self.id, str(error))
+        assert tuple(given) == self.given, self.id
+
+
+def _option(error: type[Exception], says: str, **options: Any) -> BadMap:
+    return BadMap(id=f"{options}"[:60], error=error, says=says, options=options)
+
+
+BAD_OPTIONS = (
+    _option(
+        ValueError, 'on_error is "raise", "return" or "skip", not \'ignore\'', on_error="ignore"
+    ),
+    _option(ValueError, "not None", on_error=None),
+    _option(ValueError, "batch must be at least 1, not 0", batch=0),
+    _option(ValueError, "batch must be at least 1, not -1", batch=-1),
+    _option(TypeError, "batch must be a whole number or None, not True", batch=True),
+    _option(ValueError, "window must be at least 1, not 0", window=0),
+    _option(TypeError, "window must be a whole number or None, not 1.5", window=1.5),
+    _option(ValueError, "timeout must be a positive number of seconds, not -1", timeout=-1),
+    _option(
+        ValueError, "timeout must be a positive number of seconds, not nan", timeout=float("nan")
+    ),
+    _option(TypeError, "timeout must be a number of seconds or None, not '3'", timeout="3"),
+    _option(TypeError, "retry must be a RetryPolicy or None, not 3", retry=3),
+    _option(TypeError, "keep must be True or False, not 'yes'", keep="yes"),
+    _option(TypeError, "ordered must be True or False, not 'no'", ordered="no"),
+    _option(TypeError, "progress must be True or False, not 1", progress=1),
+    _option(ValueError, "1 to 200 printable characters and no '/', unlike ''", journal=""),
+    _option(ValueError, "unlike 'a/b'", journal="a/b"),
+    _option(ValueError, "unlike 'a\\nb'", journal="a\nb"),
+    _option(ValueError, "unlike 'xxx", journal="x" * 201),
+    _option(TypeError, "journal must be a name, not 3", journal=3),
+    _option(ValueError, "keep=True and journal= do not go together", journal="job", keep=True),
+    _option(TypeError, "unexpected keyword argument 'bach'", bach=3),
+)
+
+_NOT_ITS_OWN = "as in pool.map(Squares.add, items), and not"
+
+BAD_METHODS = (
+    BadMap(id="a lambda", error=TypeError, says=_NOT_ITS_OWN, method=lambda item: item),
+    BadMap(id="a name", error=TypeError, says="and not 'square'", method="square"),
+    BadMap(id="the class", error=TypeError, says=_NOT_ITS_OWN, method=Squares),
+    BadMap(id="another class's", error=TypeError, says=_NOT_ITS_OWN, method=Unstartable.run),
+    BadMap(id="no method", error=TypeError, says=_NOT_ITS_OWN, method=Squares.__init__),
+)
+
+BAD_SOURCES = (
+    BadMap(id="a number", error=TypeError, says="iterable, not 3", items=lambda: 3),
+    BadMap(id="nothing", error=TypeError, says="iterable, not None", items=lambda: None),
+    BadMap(id="raises midway", error=LookupError, says="dry", items=dry, given=(1, 4)),
+    BadMap(id="has no iterator", error=LookupError, says="no iterator", items=NoItems),
+    BadMap(
+        id="raises midway, async",
+        error=LookupError,
+        says="dry",
+        items=dry_later,
+        given=(1, 4),
+        is_async=True,
+    ),
+)
+
+BAD_ITEMS = (
+    BadMap(
+        id="a lock",
+        error=EncodeError,
+        says="item 1 cannot be sent: square was not called: argument item is a _thread.lock",
+        items=lambda: [1, threading.Lock(), 3],
+        given=(1,),
+    ),
+    BadMap(
+        id="a class that raises",
+        error=EncodeError,
+        says="item 1 cannot be sent",
+        items=lambda: [1, NoClass(), 3],
+        given=(1,),
+    ),
+    BadMap(
+        id="too few arguments",
+        error=BadArgumentsError,
+        says="missing a required argument: 'other'",
+        method=Squares.add,
+        items=lambda: [(1, 2), (3,), (4, 5)],
+        given=(3,),
+        spread=True,
+    ),
+    BadMap(
+        id="no tuple",
+        error=TypeError,
+        says="'int' object is not iterable",
+        method=Squares.add,
+        items=lambda: [(1, 2), 3],
+        given=(3,),
+        spread=True,
+    ),
+)
+
+BAD_MAPS = (*BAD_OPTIONS, *BAD_METHODS, *BAD_SOURCES, *BAD_ITEMS)
