@@ -36,6 +36,7 @@ root_doc = "index"
 
 html_theme = "furo"
 html_title = f"Understudy {release}"
+html_extra_path = ["llms.txt"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
