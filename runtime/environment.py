@@ -178,7 +178,9 @@ class Environment(Protocol):
         ...
 
     def wall_time(self) -> float:
-        """Seconds since 1970 UTC: for people to read, never for decisions."""
+        """Seconds since 1970 UTC: for people to read, and for the dates of certificates; never for
+        other decisions.
+        """
         ...
 
     def random(self) -> float:

@@ -94,6 +94,24 @@ class Timings:
     trip, or no link ever comes about.
     """
 
+    # Certificates
+
+    files_looked_at: float = 5.0
+    """How long after the last look at the files of certificates they are looked at again while no
+    handshake does it.
+    """
+
+    trust_checked: float = 10.0
+    """Within this time after a CA's certificate or a revocation list was found to have changed,
+    each connection is made anew, and the certificate at its other end is judged again. Longer
+    leaves a revoked one connected; shorter makes handshakes with many peers at the same moment.
+    """
+
+    connection_age: float = 86400.0
+    """The age at which a connection is made anew in any case where peers show certificates, so that
+    what nobody has noticed, as the end of a CA's certificate, counts after a day.
+    """
+
     # The store
 
     store_call: float = 10.0

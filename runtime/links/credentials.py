@@ -8,11 +8,13 @@ import logging
 import os
 import ssl
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import attrs
 
+from runtime.environment import Environment
 from runtime.wire.certificates import SelfSigned
 from runtime.wire.handshake import Certified
 
@@ -34,12 +36,13 @@ class CertificateFiles:
 @attrs.frozen
 class Credentials:
     """What this process shows in TLS handshakes, and what it asks of others. `certificate`: its
-    own, as DER.
+    own, as DER. `trust`: differs where certificates of others are judged differently.
     """
 
     server: ssl.SSLContext
     client: ssl.SSLContext
     certificate: bytes
+    trust: bytes = b""
 
 
 def client_context() -> ssl.SSLContext:
@@ -78,10 +81,11 @@ def read_credentials(files: CertificateFiles) -> Credentials:
     """With certificates that a CA has signed, at both ends. Raises ValueError, which names the file
     and what to do.
     """
+    content: dict[str, bytes] = {}
     for file in (files.ca, files.certificate, files.key):
         try:
-            with open(file, "rb"):
-                pass
+            with open(file, "rb") as opened:
+                content[file] = opened.read(MOST_PEM_BYTES)
         except OSError as error:
             raise ValueError(f"the TLS file {file} cannot be read: {error.strerror}") from None
     mode = os.stat(files.key).st_mode & 0o777
@@ -91,7 +95,7 @@ def read_credentials(files: CertificateFiles) -> Credentials:
         )
     server, client = _server_context(), client_context()
     try:
-        certificate = ssl.PEM_cert_to_DER_cert(_first_certificate(files.certificate))
+        certificate = ssl.PEM_cert_to_DER_cert(_first_certificate(content[files.certificate]))
     except ValueError:
         raise ValueError(f"{files.certificate} holds no certificate in PEM") from None
     for context in (server, client):
@@ -108,13 +112,12 @@ def read_credentials(files: CertificateFiles) -> Credentials:
             context.load_verify_locations(files.ca)
         except (OSError, ValueError) as error:
             raise ValueError(f"{files.ca} holds no CA's certificate in PEM ({error})") from None
-    return Credentials(server, client, certificate)
+    return Credentials(server, client, certificate, content[files.ca])
 
 
-def _first_certificate(file: str) -> str:
+def _first_certificate(pem: bytes) -> str:
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    with open(file, encoding="latin-1") as opened:
-        inner = opened.read(MOST_PEM_BYTES).partition(begin)[2].partition(end)[0]
+    inner = pem.decode("latin-1").partition(begin)[2].partition(end)[0]
     if not inner:
         raise ValueError("no certificate")
     return f"{begin}{inner}{end}"
@@ -145,7 +148,8 @@ def certified_by(tls: ssl.SSLObject) -> Certified:
 
 class FileCredentials:
     """Credentials of files, read again when one of them has changed. What vanishes or does not
-    parse is no reason to stop: what was read last stays in use, and `problem` says why.
+    parse is no reason to stop: what was read last stays in use, and `problem` says why. Several
+    threads may share it.
 
     Raises ValueError where they cannot be read the first time.
     """
@@ -155,6 +159,8 @@ class FileCredentials:
         self._seen = self._look()
         self._current = read_credentials(files)
         self.problem = ""
+        self.changes = 0
+        """How often that has changed by which certificates of peers are judged."""
 
     def current(self) -> Credentials:
         """Those for a handshake that begins now. Some system calls for files that are cached."""
@@ -163,6 +169,7 @@ class FileCredentials:
             return self._current
         # Noted first: one that is wrong is reported once, and tried again when it changes again.
         self._seen = seen
+        before = self._current
         try:
             self._current = read_credentials(self._files)
         except ValueError as error:
@@ -170,6 +177,8 @@ class FileCredentials:
             logger.error("%s; the certificate that was read before stays in use", error)
         else:
             self.problem = ""
+            # A new certificate of this process says nothing about those of others.
+            self.changes += self._current.trust != before.trust
             logger.info("%s was read again", self._files.certificate)
         return self._current
 
@@ -204,3 +213,54 @@ def _load(context: ssl.SSLContext, pem: str) -> None:
         file.write(pem)
         file.flush()
         context.load_cert_chain(file.name)
+
+
+# How long a connection may stand whose peer has shown a certificate.
+#
+# A session outlives its connections, so what a certificate proves has to be looked at again while
+# the session goes on. Python's `ssl` verifies certificates in handshakes only. So the connection is
+# closed, and the session goes on over another one, after a handshake by what holds then. A peer
+# whose certificate does not hold any more is refused in that handshake; for all others nothing is
+# lost, as when a connection breaks.
+
+CLOCK_SECONDS = 1.0
+"""After the end of a certificate: OpenSSL counts whole seconds, and would still accept it."""
+
+
+class Validity:
+    """Of one connection, from its handshake on.
+
+    `changes`: how often the files have changed by which certificates are judged; it looks at them
+    now and then. `count`: what it returned when the handshake began.
+    """
+
+    def __init__(self, changes: Callable[[], int], count: int, environment: Environment) -> None:
+        self._changes = changes
+        self._count = count
+        self._environment = environment
+        self._ends = float("inf")
+        # By chance, or all connections of a cluster that was started at once would be made anew at
+        # once.
+        age = environment.timings.connection_age * (0.5 + environment.random() / 2)
+        self._old_at = environment.now() + age
+        self._checked_at: float | None = None
+
+    def on_shown(self, tls: ssl.SSLObject) -> None:
+        """The handshake is over: note when the peer's certificate ends."""
+        shown = tls.getpeercert() or {}
+        self._ends = ssl.cert_time_to_seconds(cast("str", shown["notAfter"])) + CLOCK_SECONDS
+
+    def lapsed(self) -> str:
+        """Why the connection is to be made anew; "" while it may stand."""
+        environment = self._environment
+        if environment.wall_time() > self._ends:
+            return "the certificate that it has shown has expired"
+        now = environment.now()
+        if self._checked_at is None and self._changes() != self._count:
+            # By chance again: each of a thousand connections costs a handshake.
+            self._checked_at = now + environment.timings.trust_checked * environment.random()
+        if self._checked_at is not None and now >= self._checked_at:
+            return "the files by which its certificate was accepted have changed"
+        if now >= self._old_at:
+            return "the connection is old"
+        return ""

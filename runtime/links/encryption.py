@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import logging
+import math
 import os
 import ssl
 from collections.abc import Awaitable, Callable
@@ -31,6 +32,8 @@ from runtime.links.credentials import (
     CertificateFiles,
     Credentials,
     FileCredentials,
+    Validity,
+    certified_by,
     client_context,
     own_certified,
     self_signed_credentials,
@@ -46,7 +49,7 @@ from runtime.links.transports import (
 )
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
 from runtime.wire.frames import encode_frame
-from runtime.wire.handshake import check_certified, refusal
+from runtime.wire.handshake import Channel, check_certified, refusal
 
 TLS_VARIABLE = "UNDERSTUDY_TLS"
 FILE_VARIABLES = ("CA", "CERT", "KEY")
@@ -206,6 +209,7 @@ class EncryptedNetwork:
         self._environment = environment
         self._log = LimitedLog(logger, environment.now)
         self._self_signed: Credentials | None = None
+        self._look_at = -math.inf
 
     def check_own_certificate(self, cluster: str, name: str) -> None:
         """Refuse to be a node of this name with a certificate for another, before others do.
@@ -263,11 +267,42 @@ class EncryptedNetwork:
             self._log.warning("%s has TLS off: connecting without encryption", address)
             return await self._sockets.connect(address)
 
+    def _changes(self) -> int:
+        """How often the files by which peers are judged have changed. Each connection asks at each
+        beat, so they are not looked at each time.
+        """
+        assert self._files is not None
+        now = self._environment.now()
+        if now >= self._look_at:
+            self._look_at = now + self._environment.timings.files_looked_at
+            self._files.current()
+        return self._files.changes
+
+    async def _secured(self, connection: Connection, *, server: bool) -> Connection:
+        """Shake hands over `connection`. Raises what `TlsConnection.shake_hands` raises."""
+        files = self._files
+        if files is None:
+            credentials = self._credentials() if server else None
+            context = self._any_server if credentials is None else credentials.server
+            validity = None
+        else:
+            credentials = files.current()
+            context = credentials.server if server else credentials.client
+            # Before the handshake: a change in the middle of it counts for this connection.
+            validity = Validity(self._changes, files.changes, self._environment)
+        own = credentials.certificate if server and credentials is not None else None
+        secured = TlsConnection(connection, context, own)
+        await secured.shake_hands()
+        if validity is not None:
+            validity.on_shown(secured.tls)
+            secured.on_verified(
+                Channel(secured.channel.binding, certified_by(secured.tls), validity.lapsed)
+            )
+        return secured
+
     async def _encrypted(self, address: str, connection: Connection) -> Connection:
-        context = self._any_server if self._files is None else self._files.current().client
-        encrypted = TlsConnection(connection, context)
         try:
-            await encrypted.shake_hands()
+            return await self._secured(connection, server=False)
         except EOFError as error:
             connection.close()
             # As when dialling a node that is restarting: it may be dialled again.
@@ -278,7 +313,6 @@ class EncryptedNetwork:
         except BaseException:
             connection.close()
             raise
-        return encrypted
 
     async def listen(  # noqa: ASYNC128  the network of sockets tells that it has started
         self,
@@ -349,10 +383,7 @@ class EncryptedNetwork:
             if admission is Admission.PLAIN:
                 return connection
             if admission is Admission.ENCRYPTED:
-                credentials = self._credentials()
-                secured = TlsConnection(connection, credentials.server, credentials.certificate)
-                await secured.shake_hands()
-                return secured
+                return await self._secured(connection, server=True)
             await self._refuse(connection, admission)
             return None
         self._log.log(

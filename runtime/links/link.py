@@ -480,6 +480,13 @@ class Link(Outbound):
         """True while a connection stands."""
         return self._connection is not None
 
+    def lapsed(self) -> str:
+        """Why the connection does not prove any more who the peer is; "" while it does, or none
+        stands.
+        """
+        connection = self._connection
+        return "" if connection is None else connection.channel.lapsed()
+
     def on_verified(self, peer: VerifiedPeer) -> None:
         """The peer has proven who it is: before each connection carries the session."""
         # One session, one identity: others are refused before this.

@@ -303,6 +303,11 @@ class Peers:
             link.acknowledge(at_once=True)
             if not link.connected:
                 continue
+            if lapsed := link.lapsed():
+                # The session goes on over another connection, if the peer is accepted again.
+                self._log.log(logging.INFO, "connecting to %s again: %s", link.peer.name, lapsed)
+                link.drop_connection()
+                continue
             if late:
                 # This process was stopped, or its loop blocked: what peers sent waits unread.
                 link.last_heard = max(link.last_heard, now - beat)

@@ -17,10 +17,9 @@ from typing import cast
 
 import trio
 
-from runtime.links.credentials import certified_by
 from runtime.links.transports import RECEIVE_SIZE, Connection
 from runtime.wire.certificates import certificate_hash
-from runtime.wire.handshake import Certified, Channel
+from runtime.wire.handshake import Channel
 
 RECORD = 16 * 1024
 """Bytes of the largest record (RFC 8446, 5.1): what is smaller is joined before it is encrypted."""
@@ -99,13 +98,17 @@ class TlsConnection:
         self._more = True
         certificate = self._own_certificate or self._tls.getpeercert(binary_form=True)
         assert certificate is not None, "a server without a certificate has no handshake"
-        self.channel = Channel(certificate_hash(certificate), self._certified())
+        self.channel = Channel(certificate_hash(certificate))
 
-    def _certified(self) -> Certified | None:
-        """Whom the peer's certificate names, if it was verified."""
-        if self._tls.context.verify_mode is not ssl.CERT_REQUIRED:
-            return None
-        return certified_by(self._tls)
+    def on_verified(self, channel: Channel) -> None:
+        """What the peer's certificate proves: before anything is sent or received."""
+        assert channel.binding == self.channel.binding
+        self.channel = channel
+
+    @property
+    def tls(self) -> ssl.SSLObject:
+        """For what it says of the peer. Nothing may be read from it, or written."""
+        return self._tls
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """See `Connection.send_some`.

@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal, NoReturn, cast, get_args
 from urllib.parse import quote, unquote
@@ -276,17 +276,23 @@ def certified_uri(cluster: str, role: CertifiedRole, name: str) -> str:
     return f"understudy://{quote(cluster, '')}/{role}/{quote(name, '*')}"
 
 
+def _never() -> str:
+    return ""
+
+
 @attrs.frozen
 class Channel:
     """What is proven of a connection by what carries it, below this handshake.
 
     `binding`: what both ends of the connection know, and nobody can make another connection have;
     empty for one that is not encrypted. `certified`: whom the peer's certificate names, which the
-    cluster's CA has signed; None where there is no CA.
+    cluster's CA has signed; None where there is no CA. `lapsed()`: why that does not hold any
+    more, so that the connection is to be closed; "" while it does.
     """
 
     binding: bytes = b""
     certified: Certified | None = None
+    lapsed: Callable[[], str] = attrs.field(default=_never, eq=False, repr=False)
 
 
 PLAIN: Final = Channel()

@@ -4,7 +4,6 @@ files under a running node.
 
 from __future__ import annotations
 
-import datetime
 import json
 import logging
 import os
@@ -18,18 +17,15 @@ from typing import Any
 import pytest
 import trio
 from click.testing import CliRunner
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from actors import Actor, method
 from actors.errors import EncryptionError, UnderstudyError, WrongCertificateError, WrongSecretError
 from runtime import Tls, open_node
 from runtime.command_line.main import main
-from runtime.environment import Process, SystemEnvironment
 from runtime.node import Node
 from runtime.testing import Platform
 from runtime.wire.handshake import Acceptor, Certified, Channel, Dialer, Introduction, Peer
+from tests.authority import Authority, Elsewhere, node_uri
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_secret")
@@ -40,90 +36,15 @@ def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
 
 
-class Elsewhere(SystemEnvironment):
-    """As on another machine: what is on this one is not reached by Unix sockets."""
-
-    def process(self) -> Process:
-        return Process("elsewhere", os.getpid(), "")
-
-
 class Echo(Actor):
     @method
     async def echo(self, value: str) -> str:
         return value
 
 
-class Authority:
-    """A CA, and certificates as wrong as they are wanted."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        place.mkdir(parents=True, exist_ok=True)
-        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, place.name)])
-        made = self._made(place.name, self.key, self.key, -1, 100).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )
-        (place / "ca.pem").write_bytes(
-            made.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        )
-
-    def _made(
-        self, name: str, key: Any, signer: Any, begins: float, ends: float
-    ) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
-            .issuer_name(self.name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + datetime.timedelta(days=begins))
-            .not_valid_after(now + datetime.timedelta(days=ends))
-        )
-
-    def tls(
-        self,
-        uri: str | None,
-        *,
-        begins: float = -1,
-        ends: float = 1,
-        ca: Path | None = None,
-        stem: str = "",
-        **more: Any,
-    ) -> Tls:
-        """Files with a certificate that has this URI."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        made = self._made("x", key, self.key, begins, ends)
-        if uri is not None:
-            names = [x509.UniformResourceIdentifier(uri)]
-            made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        stem = stem or os.urandom(4).hex()
-        certificate, key_file = self.place / f"{stem}.pem", self.place / f"{stem}-key.pem"
-        whole = made.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-        for path, data in (
-            (certificate, whole),
-            (
-                key_file,
-                key.private_bytes(
-                    serialization.Encoding.PEM,
-                    serialization.PrivateFormat.PKCS8,
-                    serialization.NoEncryption(),
-                ),
-            ),
-        ):
-            path.write_bytes(data)
-            path.chmod(0o600)
-        return Tls(ca=ca or self.place / "ca.pem", certificate=certificate, key=key_file, **more)  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ca")
-
-
-def node_uri(name: str, cluster: str = "understudy", role: str = "node") -> str:
-    return f"understudy://{cluster}/{role}/{name}"
 
 
 @asynccontextmanager

@@ -1,0 +1,193 @@
+"""Certificates and the CA are replaced under nodes that work, and what does not hold any more ends
+the connections that it had admitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from runtime import open_node
+from runtime.links.link import Link
+from runtime.links.tls import TlsConnection
+from runtime.node import Node
+from runtime.testing import Platform
+from runtime.timings import Timings
+from tests.authority import Authority, Elsewhere, node_uri
+from tests.cluster.rotating_actors import Echo
+from tests.node.test_mutual_tls import no_secret
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("no_secret")
+
+__all__ = ["no_secret"]
+
+FAST = Timings(lease=3.0, files_looked_at=0.05, trust_checked=0.2)
+
+
+@attrs.frozen
+class Machine:
+    """A node, and the directory with its three files."""
+
+    node: Node
+    place: Path
+
+    def link(self, other: Machine) -> Link:
+        (found,) = (
+            one
+            for one in self.node._endpoint.peers.links.values()
+            if one.peer.name == other.node.name
+        )
+        return found
+
+    def shown(self, other: Machine) -> int:
+        """The serial number of the certificate that the other has shown, 0 if none stands."""
+        connection = self.link(other)._connection
+        if connection is None:
+            return 0
+        assert isinstance(connection, TlsConnection)
+        return int((connection.tls.getpeercert() or {})["serialNumber"], 16)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def machine(
+    authority: Authority, place: Path, name: str, founder: Machine | None = None, days: float = 1
+) -> AsyncIterator[Machine]:
+    here = place / name
+    here.mkdir()
+    (here / "ca.pem").write_bytes(authority.pem)
+    tls = authority.tls(node_uri(name), place=here, stem=name, ends=days)
+    async with open_node(
+        name,
+        join=None if founder is None else founder.node.address,
+        tls=tls,
+        # Only one of them is on this machine, so that they meet over TCP.
+        platform=Platform(environment=Elsewhere(FAST, host=name)),
+    ) as node:
+        yield Machine(node, here)
+
+
+def write_authorities(machines: list[Machine], *authorities: Authority) -> None:
+    """A bundle, put in place of the file of before as a whole."""
+    for each in machines:
+        aside = each.place / "aside"
+        aside.write_bytes(b"".join(authority.pem for authority in authorities))
+        aside.rename(each.place / "ca.pem")
+
+
+@asynccontextmanager
+async def load(machines: list[Machine], handles: list[Echo]) -> AsyncIterator[list[int]]:
+    """Calls all the time over all links, whose connections are cut now and then. A call that fails
+    fails the test.
+    """
+    answered: list[int] = []
+    async with trio.open_nursery() as nursery:
+
+        async def call(echo: Echo) -> None:
+            while True:
+                assert await echo.echo(len(answered)) >= 0
+                answered.append(1)
+
+        async def cut() -> None:
+            while True:
+                await trio.sleep(0.1)
+                for each in machines:
+                    for link in tuple(each.node._endpoint.peers.links.values()):
+                        link.drop_connection()
+
+        for echo in handles:
+            nursery.start_soon(call, echo)
+        nursery.start_soon(cut)
+        yield answered
+        reached = len(answered) + 20
+        await until(lambda: len(answered) > reached, "calls go on")
+        nursery.cancel_scope.cancel()
+
+
+async def test_certificates_and_the_ca_are_replaced_under_load_and_no_call_fails(
+    tmp_path: Path,
+) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(machine(old, tmp_path, "here"))
+        there = await stack.enter_async_context(machine(old, tmp_path, "there", here))
+        forgotten = await stack.enter_async_context(machine(old, tmp_path, "forgotten", here))
+        rotated = [here, there]
+        echo = await here.node.options(on="there").spawn(Echo)
+        back = await there.node.options(on="here").spawn(Echo)
+        third = await here.node.options(on="forgotten").spawn(Echo)
+        await third.echo(1)
+        links = here.link(there), there.link(here)
+
+        def know_each_other(authority: Authority) -> bool:
+            """By which certificates of this authority."""
+            return all(
+                one.shown(other) == authority.issued[other.node.name].serial_number
+                for one, other in ((here, there), (there, here))
+            )
+
+        async with load(rotated, [echo, back]):
+            # A new certificate of the same CA: seen at the next handshake.
+            for each in rotated:
+                old.tls(node_uri(each.node.name), place=each.place, stem=each.node.name)
+            await until(lambda: know_each_other(old), "the new certificates are shown")
+        write_authorities([*rotated, forgotten], old, new)
+        async with load(rotated, [echo, back]):
+            for each in rotated:
+                new.tls(node_uri(each.node.name), place=each.place, stem=each.node.name)
+            await until(lambda: know_each_other(new), "those of the new CA are shown")
+        # From here on nothing but the change itself cuts a connection.
+        made = [link.counters.connections for link in links]
+        lost = here.link(forgotten)
+        assert lost.connected
+        async with load([], [echo, back]):
+            write_authorities(rotated, new)
+            await until(
+                lambda: all(
+                    link.counters.connections > before
+                    for link, before in zip(links, made, strict=True)
+                ),
+                "each connection is made anew",
+            )
+            # Its certificate is one of the old CA.
+            await until(lambda: bool(lost.dial_errors), "the forgotten one is refused")
+            assert not lost.connected
+        assert "not accepted here" in lost.undialled() or "does not know" in lost.undialled()
+        assert links == (here.link(there), there.link(here)), "the sessions are those of before"
+
+
+async def test_an_expired_certificate_ends_its_connection_and_a_new_one_brings_it_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "understudy")
+    authority = Authority(tmp_path / "ca")
+    async with AsyncExitStack() as stack:
+        here = await stack.enter_async_context(machine(authority, tmp_path, "here"))
+        there = await stack.enter_async_context(
+            machine(authority, tmp_path, "there", here, days=2.0 / 86400)
+        )
+        echo = await here.node.options(on="there").spawn(Echo)
+        assert await echo.echo(1) == 1
+        link = here.link(there)
+        await until(
+            lambda: any(
+                "connecting to there again: the certificate that it has shown has expired" in line
+                for line in caplog.messages
+            ),
+            "the end of the certificate is seen",
+        )
+        await until(lambda: bool(link.dial_errors), "it is not accepted again")
+        assert not link.connected
+        assert "certificate has expired" in link.undialled()
+        async with trio.open_nursery() as nursery:
+            # It waits for the connection, and does not fail.
+            nursery.start_soon(echo.echo, 2)
+            authority.tls(node_uri("there"), place=there.place, stem="there")
+        assert here.link(there) is link
+        assert link.connected
