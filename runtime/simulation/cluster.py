@@ -21,7 +21,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from actors.errors import StoreDataError, UnderstudyError
+from actors.errors import NotAMemberError, StoreDataError, UnderstudyError
 from runtime.environment import Beside, Environment, LookAtStack, Process
 from runtime.isolation import WithoutProcesses
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
@@ -64,6 +64,8 @@ class SimulatedProcess(Stoppable):
     ended: trio.Event = attrs.field(factory=trio.Event)
     node: Node | None = None
     over: bool = False
+    asked: float | None = None
+    """When its node was asked to leave, in virtual seconds since the run began."""
     error: BaseException | None = None
     is_blocked: bool = False
     """True while its event loop is blocked and the one beside it goes on."""
@@ -345,6 +347,12 @@ DIRECTORY = Path("/simulated")
 LEAVE_SECONDS = 60.0
 
 
+END_SLACK = 0.5
+"""Virtual seconds that the end of a node may take in addition to `Timings.leaving`: for what its
+program does when it is cancelled.
+"""
+
+
 SHOWN = 20
 """How many violated invariants are kept as text."""
 
@@ -409,6 +417,10 @@ class SimulatedCluster:
         """Processes that ended with an error that no user should ever see."""
         self.broken: list[str] = []
         """Violated invariants of nodes' tables."""
+        self.leaves = 0
+        """How many nodes were asked to leave, and have ended."""
+        self.ended_late: list[str] = []
+        """Nodes that were asked to leave, and took longer than their timings allow."""
         self._nursery: trio.Nursery
         self._past: list[SimulatedProcess] = []
         self._pauses: dict[str, list[tuple[float, float]]] = {}
@@ -676,6 +688,7 @@ class SimulatedCluster:
                         if self.program is not None:
                             nursery.start_soon(self.program, node)
                         await node.asked_to_leave.wait()
+                        process.asked = self.now()
                         nursery.cancel_scope.cancel()
         except (UnderstudyError, OSError) as error:
             process.error = error
@@ -696,10 +709,27 @@ class SimulatedCluster:
                     else "in order"
                 )
                 self.trace.tell(machine.name, "leave", why)
+                self._judge_end(process)
                 process.over = True
                 process.network.end(told=True)
                 process.node = None
                 process.ended.set()
+
+    def _judge_end(self, process: SimulatedProcess) -> None:
+        """Compare the request to leave with the end of the node, which is now, or not yet."""
+        if process.asked is None:
+            return
+        self.leaves += 1
+        # While its loop was stopped, its deadlines could not be kept.
+        stopped = self.stopped(process.name, process.asked)
+        took = self.now() - process.asked - stopped
+        if took > self.timings.leaving + END_SLACK and len(self.ended_late) < SHOWN:
+            text = (
+                f"{process.name} was asked to leave and has not ended for {took:.1f} s, its "
+                f"timings allow {self.timings.leaving:g} s"
+            )
+            self.ended_late.append(text)
+            self.trace.tell(process.name, "wrong", text)
 
     async def _end(self) -> None:
         """Let all nodes leave, the founder last. Then end what is left of processes that were
@@ -719,6 +749,9 @@ class SimulatedCluster:
                     else:
                         process.scope.cancel()
                     await process.ended.wait()
+        for machine in self.machines.values():
+            if machine.process is not None and not machine.process.over:
+                self._judge_end(machine.process)
         for process in self._past:
             process.scope.cancel()
             process.resume()
@@ -734,9 +767,16 @@ async def all_up(cluster: SimulatedCluster) -> None:
     """Wait until every machine has a node, and every node sees all of them."""
     while True:
         nodes = [cluster.live(name) for name in cluster.machines]
-        if all(
-            node is not None and sum(each.state == "up" for each in node.members()) == len(nodes)
-            for node in nodes
-        ):
+        if all(node is not None and _up(node) == len(nodes) for node in nodes):
             return
         await trio.sleep(MEMBERS_LOOK_SECONDS)
+
+
+def _up(node: Node) -> int:
+    """Return how many nodes are up as this one sees it: none once it has left, while its process
+    has not ended yet.
+    """
+    try:
+        return sum(each.state == "up" for each in node.members())
+    except NotAMemberError:
+        return 0

@@ -477,6 +477,12 @@ class _SimulationRun:
             "no process ended by an error that is none of ours",
         )
         self._say(
+            "what leaves ends in time",
+            cluster.ended_late,
+            f"{cluster.leaves} nodes were asked to leave, and ended within "
+            f"{cluster.timings.leaving:g} s",
+        )
+        self._say(
             "tables agree with themselves", cluster.broken, "no invariant of a node's was broken"
         )
         self._judge_history(work)

@@ -8,6 +8,7 @@ first seeds of the simulator.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -28,6 +29,7 @@ from runtime.calls.local_calls import LocalCalls
 from runtime.calls.replies import ReplyEncoder
 from runtime.calls.routes import Routes
 from runtime.hosting.cell import ActorCell, Invocation
+from runtime.hosting.host import ActorHost
 from runtime.hosting.workers import TaskWorkers
 from runtime.lifetime import Lifetime
 from runtime.links.link import Outbound
@@ -49,6 +51,7 @@ from runtime.references.table import (
 from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster
+from runtime.simulation.departures import departures
 from runtime.simulation.outbursts import PanicError
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put
@@ -114,6 +117,7 @@ RUNS: dict[str, Run] = {
     "lease is not looked at on waking": blocked_loops,
     "outcomes are told without a look at the lease": blocked_loops,
     "silent store is waited for": silence,
+    "each actor has its own time to stop": departures,
     "a death is a failure of each call": fair,
     "calls that wait are made as each finds the actor": fair,
     "restart counted twice": fair,
@@ -477,6 +481,17 @@ def silent_store_is_waited_for() -> AbstractContextManager[object]:
     begin = RemoteStore.__init__
     return planted(
         RemoteStore, "__init__", lambda self, service, seconds: begin(self, service, 1e6)
+    )
+
+
+@plant
+def each_actor_has_its_own_time_to_stop() -> AbstractContextManager[object]:
+    """A node that leaves stops one actor after the other, and waits for the store at each: there is
+    a limit for each of them, and none for all.
+    """
+    original = ActorHost.drain
+    return planted(
+        ActorHost, "drain", lambda self, seconds, in_all: original(self, seconds, math.inf)
     )
 
 

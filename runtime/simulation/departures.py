@@ -1,0 +1,175 @@
+"""Departures: nodes are asked to leave while the store answers nothing for long.
+
+Each hosts many named actors, of which some take their time to stop and some are busy. Each of these
+would cost a question to the store. All the same a node ends within the bound of its timings.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import partial
+
+import attrs
+import trio
+
+from actors import Actor, method
+from actors.errors import UnderstudyError
+from actors.supervision import ExitReason
+from runtime.environment import real_seconds
+from runtime.node import Node
+from runtime.simulation.cluster import SimulatedCluster, all_up
+from runtime.simulation.report import CheckResult, Report
+from runtime.simulation.scheduler import VirtualClock, run
+
+NAMES = ("node-1", "node-2", "node-3")
+
+MOST_ACTORS = 30
+"""Named actors of one node, at most."""
+
+LONGEST_SILENCE = 40.0
+"""Seconds for which the store answers nothing, at most: several times what a node has to leave."""
+
+STOP_SECONDS = (0.0, 0.0, 0.0, 0.5, 4.0)
+"""How long the `on_stop` of an actor takes, one of these."""
+
+UP_AGAIN_SECONDS = 60.0
+"""Seconds from the end of the silence until all nodes are members again."""
+
+BUSY = 0.3
+"""The probability that an actor is called."""
+
+CALL_SECONDS = 60.0
+"""The timeout of a call."""
+
+CALL_SLACK = 25.0
+"""Seconds that the lookup before a call may take, in addition."""
+
+
+class BusyActor(Actor):
+    """Computes for as long as it is asked to, and takes its time to stop."""
+
+    def __init__(self, stop_seconds: float) -> None:
+        self.stop_seconds = stop_seconds
+
+    @method
+    async def work(self, seconds: float) -> None:
+        """Take so long."""
+        await trio.sleep(seconds)
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """Take so long as well."""
+        await trio.sleep(self.stop_seconds)
+
+
+@attrs.define(eq=False)
+class _Departures:
+    """One run: the store falls silent, and some nodes are asked to leave before or meanwhile."""
+
+    cluster: SimulatedCluster
+    draw: random.Random
+    actors: int = 0
+    outcomes: Counter[str] = attrs.field(factory=Counter)
+    silent_seconds: float = 0.0
+    unanswered: list[str] = attrs.field(factory=list)
+    apart: list[str] = attrs.field(factory=list)
+
+    async def body(self) -> None:
+        cluster, draw = self.cluster, self.draw
+        await all_up(cluster)
+        self.silent_seconds = draw.uniform(0.0, LONGEST_SILENCE)
+        async with trio.open_nursery() as nursery:
+            for name in NAMES:
+                await self._settle(await cluster.node(name), nursery)
+            for name in draw.sample(NAMES, draw.randint(1, len(NAMES))):
+                nursery.start_soon(self._leave, name, draw.uniform(0.0, self.silent_seconds))
+            await trio.sleep(draw.uniform(0.0, 2.0))
+            heal = cluster.silence_store()
+            await trio.sleep(self.silent_seconds)
+            heal()
+        with trio.move_on_after(UP_AGAIN_SECONDS) as patience:
+            await all_up(cluster)
+        if patience.cancelled_caught:
+            self.apart.append(f"not all are members {UP_AGAIN_SECONDS:g} s after the silence")
+        cluster.check_invariants()
+
+    async def _settle(self, node: Node, nursery: trio.Nursery) -> None:
+        """Start actors on a node, and let some of them be busy."""
+        draw = self.draw
+        for number in range(draw.randint(1, MOST_ACTORS)):
+            actor = await node.options(name=f"{node.name}-{number}").spawn(
+                BusyActor, draw.choice(STOP_SECONDS)
+            )
+            self.actors += 1
+            if draw.random() < BUSY:
+                caller = draw.choice(NAMES)
+                seconds = draw.uniform(0.0, self.silent_seconds)
+                nursery.start_soon(self._call, caller, actor, seconds)
+
+    async def _leave(self, name: str, after: float) -> None:
+        await trio.sleep(after)
+        node = self.cluster.live(name)
+        if node is not None:
+            node.leave()
+
+    async def _call(self, caller: str, actor: BusyActor, seconds: float) -> None:
+        node = await self.cluster.node(caller)
+        name = actor.name
+        with trio.move_on_after(CALL_SECONDS + CALL_SLACK) as patience:
+            try:
+                handle = await node.lookup(name, BusyActor)
+                await handle.work.options(timeout=CALL_SECONDS)(seconds)
+            except UnderstudyError as error:
+                self.outcomes[type(error).__name__] += 1
+            else:
+                self.outcomes["ok"] += 1
+        if patience.cancelled_caught:
+            self.unanswered.append(f"a call to {name} from {caller} has not ended")
+
+
+def departures(seed: int) -> Report:
+    """Let nodes leave while the store is silent. The report depends on nothing but the seed and
+    this version of the code.
+    """
+    began = real_seconds()
+    found: list[_Departures] = []
+    cluster = run(seed, partial(_main, seed, found))
+    watched = found[0]
+    checks = (
+        (
+            "what leaves ends in time",
+            cluster.ended_late,
+            f"{cluster.leaves} nodes with {watched.actors} actors, within "
+            f"{cluster.timings.leaving:g} s, in {watched.silent_seconds:.1f} s of silence",
+        ),
+        ("every call ends", watched.unanswered, f"{watched.outcomes.total()} calls"),
+        ("converges", watched.apart, "all nodes are members after the silence"),
+        (
+            "no unexpected end",
+            cluster.unexpected,
+            "no process ended by an error that is none of ours",
+        ),
+        ("tables agree with themselves", cluster.broken, "no invariant of a node's was broken"),
+    )
+    return Report(
+        seed=seed,
+        nodes=NAMES,
+        seconds=cluster.now(),
+        took=real_seconds() - began,
+        trace_hash=cluster.trace.digest(),
+        faults={},
+        calls=dict(watched.outcomes),
+        happenings=tuple(cluster.trace.happenings),
+        verdicts=tuple(
+            CheckResult(name, not wrong, "\n".join(wrong) if wrong else right)
+            for name, wrong, right in checks
+        ),
+    )
+
+
+async def _main(seed: int, found: list[_Departures], clock: VirtualClock) -> SimulatedCluster:
+    cluster = SimulatedCluster(seed, NAMES, clock)
+    watched = _Departures(cluster, random.Random(f"{seed} departures"))
+    found.append(watched)
+    await cluster.run(watched.body)
+    return cluster

@@ -1,0 +1,24 @@
+"""Nodes that are asked to leave end in their time, however many actors they have and however long
+the store answers nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.simulation.departures import departures
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nodes_leave_in_time_while_the_store_is_silent(seed: int) -> None:
+    report = departures(seed)
+    assert report.holds, [result for result in report.verdicts if not result.holds]
+    assert report.calls["ok"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 100))
+def test_nodes_leave_in_time_under_many_seeds(seed: int) -> None:
+    report = departures(seed)
+    assert report.holds, [result for result in report.verdicts if not result.holds]
