@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -305,43 +306,66 @@ def events_of(automatic: str) -> list[Event]:
     return [*exits * 3, *deaths * 2, *requests]
 
 
-POOLS = {
-    automatic: events_of(automatic) for automatic in ("never", "any-significant", "all-significant")
-}
+AUTOMATIC = ("never", "any-significant", "all-significant")
 STOPS = [Event("stop", "a", ChildRule("a"), later) for later in (0, 1)]
+
+# The strategies are built once. hypothesis looks up each new one by its elements, and to hash
+# thousands of events took more time in each example than all that was tried with it.
+RULES = {
+    (automatic, id): st.sampled_from(rules_of(automatic, [id]))
+    for automatic in AUTOMATIC
+    for id in IDS
+}
+STRATEGIES = st.sampled_from(["one-for-one", "one-for-all", "rest-for-one"])
+INTENSITIES = st.sampled_from([0, 1, 2, 3, 5, 8, 50])
+PERIODS = st.integers(1, 10)
+AUTOMATICS = st.sampled_from(["never", *AUTOMATIC])
 
 
 @st.composite
 def supervisors(draw: st.DrawFn) -> dict[str, Any]:
-    automatic = draw(st.sampled_from(["never", "never", "any-significant", "all-significant"]))
+    automatic = draw(AUTOMATICS)
     ids = IDS[: draw(st.integers(0, 4))]
     return {
-        "children": [draw(st.sampled_from(rules_of(automatic, [id]))) for id in ids],
-        "strategy": draw(st.sampled_from(["one-for-one", "one-for-all", "rest-for-one"])),
-        "intensity": draw(st.sampled_from([0, 1, 2, 3, 5, 8, 50])),
-        "period": draw(st.integers(1, 10)),
+        "children": [draw(RULES[automatic, id]) for id in ids],
+        "strategy": draw(STRATEGIES),
+        "intensity": draw(INTENSITIES),
+        "period": draw(PERIODS),
         "automatic": automatic,
     }
+
+
+@cache
+def histories(
+    automatic: str, fewest_events: int, fewest_steps: int
+) -> st.SearchStrategy[tuple[list[Event], list[Step]]]:
+    """Events, at least that many, and steps, at least that many, for supervisors of this kind."""
+    return st.tuples(
+        st.lists(_event(automatic), min_size=fewest_events, max_size=15),
+        st.lists(_step(automatic), min_size=fewest_steps, max_size=20),
+    )
+
+
+@cache
+def _event(automatic: str) -> st.SearchStrategy[Event]:
+    pool = events_of(automatic)
+    return st.sampled_from(pool + STOPS * (len(pool) // 80))
+
+
+@cache
+def _step(automatic: str) -> st.SearchStrategy[Step]:
+    meanwhile = st.lists(_event(automatic), max_size=4).map(tuple)
+    outcomes = st.sampled_from(["ok", "ok", "ok", "ok", "ignore", "fail", "unplaced"])
+    return st.builds(Step, st.just(()) | meanwhile, outcomes, st.integers(0, 2))
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> Script:
     supervisor = draw(supervisors())
-    pool = POOLS[supervisor["automatic"]]
-    event = st.sampled_from(pool + STOPS * (len(pool) // 80))
-    meanwhile = st.lists(event, max_size=4).map(tuple)
-    outcomes = st.sampled_from(["ok", "ok", "ok", "ok", "ignore", "fail", "unplaced"])
-    steps = st.lists(
-        st.builds(Step, st.just(()) | meanwhile, outcomes, st.integers(0, 2)),
-        min_size=draw(st.integers(0, 10)),
-        max_size=20,
-    )
     start_well = [Step() for _ in supervisor["children"] if draw(st.booleans())]
-    return (
-        supervisor,
-        draw(st.lists(event, min_size=draw(st.integers(0, 8)), max_size=15)),
-        [*start_well, *draw(steps)],
-    )
+    fewest = draw(st.integers(0, 8)), draw(st.integers(0, 10))
+    events, steps = draw(histories(supervisor["automatic"], *fewest))
+    return supervisor, events, [*start_well, *steps]
 
 
 @pytest.mark.slow
