@@ -9,13 +9,14 @@ Nothing here raises but a genuine interrupt.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import signal
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, GetSetDescriptorType, MethodType, TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import trio
 
@@ -26,6 +27,13 @@ MOST_TEXT = 1024 * 1024
 
 MOST_TRACEBACK = 16 * 1024
 """Characters of a traceback that travel, or are written to a log."""
+
+BUILTIN: Final = frozenset(
+    cls
+    for cls in vars(builtins).values()
+    if isinstance(cls, type) and issubclass(cls, BaseException)
+)
+"""The exceptions of the interpreter itself."""
 
 # The interpreter's own ways to what a class can define anew.
 _TRACEBACK = cast("GetSetDescriptorType", vars(BaseException)["__traceback__"])
@@ -184,12 +192,15 @@ def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     text = _shown(
         lambda: "".join(traceback.format_exception(error)), lambda failure: _bare_traceback(error)
     )
-    if len(text) > most:
-        text = (
-            f"{text[: most // 2]}\n... ({len(text) - most} characters left "
-            f"out)\n{text[-most // 2 :]}"
-        )
-    return text
+    return shortened(text, most)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text in at most so many characters: what is left out is in the middle, and counted."""
+    if len(text) <= most:
+        return text
+    left_out = f"\n... ({len(text) - most} characters left out)\n"
+    return f"{text[: most // 2]}{left_out}{text[-most // 2 :]}"
 
 
 def raised_at(error: BaseException, module: str = "") -> str:

@@ -171,6 +171,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "service_calls",
         "stderr_writer",
         "timings",
+        "tracebacks",
         "tracing",
         "user_errors",
         "version",

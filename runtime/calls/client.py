@@ -1511,18 +1511,24 @@ class CallClient:
         # The answer and the timeout may come in the same pass: the first of the two decides.
         if call.expired:
             raise self.expired(call, route, bound)
-        error = call.error
+        # The frames of the traceback must not refer to the error, nor to a call that does: each
+        # error would stay until the cyclic garbage collector runs.
+        error, call.error = call.error, None
         assert error is not None
-        if isinstance(error, MOVED) and bound._address.registered:
-            # Certainly not run, and perhaps only because the actor has moved.
-            args, kwargs, number = request.args, request.kwargs, call.number
-            again = RetryingCall(self, bound, args, kwargs, expires, number, None, seen)
-            return await again.run(route, error)
-        if isinstance(error, DeadlineExceededError) and deadline < expires:
-            # It is the caller's own deadline that is too near: that ends the call, as trio has it.
-            await trio.sleep_until(deadline)
-            await trio.lowlevel.checkpoint()
-        raise error
+        try:
+            if isinstance(error, MOVED) and bound._address.registered:
+                # Certainly not run, and perhaps only because the actor has moved.
+                args, kwargs, number = request.args, request.kwargs, call.number
+                again = RetryingCall(self, bound, args, kwargs, expires, number, None, seen)
+                return await again.run(route, error)
+            if isinstance(error, DeadlineExceededError) and deadline < expires:
+                # It is the caller's own deadline that is too near: that ends the call, as trio has
+                # it.
+                await trio.sleep_until(deadline)
+                await trio.lowlevel.checkpoint()
+            raise error
+        finally:
+            del error
 
     def _give_up(
         self, call: Waiting, route: Route, raise_cancel: Callable[[], object]

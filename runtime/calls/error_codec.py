@@ -13,6 +13,7 @@ be built again arrives as a plain `RemoteError`.
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any, SupportsIndex, cast
 
@@ -34,6 +35,7 @@ from actors.messages import import_path, message_type
 from actors.reference import Reference
 from runtime.hosting.cell import with_note
 from runtime.user_errors import (
+    BUILTIN,
     bases,
     class_name,
     guarded,
@@ -46,7 +48,7 @@ from runtime.user_errors import (
     traceback_of,
 )
 from runtime.wire.exceptions import (
-    BUILTIN,
+    CLASSES_KEPT,
     annotate,
     args_of,
     attributes_of,
@@ -148,14 +150,16 @@ def described(error: CallError, size_of: Callable[[object], int | None]) -> tupl
 
 
 def raised_by_method(
-    error: BaseException, size_of: Callable[[object], int | None]
+    error: BaseException,
+    size_of: Callable[[object], int | None],
+    trace_of: Callable[[BaseException], str] = traceback_of,
 ) -> tuple[str, Plain]:
     """Like `describe`, for an exception of a user's method: even a call error that it raised means
-    only that *this* call raised.
+    only that *this* call raised. `trace_of` returns its traceback.
     """
     if type(error) is PassedOnError:
         return RAISED, error.plain
-    return RAISED, _Description(size_of).of(error, 0)
+    return RAISED, _Description(size_of, trace_of).of(error, 0)
 
 
 def told_plainly(plain: Plain) -> Plain:
@@ -251,8 +255,13 @@ def plain_error(raised: RemoteError) -> UnderstudyError | None:
 class _Description:
     """One error, and the members of a group among them, as data of bounded size."""
 
-    def __init__(self, size_of: Callable[[object], int | None]) -> None:
+    def __init__(
+        self,
+        size_of: Callable[[object], int | None],
+        trace_of: Callable[[BaseException], str] = traceback_of,
+    ) -> None:
         self._size_of = size_of
+        self._trace_of = trace_of
         self._bytes_left = MOST_BYTES
         self._members_left = MOST_MEMBERS
 
@@ -260,7 +269,7 @@ class _Description:
         """The description; `depth`: how many groups it lies in."""
         cls = type(error)
         origin = _origin(error)
-        trace = traceback_of(error) if depth == 0 else traceback_of(error, MOST_OF_MEMBER)
+        trace = self._trace_of(error) if depth == 0 else traceback_of(error, MOST_OF_MEMBER)
         if origin is not None:
             # It was raised elsewhere, and not on this node: it goes on as what it is, with what it
             # has gone through since.
@@ -308,6 +317,10 @@ class _Description:
 
     def _portable(self, value: object, depth: int) -> object:
         """The value if it can travel, as deep as it lies, or what it looks like."""
+        small = _size_of_small(value)
+        if small and small <= self._bytes_left:
+            self._bytes_left -= small
+            return value
         # Measured as deep as it will lie in the description, because the codec's limit on depth
         # counts from the outside.
         as_it_lies = value
@@ -324,6 +337,18 @@ class _Description:
         said = sendable(text[: max(self._bytes_left, MOST_REPR)])
         self._bytes_left -= len(said)
         return said
+
+
+def _size_of_small(value: object) -> int:
+    """Bytes that a number or an ASCII text takes at most; 0 for any other value. Most arguments are
+    one, and no nesting can spoil them: they need not be encoded to find their size.
+    """
+    kind = type(value)
+    if kind is str:
+        return len(cast("str", value)) + 9 if cast("str", value).isascii() else 0
+    if kind is int:
+        return 9 if -(2**63) <= cast("int", value) < 2**63 else 0
+    return 9 if kind is float or kind is bool or value is None else 0
 
 
 @attrs.frozen(eq=False)
@@ -467,8 +492,10 @@ class _Rebuilding:
             "attempts": 1,
         }
         own = _fields(plain) if type(error) is not RemoteError else {}
+        if own:
+            facts = {name: fact for name, fact in facts.items() if name not in own}
         attributes = attributes_of(error)
-        attributes |= {name: fact for name, fact in facts.items() if name not in own}
+        attributes.update(facts)
         attributes[_ORIGIN] = _ErrorOrigin(plain, place, note, self._classes)
         if trace:
             annotate(error, note)
@@ -517,6 +544,17 @@ def _message(group: BaseException) -> str:
 
 def _both(original: type[Exception]) -> type[_RebuiltError]:
     """A class whose instances are caught as `RemoteError` and as `original`."""
+    # The hash of a class with a metaclass of its own is code of the user's.
+    cls: type = original
+    return _kept_both(cls) if type(cls) is type else _both_anew(original)
+
+
+@functools.lru_cache(maxsize=CLASSES_KEPT)
+def _kept_both(original: type) -> type[_RebuiltError]:
+    return _both_anew(original)
+
+
+def _both_anew(original: type) -> type[_RebuiltError]:
     own = {
         name: vars(base)[name]
         for base in reversed(bases(original))

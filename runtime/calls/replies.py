@@ -19,6 +19,7 @@ from runtime.links.link import Link
 from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue, StoredValue
+from runtime.tracebacks import TracebackWriter
 from runtime.wire.codec import SCALARS, Codec
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
 
@@ -223,6 +224,7 @@ class ReplyEncoder:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
+        self._tracebacks = TracebackWriter()
 
     def of_value(self, number: int, job: Invocation, value: object, link: Link) -> Reply:
         """The method returned `value`. If that cannot be sent, the reply says so."""
@@ -257,7 +259,11 @@ class ReplyEncoder:
         """The method raised."""
         if link.backlog > 2 * link.most_backlog:
             return self._dropped(number, link, "a method that raised")
-        return self._error(number, link, *raised_by_method(error, self._codec.size_of))
+        return self._error(
+            number,
+            link,
+            *raised_by_method(error, self._codec.size_of, self._tracebacks.text_of),
+        )
 
     def _dropped(self, number: int, link: Link, what: str) -> Reply:
         text = (

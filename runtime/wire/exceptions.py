@@ -9,16 +9,19 @@ raises one, need not take the `args` back, and must not be able to do harm where
 
 from __future__ import annotations
 
-import builtins
+import functools
 from types import MemberDescriptorType
 from typing import Any, Final, cast
 
 import attrs
 
-from runtime.user_errors import bases, guarded
+from runtime.user_errors import BUILTIN, bases, guarded
 
 MOST_NOTES = 32
 MOST_NOTE = 64 * 1024
+
+CLASSES_KEPT = 512
+"""How many classes of exceptions, the latest, are not examined anew for each of their instances."""
 
 _DICT = cast("Any", vars(BaseException)["__dict__"])
 _ARGS = cast("Any", vars(BaseException)["args"])
@@ -31,12 +34,6 @@ _NOT_SENT = frozenset({"obj", "__dict__", "__weakref__", "__suppress_context__"}
 """`obj` of an AttributeError is excluded: it can be any object, and must not be shown to another
 process.
 """
-
-BUILTIN: Final = frozenset(
-    cls
-    for cls in vars(builtins).values()
-    if isinstance(cls, type) and issubclass(cls, BaseException)
-)
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
@@ -100,17 +97,19 @@ def build(
     """Build an instance of `cls` with these `args`, fields and notes. Raises what the class raises
     if it cannot be built.
     """
-    error = _bare(cls, args)
-    own = builtin_base(cls)
-    if own is cls or cls.__init__ is own.__init__:
+    error, shape = _bare(cls, args), _shape(cls)
+    own = shape.own
+    if shape.constructs:
         # A builtin exception has more state than its args (an OSError its errno), which only its
         # own constructor sets, and some accept only certain args. An OSError takes its file names
         # out of them: see `args_of`.
         guarded(lambda: own.__init__(error, *args), lambda failure: None)
     _ARGS.__set__(error, args[:2] if issubclass(cls, OSError) and len(args) in (3, 5) else args)
     attributes = attributes_of(error)
-    slots = _slots(cls)
-    for name, value in (_defaults(cls, fields) | fields).items():
+    slots = shape.slots
+    if shape.defaults:
+        fields = _defaults(shape.defaults, fields) | fields
+    for name, value in fields.items():
         if name in slots:
             try:
                 slots[name].__set__(error, value)
@@ -123,6 +122,39 @@ def build(
     if notes:
         attributes[_NOTES] = list(notes)
     return error
+
+
+@attrs.frozen(eq=False)
+class _Shape:
+    """What building instances of a class needs to know of it. `own`: the builtin exception that
+    determines its memory layout. `constructs`: that one's constructor is also the class's.
+    `defaults`: the attrs fields that have one.
+    """
+
+    own: type[BaseException]
+    constructs: bool
+    slots: dict[str, Any]
+    defaults: tuple[attrs.Attribute[Any], ...]
+
+
+def _shape(cls: type) -> _Shape:
+    # The hash of a class with a metaclass of its own is code of the user's.
+    return _kept_shape(cls) if type(cls) is type else _shape_anew(cls)
+
+
+@functools.lru_cache(maxsize=CLASSES_KEPT)
+def _kept_shape(cls: type) -> _Shape:
+    return _shape_anew(cls)
+
+
+def _shape_anew(cls: Any) -> _Shape:
+    own = builtin_base(cls)
+    defaults = (
+        tuple(field for field in attrs.fields(cls) if field.default is not attrs.NOTHING)
+        if attrs.has(cls)
+        else ()
+    )
+    return _Shape(own, own is cls or cls.__init__ is own.__init__, _slots(cls), defaults)
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
@@ -147,8 +179,17 @@ def _bare(cls: type[BaseException], args: tuple[object, ...]) -> BaseException:
 
 def _slots(cls: type) -> dict[str, Any]:
     """Return the attributes that are not in the `__dict__`, by name. The class's own hide those of
-    its bases.
+    its bases. Only read it: it is kept.
     """
+    return _kept_slots(cls) if type(cls) is type else _slots_anew(cls)
+
+
+@functools.lru_cache(maxsize=CLASSES_KEPT)
+def _kept_slots(cls: type) -> dict[str, Any]:
+    return _slots_anew(cls)
+
+
+def _slots_anew(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in bases(cls):
         if base in (object, BaseException):
@@ -164,17 +205,18 @@ def _owner(slot: Any) -> type:
     return owner
 
 
-def _defaults(cls: type, fields: dict[str, object]) -> dict[str, object]:
+def _defaults(
+    with_defaults: tuple[attrs.Attribute[Any], ...], fields: dict[str, object]
+) -> dict[str, object]:
     """Return the defaults of attrs fields that were not sent: the peer may have an older version of
     the class.
     """
-    if not attrs.has(cls):
-        return {}
     found: dict[str, object] = {}
-    for field in attrs.fields(cls):
-        if field.name not in fields and field.default is not attrs.NOTHING:
-            if not isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
-                found[field.name] = field.default
-            elif not field.default.takes_self:
-                found[field.name] = field.default.factory()
+    for field in with_defaults:
+        default: Any = field.default
+        if field.name not in fields:
+            if not isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+                found[field.name] = default
+            elif not default.takes_self:
+                found[field.name] = default.factory()
     return found

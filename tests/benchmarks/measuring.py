@@ -118,8 +118,8 @@ async def sequential(call: Call, seconds: float, step: int = 20) -> float:
     return count / (trio.current_time() - began)
 
 
-async def pipelined(call: Call, seconds: float) -> float:
-    """Calls per second of `CALLERS` tasks that each call again as soon as they are answered."""
+async def pipelined(call: Call, seconds: float, callers: int = CALLERS) -> float:
+    """Calls per second of so many tasks that each call again as soon as they are answered."""
     began = trio.current_time()
     counts: list[int] = []
 
@@ -131,7 +131,7 @@ async def pipelined(call: Call, seconds: float) -> float:
         counts.append(count)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(CALLERS):
+        for _ in range(callers):
             nursery.start_soon(caller)
     return sum(counts) / (trio.current_time() - began)
 

@@ -28,6 +28,10 @@ class Bench(Actor):
         return data
 
     @method
+    async def fail(self, number: int) -> int:
+        raise ValueError("there is no such number", number)
+
+    @method
     async def echo_array(self, data: Any) -> Any:
         return data
 

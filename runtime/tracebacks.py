@@ -1,0 +1,181 @@
+"""Tracebacks as text, for exceptions that are raised again and again.
+
+The module `traceback` looks at the file of each frame, and parses its line to place the marks
+below it: some 100 microseconds for two frames, many times what a call takes. What it says of a
+frame depends on the code and the instruction only, so that text is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from types import CodeType, TracebackType
+from typing import Any, Final, cast
+
+from runtime.user_errors import (
+    BUILTIN,
+    MOST_TRACEBACK,
+    bases,
+    guarded,
+    module_name,
+    qualified_name,
+    sendable,
+    shortened,
+    traceback_of,
+)
+
+FRAMES_KEPT = 2048
+CLASSES_KEPT = 512
+"""How many frames, and classes of exceptions, a writer knows. Beyond it, it begins anew."""
+
+MOST_OF_FRAME = 2048
+"""Characters of the text of one frame that is kept; a longer one is written each time."""
+
+MOST_FRAMES = 64
+MOST_LINKS = 8
+"""Frames of one exception, and exceptions that are causes of each other, which are put together
+from kept texts.
+"""
+
+ALIKE = 3
+"""So many frames of the same line are written; of more, only their number."""
+
+# The interpreter's own ways to what a class can define anew.
+_TRACEBACK = cast("Any", vars(BaseException)["__traceback__"])
+_CAUSE = cast("Any", vars(BaseException)["__cause__"])
+_CONTEXT = cast("Any", vars(BaseException)["__context__"])
+_SUPPRESSED = cast("Any", vars(BaseException)["__suppress_context__"])
+_DICT = cast("Any", vars(BaseException)["__dict__"])
+
+_SPECIAL: Final = (SyntaxError, NameError, AttributeError, ImportError, BaseExceptionGroup)
+"""Classes of which the module `traceback` says more than their text, or looks for what was meant.
+"""
+
+_ASKED: Final = frozenset(
+    {
+        "__bool__",
+        "__len__",
+        "__notes__",
+        "__dict__",
+        "__class__",
+        "__getattr__",
+        "__getattribute__",
+        "__traceback__",
+        "__cause__",
+        "__context__",
+        "__suppress_context__",
+    }
+)
+"""What the module `traceback` asks an exception for, besides its text."""
+
+_CAUSED: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
+_MEANWHILE: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+class TracebackWriter:
+    """Writes the same texts as `traceback_of`, and keeps what it has found out about frames and
+    classes of exceptions. Both tables are bounded.
+    """
+
+    def __init__(self) -> None:
+        # By identity: equal code objects may be of different files. The code itself is kept beside
+        # the text, so that its identity cannot become that of another one.
+        self._frames: dict[tuple[int, int, int], tuple[CodeType, str]] = {}
+        self._classes: dict[type, str] = {}
+
+    def text_of(self, error: BaseException, most: int = MOST_TRACEBACK) -> str:
+        """Return what `traceback_of` returns."""
+        text = guarded(lambda: self._text(error), lambda failure: "")
+        return shortened(sendable(text), most) if text else traceback_of(error, most)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests and simulations."""
+        assert len(self._frames) <= FRAMES_KEPT
+        assert len(self._classes) <= CLASSES_KEPT
+        assert all(id(code) == key[0] for key, (code, _) in self._frames.items())
+
+    def _text(self, error: BaseException) -> str:
+        """The text; "" for an exception that only the module `traceback` knows how to write."""
+        text, seen = "", 0
+        one: BaseException | None = error
+        while one is not None:
+            head = self._head(type(one))
+            stack = self._stack(_TRACEBACK.__get__(one))
+            seen += 1
+            if not head or stack is None or seen > MOST_LINKS:
+                return ""
+            # Of a subclass of str that user code returns: the text alone.
+            said = str.__str__(str(one))
+            last = f"{head}: {said}\n" if said else f"{head}\n"
+            notes = _DICT.__get__(one).get("__notes__")
+            if notes is not None:
+                if type(notes) is not list or any(type(note) is not str for note in notes):
+                    return ""
+                last += "".join(f"{note}\n" for note in notes)
+            cause = _CAUSE.__get__(one)
+            context = None if _SUPPRESSED.__get__(one) else _CONTEXT.__get__(one)
+            before = _CAUSED if cause is not None else _MEANWHILE if context is not None else ""
+            text = f"{before}{stack}{last}{text}"
+            one = cause if cause is not None else context
+        return text
+
+    def _head(self, cls: type) -> str:
+        """How the last line begins; "" if instances of the class have to be written anew."""
+        # The hash of a class with a metaclass of its own is code of the user's.
+        if type(cls) is not type:
+            return ""
+        head = self._classes.get(cls)
+        if head is None:
+            if len(self._classes) >= CLASSES_KEPT:
+                self._classes.clear()
+            head = self._classes[cls] = _head_of(cls)
+        return head
+
+    def _stack(self, entry: TracebackType | None) -> str | None:
+        """The frames; None if there are too many of them, or of one line."""
+        if entry is None:
+            return ""
+        if hasattr(sys, "tracebacklimit"):
+            return None
+        texts = ["Traceback (most recent call last):\n"]
+        last: CodeType | None = None
+        line, alike = 0, 0
+        while entry is not None:
+            code = entry.tb_frame.f_code
+            alike = alike + 1 if line == entry.tb_lineno and _same_place(code, last) else 1
+            last, line = code, entry.tb_lineno
+            if alike > ALIKE or len(texts) > MOST_FRAMES:
+                return None
+            kept = self._frames.get((id(code), entry.tb_lasti, line))
+            texts.append(self._frame(entry, code) if kept is None else kept[1])
+            entry = entry.tb_next
+        return "".join(texts)
+
+    def _frame(self, entry: TracebackType, code: CodeType) -> str:
+        text = "".join(traceback.format_tb(entry, limit=1))
+        if len(text) <= MOST_OF_FRAME:
+            if len(self._frames) >= FRAMES_KEPT:
+                self._frames.clear()
+            self._frames[id(code), entry.tb_lasti, entry.tb_lineno] = code, text
+        return text
+
+
+def _same_place(code: CodeType, other: CodeType | None) -> bool:
+    return code is other or (
+        other is not None
+        and code.co_name == other.co_name
+        and code.co_filename == other.co_filename
+    )
+
+
+def _head_of(cls: type) -> str:
+    if issubclass(cls, _SPECIAL) or any(
+        not _ASKED.isdisjoint(vars(base))
+        for base in bases(cls)
+        if base not in BUILTIN and base is not object
+    ):
+        return ""
+    module, name = module_name(cls), qualified_name(cls)
+    if not module:
+        return ""
+    return name if module in ("__main__", "builtins") else f"{module}.{name}"

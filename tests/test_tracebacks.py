@@ -1,0 +1,200 @@
+"""The traceback writer says what the module `traceback` says, at the first time and again."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runtime.tracebacks import CLASSES_KEPT, FRAMES_KEPT, TracebackWriter
+from runtime.user_errors import traceback_of
+
+
+class OwnError(Exception):
+    """One of a user's."""
+
+
+class ManyLinesError(Exception):
+    def __str__(self) -> str:
+        return "first\nsecond"
+
+
+class FalseError(Exception):
+    """Counts as false, so that the module `traceback` does not look for its cause."""
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class NotedError(Exception):
+    __notes__ = ("a note of the class",)  # type: ignore[assignment]
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+class OddMeta(type):
+    def __hash__(cls) -> int:
+        raise SystemExit
+
+
+class OddError(Exception, metaclass=OddMeta):
+    """Its class cannot be a key of a table."""
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def caused() -> None:
+    try:
+        fail(KeyError("inner"))
+    except KeyError as error:
+        raise OwnError("outer") from error
+
+
+def during() -> None:
+    try:
+        caused()
+    except OwnError:
+        fail(ValueError("meanwhile"))
+
+
+def hidden() -> None:
+    try:
+        caused()
+    except OwnError:
+        raise ValueError("alone") from None
+
+
+def false_with_cause() -> None:
+    try:
+        caused()
+    except OwnError as error:
+        raise FalseError("no cause shown") from error
+
+
+def noted() -> None:
+    error = OwnError("with notes")
+    error.add_note("one\ntwo")
+    error.add_note("ü")
+    raise error
+
+
+def odd_notes() -> None:
+    error = OwnError("with what is no note")
+    error.__notes__ = [1, "two"]  # type: ignore[list-item]
+    raise error
+
+
+def in_a_circle() -> None:
+    one, other = OwnError("one"), OwnError("other")
+    one.__cause__, other.__cause__ = other, one
+    raise one
+
+
+def deep(levels: int) -> None:
+    if levels:
+        deep(levels - 1)
+    else:
+        fail(OwnError("deep"))
+
+
+def group() -> None:
+    raise ExceptionGroup("some", [OwnError("one"), ValueError("two")])
+
+
+def on_one_line() -> None:
+    calls = "; ".join(f"call{number} = lambda: call{number - 1}()" for number in range(1, 6))
+    exec(f"call0 = lambda: 1 / 0; {calls}; call5()", {})
+
+
+CASES: dict[str, Callable[[], object]] = {
+    "plain": lambda: fail(ValueError("text", 3)),
+    "silent": lambda: fail(ValueError()),
+    "key": lambda: fail(KeyError("quoted")),
+    "own": lambda: fail(OwnError("text")),
+    "lines": lambda: fail(ManyLinesError()),
+    "cause": caused,
+    "during": during,
+    "hidden": hidden,
+    "false": false_with_cause,
+    "notes": noted,
+    "odd notes": odd_notes,
+    "notes of the class": lambda: fail(NotedError("x")),
+    "circle": in_a_circle,
+    "deep": lambda: deep(40),
+    "too deep": lambda: deep(200),
+    "group": group,
+    "one line": on_one_line,
+    "misspelt": lambda: traceback.format_exeption,  # type: ignore[attr-defined]
+    "unknown name": lambda: exec("valeu = 1\nvalue"),
+    "import": lambda: exec("from traceback import format_exeption"),
+    "syntax": lambda: exec("a b"),
+    "speechless": lambda: fail(SpeechlessError()),
+    "odd class": lambda: fail(OddError("x")),
+    "interrupt of its own": lambda: fail(KeyboardInterrupt("x")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_says_what_the_module_says(case: str) -> None:
+    writer = TracebackWriter()
+    for _ in range(3):
+        error = raised(CASES[case])
+        assert writer.text_of(error) == traceback_of(error)
+        assert writer.text_of(error, 40) == traceback_of(error, 40)
+        writer.check_invariants()
+
+
+def test_an_exception_that_was_not_raised_has_no_frames() -> None:
+    assert TracebackWriter().text_of(OwnError("x")) == traceback_of(OwnError("x"))
+
+
+def test_a_limit_of_the_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, error = TracebackWriter(), raised(CASES["deep"])
+    writer.text_of(error)
+    monkeypatch.setattr(sys, "tracebacklimit", 1, raising=False)
+    assert writer.text_of(error) == traceback_of(error)
+
+
+def test_equal_code_of_two_files_is_told_apart() -> None:
+    writer = TracebackWriter()
+    for file in ("one.py", "other.py"):
+        code = compile("def work():\n    raise ValueError(1)\n", file, "exec")
+        found: dict[str, Any] = {}
+        exec(code, found)
+        error = raised(found["work"])
+        assert writer.text_of(error) == traceback_of(error)
+
+
+def test_its_tables_are_bounded_and_keep_no_frame() -> None:
+    writer = TracebackWriter()
+    for number in range(max(FRAMES_KEPT, CLASSES_KEPT) + 10):
+        found: dict[str, Any] = {}
+        exec("def work(error):\n    raise error\n", found)
+        own = type(f"Error{number % 600}", (Exception,), {})
+        error = raised(functools.partial(found["work"], own("x")))
+        assert "in work" in writer.text_of(error)
+    writer.check_invariants()
+    kept = weakref.ref(error)
+    del error
+    gc.collect()
+    assert kept() is None
+
+
+def raised(work: Callable[[], object]) -> BaseException:
+    """What it raises."""
+    try:
+        work()
+    except BaseException as error:  # noqa: ASYNC103  a test looks at it
+        return error  # noqa: ASYNC104
+    raise AssertionError("it raised nothing")
