@@ -12,6 +12,7 @@ import trio
 
 from runtime.calls.pending_calls import PendingCall
 from runtime.environment import Environment
+from runtime.statistics.histograms import Histogram
 
 # The deadline of a task, read without a function call for every scope around it.
 #
@@ -53,11 +54,14 @@ class Deadlines:
     the first of them, in `nursery`.
 
     A call that has ended may stay in the heap until its time, so the code that takes its outcome
-    must not leave it in the call.
+    must not leave it in the call. `late`: counts by how much they are handled after their time.
     """
 
-    def __init__(self, nursery: trio.Nursery, environment: Environment) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, environment: Environment, late: Histogram | None = None
+    ) -> None:
         self._nursery = nursery
+        self._late = Histogram() if late is None else late
         self._environment = environment
         self._heap: list[tuple[float, int, Waiting]] = []
         self._entered = 0
@@ -95,6 +99,9 @@ class Deadlines:
             ) as self._scope:
                 await trio.sleep_forever()
             now = self._environment.now()
+            if self._heap and -math.inf < self._heap[0][0] <= now:
+                # Once for all that are due: what holds up the loop holds them up together.
+                self._late.add(now - self._heap[0][0])
             while self._heap and self._heap[0][0] <= now:
                 _, _, call = heapq.heappop(self._heap)
                 self._obsolete = max(0, self._obsolete - 1)

@@ -174,7 +174,7 @@ class RpcEndpoint:
             self.codec,
             routes,
             reply_handler,
-            Deadlines(nursery, environment),
+            Deadlines(nursery, environment, self.host.counts.deadlines_late),
             numbers,
             faults,
             self.host,

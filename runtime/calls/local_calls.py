@@ -84,7 +84,9 @@ class LocalCalls:
                     RequestId(self._client, request.first), request.repeated, request.elsewhere
                 )
             if isinstance(call, StreamCall):
-                job.stream_output = LocalStreamProducer(self._codec, call, self._cleanup)
+                job.stream_output = LocalStreamProducer(
+                    self._codec, call, self._cleanup, self._host.counts.credit_waits
+                )
             refusal = self._host.deliver(job)
         if refusal is not None:
             call.fail(_placed(refusal, call.place))

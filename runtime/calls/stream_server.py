@@ -20,6 +20,7 @@ from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
 from runtime.hosting.host import ActorHost
 from runtime.links.link import Link
+from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
 from runtime.wire.codec import SCALARS, Codec
 from runtime.wire.frames import Buffer, Frame, Outgoing
@@ -34,11 +35,12 @@ logger = logging.getLogger("understudy.calls")
 
 class StreamProducer(ABC):
     """Sends one generator's items to its reader. `cleanup`: seconds that its clean-up may take once
-    its reader has gone.
+    its reader has gone. `waits`: counts the time in which the reader takes nothing.
     """
 
-    def __init__(self, cleanup: float) -> None:
+    def __init__(self, cleanup: float, waits: WaitedSeconds) -> None:
         self._cleanup = cleanup
+        self._waits = waits
         self._window = SendingWindow()
         self._producer: trio.lowlevel.Task | None = None
 
@@ -98,7 +100,11 @@ class StreamProducer(ABC):
                 break
             if not window.open:
                 self._producer = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._abort_waiting)
+                self._waits.begin(trio.current_time())
+                try:
+                    await trio.lowlevel.wait_task_rescheduled(self._abort_waiting)
+                finally:
+                    self._waits.end(trio.current_time())
         return True
 
     def _abort_waiting(self, raise_cancel: object) -> trio.lowlevel.Abort:
@@ -109,8 +115,10 @@ class StreamProducer(ABC):
 class RemoteStreamProducer(StreamProducer):
     """To a reader on another node."""
 
-    def __init__(self, codec: Codec, link: Link, number: int, cleanup: float) -> None:
-        super().__init__(cleanup)
+    def __init__(
+        self, codec: Codec, link: Link, number: int, cleanup: float, waits: WaitedSeconds
+    ) -> None:
+        super().__init__(cleanup, waits)
         self._codec = codec
         self._link = link
         self._number = number
@@ -136,8 +144,10 @@ class RemoteStreamProducer(StreamProducer):
 class LocalStreamProducer(StreamProducer):
     """To a reader on this very node: items are copied, as the wire would."""
 
-    def __init__(self, codec: Codec, call: StreamCall, cleanup: float) -> None:
-        super().__init__(cleanup)
+    def __init__(
+        self, codec: Codec, call: StreamCall, cleanup: float, waits: WaitedSeconds
+    ) -> None:
+        super().__init__(cleanup, waits)
         self._codec = codec
         self._call = call
 
@@ -191,7 +201,9 @@ class StreamServer:
         job.chain = call.chain
         job.context = call.context
         job.attempt = call.attempt
-        job.stream_output = RemoteStreamProducer(self._codec, link, call.number, self._cleanup)
+        job.stream_output = RemoteStreamProducer(
+            self._codec, link, call.number, self._cleanup, self._host.counts.credit_waits
+        )
         if self._kept.references_arrived:
             self._kept.prepare(job)
         table.accept(call.number, job)

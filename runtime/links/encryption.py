@@ -47,7 +47,7 @@ from runtime.links.transports import (
     is_loopback,
     split_address,
 )
-from runtime.wire.certificates import RANDOM_BYTES, self_signed
+from runtime.wire.certificates import RANDOM_BYTES, self_signed, valid_until
 from runtime.wire.frames import encode_frame
 from runtime.wire.handshake import Channel, check_certified, refusal
 
@@ -235,6 +235,17 @@ class EncryptedNetwork:
             identity = self_signed("understudy", self._environment.token(RANDOM_BYTES))
             self._self_signed = self_signed_credentials(identity)
         return self._self_signed
+
+    @property
+    def spinning(self) -> int:
+        """See `SocketNetwork.spinning`."""
+        return self._sockets.spinning
+
+    def certificate_end(self) -> float | None:
+        """When the certificate of its files ends, in seconds since 1970. None without files: what a
+        node makes itself does not end.
+        """
+        return None if self._files is None else valid_until(self._files.current().certificate)
 
     def beside(self) -> Network | None:
         """See `Network.beside`."""

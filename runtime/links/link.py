@@ -28,6 +28,7 @@ from runtime.links.transfers import (
     Transfers,
 )
 from runtime.links.transports import Connection
+from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_interrupt, summary_of, traceback_of
 from runtime.wire.frames import LIMITS, Buffer, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Peer
@@ -71,6 +72,11 @@ class Outbound:
         self._writer: trio.lowlevel.Task | None = None
         self._progress: trio.Event | None = None
         """There only while a task waits for it, so that it costs nothing otherwise."""
+        self.bytes_sent = 0
+        self._waiting = 0
+        """Tasks that wait for room."""
+        self.window_full = WaitedSeconds()
+        """While at least one of them waits."""
 
     @property
     def has_room(self) -> bool:
@@ -105,8 +111,21 @@ class Outbound:
         are queued, too. Code that can make large frames faster than they leave, and does not wait
         for their answers, passes it; nothing else bounds the memory that they take.
         """
-        while not (self.has_room and self._transfers.takes(size)) and self.ended is None:
-            await self._progress_made()
+        if self._is_open_for(size):
+            return
+        if not self._waiting:
+            self.window_full.begin(trio.current_time())
+        self._waiting += 1
+        try:
+            while not self._is_open_for(size):
+                await self._progress_made()
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.window_full.end(trio.current_time())
+
+    def _is_open_for(self, size: int) -> bool:
+        return self.ended is not None or (self.has_room and self._transfers.takes(size))
 
     def post(
         self,
@@ -343,6 +362,7 @@ class Outbound:
         if not self._large:
             data: Buffer = b"".join(out) if len(out) > 1 else out[0]
             count = connection.send_some((data,))
+            self.bytes_sent += count
             if count == len(data):
                 out.clear()
                 return True
@@ -354,6 +374,7 @@ class Outbound:
             count = connection.send_some(out)
             if not count:
                 return False
+            self.bytes_sent += count
             self._out = out = _without(out, count)
         self._large = False
         return True
@@ -404,6 +425,9 @@ class LinkCounters:
     frames_sent_again: int = 0
     frames_received: int = 0
     bytes_received: int = 0
+    bytes_sent: int = 0
+    window_full: float = 0.0
+    """Seconds."""
 
     def add(self, link: Link) -> None:
         """Add those of a link."""
@@ -413,6 +437,8 @@ class LinkCounters:
         self.frames_sent_again += counters.frames_sent_again
         self.frames_received += link.session.received
         self.bytes_received += counters.bytes_received
+        self.bytes_sent += link.bytes_sent
+        self.window_full += link.window_full.seconds(trio.current_time())
 
 
 class Link(Outbound):

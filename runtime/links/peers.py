@@ -108,7 +108,7 @@ class Peers:
         self._keyring = Keyring.of(secret)
         self._environment = environment
         self._timings = environment.timings
-        self._network = network
+        self.network = network
         self._receiver = receiver
         self._nursery = nursery
         self._broken = broken
@@ -544,7 +544,7 @@ class Peers:
         if seconds is None:
             seconds = self._timings.dial
         with trio.move_on_after(seconds):
-            return await self._network.connect(address)
+            return await self.network.connect(address)
         raise TimeoutError(f"no connection within {seconds:g} s")
 
     def _dialer(self, connection: Connection, expected: NodeId | None, turn: int) -> Dialer:

@@ -118,6 +118,8 @@ class Spinner:
         self.run_delay = run_delay
         self.may_spin = may_spin
         self.taken = False
+        self.on = 0
+        """Connections whose spin is on: their next receive may poll before it sleeps."""
 
 
 class SocketConnection:
@@ -194,7 +196,8 @@ class SocketConnection:
         spin = self._spin
         began = trio.current_time()
         data = None
-        if spin.seconds:
+        was_on = spin.seconds > 0.0
+        if was_on:
             spinner.taken = True
             try:
                 data = await self._receive_awake(began + spin.seconds)
@@ -211,6 +214,8 @@ class SocketConnection:
         (spin.on_hit if hit else spin.on_slept)(now, now - began, len(data))
         if spin.seconds and now >= spin.due:
             spin.on_delayed(now, spinner.run_delay())
+        if (spin.seconds > 0.0) is not was_on:
+            spinner.on += -1 if was_on else 1
         return data
 
     async def _receive_awake(self, end: float) -> bytes | None:
@@ -246,6 +251,10 @@ class SocketConnection:
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+            if self._spinner is not None and self._spin.seconds:
+                # Once: what is closed receives nothing more.
+                self._spinner.on -= 1
+                self._spin.seconds = 0.0
 
 
 class SocketNetwork:
@@ -274,6 +283,11 @@ class SocketNetwork:
         delay = run_delay() if spin == "on" or (spin == "auto" and usable_cores() >= 2.0) else None
         if delay is not None:
             self._spinner = Spinner(delay, may_spin)
+
+    @property
+    def spinning(self) -> int:
+        """Connections whose spin is on."""
+        return self._spinner.on if self._spinner is not None else 0
 
     def beside(self) -> Network | None:
         """See `Network.beside`. What spins, spins in one loop."""

@@ -277,6 +277,21 @@ DEFINITIONS: Final = (
     ),
     Definition(
         "links",
+        "understudy_link_sent_bytes_total",
+        "counter",
+        (),
+        "Bytes sent to other processes.",
+    ),
+    Definition(
+        "links",
+        "understudy_window_full_seconds_total",
+        "counter",
+        (),
+        "For how long calls, streams or values waited because the window of their link was full, "
+        "summed over links.",
+    ),
+    Definition(
+        "links",
         "understudy_link_unacknowledged_bytes",
         "gauge",
         ("peer",),
@@ -327,6 +342,21 @@ DEFINITIONS: Final = (
         "Revision of the store up to which this node's view of the members is complete.",
     ),
     Definition(
+        "store",
+        "understudy_store_watch_lag_revisions",
+        "gauge",
+        (),
+        "By how many revisions the latest changes that a watch brought were behind what other "
+        "answers of the store had named by then.",
+    ),
+    Definition(
+        "store",
+        "understudy_store_bytes",
+        "gauge",
+        (),
+        "Bytes of all keys and values, on the node that keeps an embedded store; no other has it.",
+    ),
+    Definition(
         "references",
         "understudy_references",
         "gauge",
@@ -349,10 +379,42 @@ DEFINITIONS: Final = (
     ),
     Definition(
         "references",
+        "understudy_spilled_bytes_total",
+        "counter",
+        (),
+        "Bytes of referenced values that were written to disk because the memory for them was "
+        "full.",
+    ),
+    Definition(
+        "references",
+        "understudy_fetch_seconds",
+        "histogram",
+        (),
+        "How long it took to bring values here from their owners; waiting for the call that makes "
+        "the value counts.",
+    ),
+    Definition(
+        "references",
+        "understudy_owner_died_total",
+        "counter",
+        (),
+        "Requests for referenced values that ended with OwnerDiedError: the value was lost with "
+        "its owner.",
+    ),
+    Definition(
+        "references",
         "understudy_streams_open",
         "gauge",
         (),
         "Streams that this node produces for readers on other nodes.",
+    ),
+    Definition(
+        "references",
+        "understudy_stream_credit_wait_seconds_total",
+        "counter",
+        (),
+        "For how long streams that are produced here waited for their readers to take items, "
+        "summed over streams.",
     ),
     Definition(
         "process",
@@ -367,6 +429,29 @@ DEFINITIONS: Final = (
         "gauge",
         (),
         "The longest of these since the last scrape.",
+    ),
+    Definition(
+        "process",
+        "understudy_timer_tardiness_seconds",
+        "histogram",
+        (),
+        "By how much deadlines of calls were handled after their time.",
+    ),
+    Definition(
+        "process",
+        "understudy_spinning_connections",
+        "gauge",
+        (),
+        "Connections that poll for a while before a receive sleeps, because that pays at the "
+        "moment.",
+    ),
+    Definition(
+        "process",
+        "understudy_tls_certificate_expiry_timestamp_seconds",
+        "gauge",
+        (),
+        "When the node's certificate ends, in seconds since 1970; only of a node with certificate "
+        "files.",
     ),
     Definition(
         "process",

@@ -17,6 +17,8 @@ from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
 from runtime.identifiers import NodeId
+from runtime.links.encryption import EncryptedNetwork
+from runtime.links.transports import Network, SocketNetwork
 from runtime.membership.members import Members, Registration
 from runtime.statistics.call_statistics import CallStatistics, class_of
 from runtime.statistics.counts import LabelledCount
@@ -220,6 +222,8 @@ def _read_links(found: Readings, parts: NodeParts) -> None:
     found.put("understudy_link_frames_total", total.frames_received, "received")
     found.put("understudy_frames_sent_again_total", total.frames_sent_again)
     found.put("understudy_link_received_bytes_total", total.bytes_received)
+    found.put("understudy_link_sent_bytes_total", total.bytes_sent)
+    found.put("understudy_window_full_seconds_total", total.window_full)
     found.put_all("understudy_handshakes_refused_total", peers.refused)
 
 
@@ -231,6 +235,9 @@ def _read_store(found: Readings, parts: NodeParts) -> None:
     found.put("understudy_store_unavailable_total", store.unavailable)
     found.put("understudy_store_unknown_outcomes_total", store.unknown)
     found.put("understudy_store_revision", parts.members.revision)
+    found.put("understudy_store_watch_lag_revisions", store.watch_lag)
+    if store.size is not None:
+        found.put("understudy_store_bytes", store.size)
 
 
 def _read_references(found: Readings, parts: NodeParts) -> None:
@@ -242,7 +249,13 @@ def _read_references(found: Readings, parts: NodeParts) -> None:
     found.put("understudy_reference_bytes", values.on_disk, "disk")
     found.put("understudy_reference_bytes", references.fetcher.cached_bytes, "fetched")
     found.put("understudy_reference_memory_limit_bytes", values.limit)
+    found.put("understudy_spilled_bytes_total", values.spilled)
+    found.put_histogram("understudy_fetch_seconds", references.fetcher.seconds)
+    found.put("understudy_owner_died_total", references.fetcher.owners_died)
     found.put("understudy_streams_open", parts.endpoint.produced.count)
+    waits = parts.endpoint.host.counts.credit_waits
+    now = parts.environment.now()
+    found.put("understudy_stream_credit_wait_seconds_total", waits.seconds(now))
 
 
 def _read_process(found: Readings, parts: NodeParts, health: LoopHealth) -> None:
@@ -250,7 +263,21 @@ def _read_process(found: Readings, parts: NodeParts, health: LoopHealth) -> None
     found.put("understudy_loop_lag_max_seconds", health.take_most_lag())
     for generation, histogram in enumerate(health.pauses):
         found.put_histogram("understudy_gc_pause_seconds", histogram, str(generation))
+    found.put_histogram(
+        "understudy_timer_tardiness_seconds", parts.endpoint.host.counts.deadlines_late
+    )
+    _read_network(found, parts.endpoint.peers.network)
     threads = parts.endpoint.host.threads
     found.put("understudy_threads_used", threads.used)
     found.put("understudy_threads_limit", threads.limit)
     found.put("understudy_build_info", 1, __version__, str(VERSIONS[1]), platform.python_version())
+
+
+def _read_network(found: Readings, network: Network) -> None:
+    # Others are simulated: they neither spin nor encrypt.
+    if isinstance(network, EncryptedNetwork | SocketNetwork):
+        found.put("understudy_spinning_connections", network.spinning)
+    if isinstance(network, EncryptedNetwork):
+        end = network.certificate_end()
+        if end is not None:
+            found.put("understudy_tls_certificate_expiry_timestamp_seconds", end)

@@ -18,6 +18,7 @@ from actors.errors import (
     NodeDiedError,
     NodeUnreachableError,
     NotTheOwnerError,
+    OwnerDiedError,
     ReferenceReleasedError,
 )
 from actors.reference import Reference
@@ -36,6 +37,7 @@ from runtime.references.table import (
 )
 from runtime.references.value_codec import ValueCodec
 from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
+from runtime.statistics.histograms import Histogram
 
 CACHE_BYTES = 256 * 1024 * 1024
 """Bytes of fetched values that are cached, by default."""
@@ -86,6 +88,7 @@ class ValueFetcher:
         self._lifetime = lifetime
         self._service = service
         self._now = environment.now
+        self._stopwatch = environment.stopwatch
         self._process = environment.process()
         self._shared = shared and bool(self._process.host)
         self._others = MappedArenas()
@@ -99,6 +102,10 @@ class ValueFetcher:
         self._cached: OrderedDict[ReferenceId, EncodedValue] = OrderedDict()
         self._unnamed: deque[tuple[float, ReferenceId]] = deque()
         self.cached_bytes = 0
+        self.seconds = Histogram()
+        """How long it took to bring values here that were not."""
+        self.owners_died = 0
+        """Requests for values that were lost with their owner."""
         self._moving: dict[ReferenceId, trio.Lock] = {}
         """A lock for each value that is being fetched, so that several tasks fetch it once."""
 
@@ -281,18 +288,21 @@ class ValueFetcher:
         if state.failure is not None:
             raise self._values.rebuild(state.failure)
         if state.error is not None:
+            self.owners_died += isinstance(state.error, OwnerDiedError)
             raise type(state.error)(*state.error.args)
 
     async def _bring(self, state: ReferenceState) -> EncodedValue | None:
         """Fetch the value and cache it if there is room. Returns None if the owner has changed and
         must be looked up again.
         """
+        began = self._stopwatch()
         answer = await self._answer(
             state,
             lambda owner_id: self._service(*owner_id).fetch(
                 list(state.identity), self._reader(owner_id)
             ),
         )
+        self.seconds.add(self._stopwatch() - began)
         if isinstance(answer, SharedValue):
             state.shared = answer
             state.is_done = True

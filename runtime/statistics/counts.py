@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runtime.statistics.call_statistics import OTHER
+from runtime.statistics.histograms import Histogram
+from runtime.statistics.waits import WaitedSeconds
 
 MOST_LABELS = 300
 """Combinations of labels that one count keeps apart."""
@@ -70,3 +72,7 @@ class NodeCounts:
         """Living children that a restarted supervisor kept."""
         self.deaths = LabelledCount()
         """Other nodes that were found dead, by proof: `kernel` or `lease`."""
+        self.credit_waits = WaitedSeconds()
+        """Of streams that are produced here, until their readers have taken more."""
+        self.deadlines_late = Histogram()
+        """By how much deadlines of calls were handled after their time."""

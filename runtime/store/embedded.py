@@ -224,6 +224,11 @@ class EmbeddedStore(Store):
         store whose process is stopped.
         """
 
+    @property
+    def size(self) -> int | None:
+        """See `Store.size`."""
+        return self._machine.size
+
     @classmethod
     async def on_disk(
         cls, environment: Environment, directory: Path, disk: Disk = open_file

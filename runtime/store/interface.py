@@ -254,6 +254,11 @@ class Store(ABC):
     `StoreError` after the store was closed. A call that is cancelled may have been applied.
     """
 
+    @property
+    def size(self) -> int | None:
+        """Bytes of all keys and values, if this process keeps them; else None."""
+        return None
+
     @abstractmethod
     async def get(self, key: str) -> Entry | None:
         """The key as it is now, or None."""

@@ -47,6 +47,15 @@ class MeasuredStore(Store):
         """Requests that did not reach the store."""
         self.unknown = 0
         """Requests whose outcome is unknown."""
+        self.revision = 0
+        """The latest revision of the store that an answer has named."""
+        self.watch_lag = 0
+        """By how many revisions the latest changes that a watch brought were behind that."""
+
+    @property
+    def size(self) -> int | None:
+        """See `Store.size`."""
+        return self._store.size
 
     async def get(self, key: str) -> Entry | None:
         """Read a key, and count how long the store took."""
@@ -54,11 +63,15 @@ class MeasuredStore(Store):
 
     async def range(self, prefix: str) -> RangeResult:
         """Read the keys under a prefix, and count how long the store took."""
-        return await self._measured("range", self._store.range(prefix))
+        found = await self._measured("range", self._store.range(prefix))
+        self._heard(found.revision)
+        return found
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """Write a key, and count how long the store took."""
-        return await self._measured("put", self._store.put(key, value, lease))
+        revision = await self._measured("put", self._store.put(key, value, lease))
+        self._heard(revision)
+        return revision
 
     async def delete(self, key: str) -> bool:
         """Delete a key, and count how long the store took."""
@@ -71,9 +84,11 @@ class MeasuredStore(Store):
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
         """Carry out a transaction, and count how long the store took."""
-        return await self._measured(
+        result = await self._measured(
             "transaction", self._store.transaction(compare, then, otherwise)
         )
+        self._heard(result.revision)
+        return result
 
     async def grant(self, ttl: float) -> int:
         """Make a lease, and count how long the store took."""
@@ -92,8 +107,16 @@ class MeasuredStore(Store):
         await self._measured("revoke", self._store.revoke(lease))
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """Wait for changes. Not counted: how long that takes says nothing about the store."""
-        return await self._store.poll(prefix, from_revision)
+        """Wait for changes. How long that takes says nothing about the store; how far they are
+        behind what other requests have seen does.
+        """
+        batch = await self._store.poll(prefix, from_revision)
+        self.watch_lag = max(0, self.revision - batch.revision)
+        self._heard(batch.revision)
+        return batch
+
+    def _heard(self, revision: int) -> None:
+        self.revision = max(self.revision, revision)
 
     async def _measured(self, name: str, request: Awaitable[T]) -> T:
         began = self._stopwatch()

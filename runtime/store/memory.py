@@ -180,6 +180,8 @@ class StoreMachine:
     """
 
     def __init__(self, history: ChangeHistory | None = None) -> None:
+        self.size = 0
+        """Bytes of all keys and values."""
         self.revision = 1
         """As of the last change; like etcd's, that of an empty store is 1."""
         self._entries: dict[str, Entry] = {}
@@ -331,6 +333,7 @@ class StoreMachine:
         }
         for entry in kept.entries:
             machine._entries[entry.key] = entry
+            machine.size += _size_of(entry)
             if entry.lease:
                 machine._leases[entry.lease].keys.add(entry.key)
         machine._keys = sorted(machine._entries)
@@ -374,6 +377,7 @@ class StoreMachine:
         simulations.
         """
         assert self._keys == sorted(self._entries)
+        assert self.size == sum(map(_size_of, self._entries.values()))
         assert all(first < second for first, second in pairwise(self._keys))
         assert self._history.compacted <= self.revision
         self._history.check_invariants()
@@ -424,9 +428,11 @@ class StoreMachine:
             entry = Entry(
                 put.key, put.value, before.create_revision, revision, before.version + 1, put.lease
             )
+            self.size -= _size_of(before)
         if put.lease:
             self._leases[put.lease].keys.add(put.key)
         self._entries[put.key] = entry
+        self.size += _size_of(entry)
         self._note(
             StoreEvent(
                 "put",
@@ -445,6 +451,7 @@ class StoreMachine:
         index = bisect_left(self._keys, key)
         assert self._keys[index] == key
         del self._keys[index]
+        self.size -= _size_of(entry)
         self._untie(entry)
         self._note(StoreEvent("delete", key, b"", revision, entry.create_revision, entry.value))
         return True
@@ -463,3 +470,7 @@ class StoreMachine:
         if found is None:
             raise LeaseLostError(f"lease {lease} has expired or was revoked")
         return found
+
+
+def _size_of(entry: Entry) -> int:
+    return len(entry.key) + len(entry.value)

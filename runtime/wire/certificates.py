@@ -14,6 +14,7 @@ Sources: FIPS 186-5 (ECDSA), SEC 1 section 2.3 and appendix C.4, RFC 5280, RFC 5
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import textwrap
 
@@ -169,3 +170,53 @@ def _der(tag: int, content: bytes) -> bytes:
 def _pem(label: str, data: bytes) -> str:
     text = "\n".join(textwrap.wrap(base64.b64encode(data).decode(), 64))
     return f"-----BEGIN {label}-----\n{text}\n-----END {label}-----\n"
+
+
+def valid_until(certificate: bytes) -> float:
+    """When a certificate (DER) ends, in seconds since 1970. Raises ValueError for what is none.
+
+    Python's `ssl` shows this only of certificates of peers.
+    """
+    _, facts = _read(_read(certificate)[1])
+    fields: list[tuple[int, bytes]] = []
+    rest = facts
+    while rest and len(fields) < 6:
+        start, (tag, content) = rest, _read(rest)
+        fields.append((tag, content))
+        rest = start[_size(start) :]
+    # The version is left out of version 1. Then: serial number, algorithm, issuer, validity.
+    place = 4 if fields and fields[0][0] == _CONTEXT_0 else 3
+    if len(fields) <= place:
+        raise ValueError("this is no certificate")
+    validity = fields[place][1]
+    tag, end = _read(validity[_size(validity) :])
+    text = end.decode("ascii")
+    if tag == _UTC_TIME:
+        # Years of two digits are of 1950 to 2049 (RFC 5280, 4.1.2.5.1).
+        text = ("19" if text[:2] >= "50" else "20") + text
+    when = datetime.datetime.strptime(text, "%Y%m%d%H%M%SZ")
+    return when.replace(tzinfo=datetime.UTC).timestamp()
+
+
+def _read(data: bytes) -> tuple[int, bytes]:
+    """The tag and the content of the first value of `data`."""
+    size = _size(data)
+    return data[0], data[size - _content_size(data)[1] : size]
+
+
+def _size(data: bytes) -> int:
+    """The bytes of the first value, its head included."""
+    head, content = _content_size(data)
+    if head + content > len(data):
+        raise ValueError("a value is cut off")
+    return head + content
+
+
+def _content_size(data: bytes) -> tuple[int, int]:
+    """The bytes of the head and of the content of the first value."""
+    if len(data) < 2:
+        raise ValueError("a value is cut off")
+    if data[1] < 0x80:
+        return 2, data[1]
+    count = data[1] & 0x7F
+    return 2 + count, int.from_bytes(data[2 : 2 + count], "big")

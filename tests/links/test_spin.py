@@ -592,3 +592,29 @@ def test_the_kernel_says_how_long_a_thread_waited_for_a_core_or_it_is_not_asked(
     assert run_delay() is None
     monkeypatch.setattr("runtime.links.cores.DELAY_FILE", str(tmp_path / "missing"))
     assert run_delay() is None
+
+
+class OrderedSpin(Spin):
+    """A spin that is on when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next = 1e9
+        self.due = float("inf")
+
+    def on_slept(self, now: float, waited: float, size: int) -> None:
+        self.seconds = self.next
+
+    on_hit = on_slept
+
+
+async def test_the_connections_that_spin_are_counted(ends: Ends) -> None:
+    spin = ends.connection._spin = OrderedSpin()
+    for after in (1e9, 1e9, 0.0, 0.0, 1e9):
+        spin.next = after
+        ends.peer.send(b"data")
+        assert await ends.connection.receive() == b"data"
+        assert ends.spinner.on == (after > 0)
+    ends.connection.close()
+    ends.connection.close()
+    assert ends.spinner.on == 0

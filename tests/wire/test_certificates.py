@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import ssl
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from runtime.wire.certificates import _G, _N, RANDOM_BYTES, _multiple, self_signed
+from runtime.wire.certificates import _G, _N, RANDOM_BYTES, _multiple, self_signed, valid_until
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,40 @@ def test_too_little_randomness_makes_no_certificate() -> None:
 def test_the_key_is_in_no_repr() -> None:
     made = self_signed("understudy", random.Random(2).randbytes(RANDOM_BYTES))
     assert "PRIVATE" not in repr(made)
+
+
+def test_the_end_of_a_certificate_is_what_another_implementation_reads() -> None:
+    draw = random.Random(7)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x" * 60)])
+    # Years up to 2049 are written with two digits.
+    for year in (1950, 1999, 2000, 2049, 2050, 9999):
+        end = datetime.datetime(year, 11, 23, 12, 34, 56, tzinfo=datetime.UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(draw.getrandbits(150) | 1)
+            .not_valid_before(datetime.datetime(1950, 1, 1))
+            .not_valid_after(end)
+            .sign(key, hashes.SHA256())
+        )
+        data = made.public_bytes(serialization.Encoding.DER)
+        assert valid_until(data) == end.timestamp()
+        for size in range(0, len(data), 7):
+            with pytest.raises(ValueError, match=r"cut off|no certificate"):
+                valid_until(data[:size])
+
+
+def test_what_is_no_certificate_has_no_end() -> None:
+    draw = random.Random(8)
+    certificate = self_signed("understudy", draw.randbytes(RANDOM_BYTES)).certificate
+    for _ in range(2000):
+        wrong = bytearray(certificate)
+        for _ in range(3):
+            wrong[draw.randrange(200)] = draw.randrange(256)
+        try:
+            valid_until(bytes(wrong))
+        except ValueError:
+            pass

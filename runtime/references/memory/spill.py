@@ -183,6 +183,8 @@ class Spill:
         self._environment = environment
         self._ends: FinalizerQueue[int] = FinalizerQueue()
         self._on_disk = 0
+        self.written = 0
+        """Bytes that were written since the node was opened."""
 
     @property
     def on_disk(self) -> int:
@@ -206,6 +208,7 @@ class Spill:
             return descriptor
         size = sum(sizes)
         self._on_disk += size
+        self.written += size
         return Spilled(self._environment, _File(descriptor, self._ends.token(size)), sizes)
 
 

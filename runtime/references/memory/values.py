@@ -118,6 +118,11 @@ class ValueStore(Generic[K]):
         """Bytes of values on disk."""
         return self._spill.on_disk
 
+    @property
+    def spilled(self) -> int:
+        """Bytes that were written to disk since the node was opened."""
+        return self._spill.written
+
     def add(self, key: K, size: int) -> None:
         """Record that a value is in memory."""
         if size < WORTH_A_FILE:
