@@ -70,9 +70,16 @@ PATTERNS = {
 """What is not the same each time: the bank's seed depends on the version of Python."""
 
 
-ELSEWHERE = {"elastic_training.py", "test_counter.py", "tracing.py", "web_service.py"}
+ELSEWHERE = {
+    "elastic_training.py",
+    "patterns.py",
+    "test_counter.py",
+    "tracing.py",
+    "web_service.py",
+}
 """Those that need more than a plain install with its extras: tests/pytorch has the first,
-tests/testing the second, test_web_service the last; of traces the order differs.
+tests/testing that of the counter, test_web_service the last. Of traces the order differs, and of
+patterns the figures: tests/documentation has them.
 """
 
 

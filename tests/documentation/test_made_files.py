@@ -1,0 +1,47 @@
+"""Files that commands of docs/ make are current: llms.txt, which has every page, and the time line
+of the demonstration.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+
+from tests.house import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def command(name: str) -> ModuleType:
+    """A module of docs/, which is on no path."""
+    spec = spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_is_what_its_command_writes() -> None:
+    assert (DOCS / "llms.txt").read_text() == command("llms").text(), "run: python docs/llms.py"
+
+
+def test_the_time_line_is_what_its_command_draws() -> None:
+    drawn = (DOCS / "start" / "demo.svg").read_text()
+    assert drawn == command("demo_picture").picture(), "run: python docs/demo_picture.py"
+    told = json.loads((DOCS / "start" / "demo.json").read_text())
+    assert told["equal"]
+    assert drawn.count("<circle") == len(told["timeline"])
+
+
+def test_it_has_every_page() -> None:
+    pages = {
+        str(page.relative_to(DOCS).with_suffix(".html"))
+        for page in DOCS.rglob("*.md")
+        if "_build" not in page.parts and page != DOCS / "index.md"
+    }
+    text = (DOCS / "llms.txt").read_text()
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): [*`\w]", text, re.MULTILINE)
+    assert sorted(listed) == sorted(pages)
