@@ -14,6 +14,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -65,8 +66,9 @@ def options(path: str) -> str:
     rows = []
     for name, meaning in found:
         parameter = parameters.get(name)
-        rows.append((f"`{name}`", shown(parameter.default) if parameter else "", meaning))
-    return table(("option", "default", "what it is"), rows)
+        default = shown(parameter.default) if parameter else ""
+        rows.append((f"`{name}`", f"{meaning.strip()} Default: {default}." if default else meaning))
+    return table(("option", "what it is"), rows)
 
 
 def commands(_: str) -> str:
@@ -140,7 +142,14 @@ def setup(app: Any) -> dict[str, bool]:
     def replace(app: Any, name: str, source: list[str]) -> None:
         source[0] = expanded(source[0])
 
+    def outdated(app: Any, env: Any, *changed: set[str]) -> list[str]:
+        # What the blocks are made from may have changed although the page has not.
+        return [
+            name for name in env.found_docs if "{generated}" in Path(env.doc2path(name)).read_text()
+        ]
+
     app.connect("source-read", replace)
+    app.connect("env-get-outdated", outdated)
     return {"parallel_read_safe": True}
 
 
