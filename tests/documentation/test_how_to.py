@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,22 +14,26 @@ import pytest
 import trio
 
 from tests.house import ROOT
+from tests.tutorial.pages import FIRST, Command
 
 PROGRAM = re.compile(r"\{literalinclude\} \.\./\.\./examples/how_to/(\w+)\.py")
-PRINTED = re.compile(r"^It prints:\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PRINTED = re.compile(r"[iI]t prints[^\n]*:\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = {
     found[1]: page
     for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
     if (found := PROGRAM.search(page.read_text()))
 }
-ALONE = {"cpu_bound", "exactly_once"}
-"""Programs that need a process of their own: for its processes, and for its log."""
+ALONE = {"cpu_bound", "exactly_once", "leak", "logs", "stuck"}
+"""Programs that need a process of their own: for the processes that they start, and for logs."""
 
 
-def printed(page: Path) -> str:
+def check(output: str, page: Path) -> None:
+    """Compare it with the page, where `...` stands for any text of a line, and alone on a line for
+    any lines.
+    """
     found = PRINTED.search(page.read_text())
     assert found is not None, f"{page.name} does not say what its program prints"
-    return found[1]
+    assert Command(FIRST, "", found[1]).pattern().fullmatch(output), output
 
 
 def test_each_program_has_its_page() -> None:
@@ -46,7 +52,7 @@ def test_a_program_prints_what_its_page_says(
     monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     trio.run(module.main)
-    assert capsys.readouterr().out == printed(PAGES[name])
+    check(capsys.readouterr().out, PAGES[name])
 
 
 @pytest.mark.cluster
@@ -58,6 +64,16 @@ def test_a_program_of_its_own_prints_what_its_page_says(name: str) -> None:
         text=True,
         timeout=60,
         check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == printed(PAGES[name])
+    check(done.stdout, PAGES[name])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_of_the_page_on_systemd_is_valid() -> None:
+    unit = ROOT / "ops" / "understudy-node.service"
+    done = subprocess.run(
+        ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
