@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,9 +11,11 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import click
 import pytest
 import trio
 
+from runtime.command_line.main import main
 from tests.house import ROOT
 from tests.tutorial.pages import FIRST, Command
 
@@ -77,3 +80,14 @@ def test_the_unit_of_the_page_on_systemd_is_valid() -> None:
         ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False, timeout=30
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_options_in_the_container_file_are_those_of_the_command() -> None:
+    text = (ROOT / "ops" / "Dockerfile").read_text()
+    program, command, *words = json.loads(text.rpartition("ENTRYPOINT ")[2])
+    assert program == "understudy"
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    context = found.make_context(command, words)
+    assert context.params["listen"] == "0.0.0.0:7400"
+    assert context.params["metrics"] == "0.0.0.0:9464"
