@@ -38,12 +38,12 @@ async def main() -> None:
     async with open_node() as node:
         kitchen = await node.spawn(Kitchen)
         print(await kitchen.cook.options(timeout=5)(0.01))
-        with trio.move_on_after(0.05) as scope:
+        with trio.move_on_after(0.5) as scope:
             await kitchen.cook(60)
         print("given up by the scope:", scope.cancelled_caught)
         waiter = await node.spawn(Waiter, kitchen)
         try:
-            await waiter.order.options(timeout=0.05)()
+            await waiter.order.options(timeout=0.5)()
         except CallTimeoutError as error:
             print("timeout:", error.outcome)
         print("methods that ended early:", await kitchen.how_many_given_up())

@@ -26,8 +26,8 @@ PAGES = {
     for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
     if (found := PROGRAM.search(page.read_text()))
 }
-ALONE = {"cpu_bound", "exactly_once", "leak", "logs", "stuck"}
-"""Programs that need a process of their own: for the processes that they start, and for logs."""
+ALONE = {"cpu_bound", "exactly_once", "graceful_stop", "leak", "logs", "stuck"}
+"""Programs that need a process of their own: for those that they start, for logs, for signals."""
 
 
 def check(output: str, page: Path) -> None:
