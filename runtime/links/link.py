@@ -17,6 +17,7 @@ import trio
 
 from actors.errors import DecodeError, ProtocolError
 from actors.peers import VerifiedPeer
+from runtime.links.lending import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
 from runtime.links.transfers import (
@@ -70,6 +71,8 @@ class Outbound:
         self.most_backlog = BACKLOG_BYTES
         """See `takes_calls`. Twice as much is never exceeded by more than one frame of answers."""
         self._writer: trio.lowlevel.Task | None = None
+        self._lending: Lending | None = None
+        """What hands large segments over in shared memory; None with a peer of another host."""
         self._progress: trio.Event | None = None
         """There only while a task waits for it, so that it costs nothing otherwise."""
         self.bytes_sent = 0
@@ -182,6 +185,8 @@ class Outbound:
         transfers = self._transfers.abandon(ticket)
         if transfers is None:
             return False
+        if self._lending is not None:
+            self._lending.lender.on_abandoned(ticket)
         self._ship(transfers)
         self._wake_writer()
         self._tell_progress()
@@ -196,7 +201,10 @@ class Outbound:
         # While a connection stands, the writer may hand it over in this very pass of the scheduler.
         if self._connection is not None or self.ended is not None:
             return self.certainly_not_received(number) and self.ended is not None
-        return self.session.take_back(number, encode_frame(Kind.EMPTY, b""))
+        taken = self.session.take_back(number, encode_frame(Kind.EMPTY, b""))
+        if taken and self._lending is not None:
+            self._lending.lender.on_abandoned(number)
+        return taken
 
     def own(self, ticket: Ticket) -> None:
         """The owner of the segments of this frame may change them from now on: what the link still
@@ -259,16 +267,19 @@ class Outbound:
         """Post a frame that has segments, or that may have to wait behind another of its lane."""
         if self.ended is not None:
             return 0
-        buffers: tuple[Buffer, ...] = (frame,)
-        size = len(frame)
-        for segment in segments:
-            # A bytearray cannot be resized by its owner as long as a view of it lives, and the
-            # error would not show why: it is copied.
-            buffer = bytes(segment) if type(segment) is bytearray else segment
-            if type(buffer) is memoryview and buffer.itemsize != 1:
-                buffer = buffer.cast("B")
-            buffers += (buffer,)
-            size += len(buffer)
+        buffers = tuple(map(_flat, segments))
+        loan = 0
+        if self._lending is not None and max(map(len, buffers), default=0) >= LOAN_BYTES:
+            found = self._lending.lender.lend(frame, buffers)
+            if found is not None:
+                loan, frame, buffers = found
+        ticket = self._post_buffers((frame, *buffers), lane, at_once)
+        if loan and self._lending is not None:
+            self._lending.lender.on_posted(loan, ticket)
+        return ticket
+
+    def _post_buffers(self, buffers: tuple[Buffer, ...], lane: Hashable, at_once: bool) -> Ticket:
+        size = sum(map(len, buffers))
         # A small frame waits behind a large one of its lane: sent directly, it would arrive first.
         if size > WHOLE or lane in self._lanes:
             queued = self._transfers.add(buffers, size, lane)
@@ -378,6 +389,17 @@ class Outbound:
             self._out = out = _without(out, count)
         self._large = False
         return True
+
+
+def _flat(segment: Buffer) -> Buffer:
+    """A segment whose length is its number of bytes, and that its owner may resize."""
+    # A bytearray cannot be resized by its owner as long as a view of it lives, and the error would
+    # not show why: it is copied.
+    if type(segment) is bytearray:
+        return bytes(segment)
+    if type(segment) is memoryview and segment.itemsize != 1:
+        return segment.cast("B")
+    return segment
 
 
 def _without(buffers: list[Buffer], count: int) -> list[Buffer]:
@@ -520,6 +542,19 @@ class Link(Outbound):
         self.verified = peer
         self.restricted = peer.role != "node"
 
+    def share_memory(self, pools: LendingPools, process: int) -> None:
+        """The peer is this process of the same host and user, and both ends lend segments: from
+        the first of the connections that show it.
+        """
+        if self._lending is None and self.ended is None:
+            self._lending = Lending(pools, self.post, process)
+
+    def on_beat(self) -> None:
+        """Acknowledge what has arrived, and return shared memory that is not read any more."""
+        if self._lending is not None and self.ended is None:
+            self._lending.on_beat()
+        self.acknowledge(at_once=True)
+
     def undialled(self) -> str:
         """Which addresses were dialled in vain, and why."""
         return "; ".join(
@@ -637,6 +672,9 @@ class Link(Outbound):
             self._transfers.clear()
             self._reassembly.clear()
             self.session.clear()
+            if self._lending is not None:
+                self._lending.lender.close()
+                self._lending = None
             self._out = []
             self._tell_progress()
             self.drop_connection()
@@ -666,6 +704,9 @@ class Link(Outbound):
             assert not self._out, "what a link held is freed with it"
         self._transfers.check_invariants()
         self._reassembly.check_invariants()
+        if self._lending is not None:
+            assert self.ended is None, "what a link has lent ends with it"
+            self._lending.lender.check_invariants()
         assert self.connected == (not self._down.is_set())
         assert self.lost_at is None or not self.connected
         # Otherwise nothing would ever send this.
@@ -746,12 +787,15 @@ class Link(Outbound):
         return UnhandledFrameError(f"a frame that could not be handled: {summary_of(error)}")
 
     def _part(self, frame: Frame) -> None:
-        """Handle a frame of a transfer, and the one that it completes; or one that was
+        """Handle a frame of a transfer or a loan, and the one that it completes; or one that was
         taken back.
         """
         if frame.kind == Kind.EMPTY:
             return
-        whole = self._reassembly.take(frame)
+        if frame.kind in LENDING_KINDS and self._lending is not None:
+            whole = self._lending.on_frame(frame)
+        else:
+            whole = self._reassembly.take(frame)
         if whole is not None:
             handler = self._handlers.get(whole.kind)
             if handler is None:

@@ -34,9 +34,10 @@ from runtime.limited_log import LimitedLog
 from runtime.links.dial_turns import DialTurns
 from runtime.links.encryption import tls_reason
 from runtime.links.keyring import Keyring
+from runtime.links.lending import FEATURE, LendingPools
 from runtime.links.link import Link, LinkCounters, Receiver
 from runtime.links.settlement import Offer, SettlementAnswer, SettlementAnswerKind
-from runtime.links.transports import Connection, Network, why_not_dialled
+from runtime.links.transports import Connection, Network, SocketConnection, why_not_dialled
 from runtime.statistics.call_statistics import reason_of
 from runtime.statistics.counts import LabelledCount
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
@@ -115,6 +116,7 @@ class Peers:
         self._outdated = outdated
         self._member = member
         self._departed = departed
+        self._lending_pools = LendingPools(environment)
         self._departures: deque[tuple[float, Peer]] = deque()
         """Strangers whose sessions have ended, with the times from which they count as gone."""
         self._limits = limits or Limits()
@@ -300,7 +302,7 @@ class Peers:
                 self._departed(peer)
         # A copy: ending a link removes it from the table.
         for link in tuple(self.links.values()):
-            link.acknowledge(at_once=True)
+            link.on_beat()
             if not link.connected:
                 continue
             if lapsed := link.lapsed():
@@ -366,6 +368,17 @@ class Peers:
             )
             link.last_heard = self._environment.now()
         return link
+
+    def _on_proven(self, link: Link, settled: _ProvenPeer, connection: Connection) -> None:
+        """The peer has proven who it is: before each connection carries the session."""
+        link.on_verified(settled.verified)
+        own, peer = self.introduction.peer, settled.peer
+        if FEATURE in own.features & peer.features and isinstance(connection, SocketConnection):
+            # By what the kernel says, not the peer: a process elsewhere must not have the memory of
+            # one here mapped by naming it.
+            process = connection.peer_process()
+            if process is not None:
+                link.share_memory(self._lending_pools, process)
 
     def _keep_connected(self, link: Link) -> None:
         if link not in self._kept and not self._closing:
@@ -645,7 +658,7 @@ class Peers:
             if not link.settlement.is_open(offer) or link.ended is not None:
                 return None
             if link.settlement.on_answered(offer, answer):
-                link.on_verified(settled.verified)
+                self._on_proven(link, settled, connection)
                 link.open(connection, answer.received)
                 return settled.reader, early
         finally:
@@ -735,7 +748,7 @@ class Peers:
         # Not of links that we dial: a node that serves our store, or did, is asked over one in any
         # case.
         link.fenced = self._outdated(settled.peer)
-        link.on_verified(settled.verified)
+        self._on_proven(link, settled, connection)
         try:
             link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
         except ProtocolError as error:

@@ -168,13 +168,27 @@ class SocketConnection:
         """The user of the process that has opened the other end; None where the kernel does not
         tell, as for TCP.
         """
+        found = self._peer_credentials()
+        return found[1] if found is not None else None
+
+    def peer_process(self) -> int | None:
+        """The pid of that process, if this user has started it; None if another has, where the
+        kernel does not tell, and for a process that is not visible from here.
+        """
+        found = self._peer_credentials()
+        if found is None or found[1] != os.geteuid():
+            return None
+        # Of a process in another pid namespace the kernel says 0.
+        return found[0] or None
+
+    def _peer_credentials(self) -> tuple[int, int, int] | None:
+        """Process, user and group at the other end, as the kernel tells (unix(7))."""
         if self._socket.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
             return None
-        found = self._socket.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
-        )
-        user: int = struct.unpack("3i", found)[1]
-        return user
+        layout = struct.Struct("3i")
+        found = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+        process, user, group = layout.unpack(found)
+        return process, user, group
 
     async def receive(self) -> bytes:
         """See `Connection.receive`."""

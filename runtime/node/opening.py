@@ -32,6 +32,7 @@ from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory
 from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
 from runtime.links.keyring import GivenSecret, Keyring
+from runtime.links.lending import FEATURE
 from runtime.links.transports import (
     Connection,
     Network,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
 
 FAULTS_VARIABLE = "UNDERSTUDY_FAULTS"
 SPIN_VARIABLE = "UNDERSTUDY_SPIN"
+SHARED_MEMORY_VARIABLE = "UNDERSTUDY_SHARED_MEMORY"
 
 logger = logging.getLogger("understudy.node")
 
@@ -85,8 +87,8 @@ class Platform:
     """The clock, randomness, process and threads. By default those of this process."""
     network: Network | None = None
     """How nodes dial each other and listen. By default TCP, TLS and Unix sockets, spinning as
-    `UNDERSTUDY_SPIN` says. With another network the values of references are not shared through the
-    machine's memory: its nodes may all be in one process.
+    `UNDERSTUDY_SPIN` says. With another network nothing is shared through the machine's memory: its
+    nodes may all be in one process.
     """
     may_spin: Callable[[], bool] | None = None
     """Asked before each receive that might spin, see `SocketNetwork`. By default it always may."""
@@ -371,7 +373,10 @@ def _memory(
     platform: Platform,
 ) -> MemoryOptions:
     """How values are kept. Not shared with simulated nodes, whose processes are all one."""
-    shared = platform.network is None
+    asked = os.environ.get(SHARED_MEMORY_VARIABLE) or "on"
+    if asked not in ("on", "off"):
+        raise ValueError(f"{SHARED_MEMORY_VARIABLE} is on or off, not {asked!r}")
+    shared = platform.network is None and asked == "on" and hasattr(os, "memfd_create")
     given: object = limit
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"reference_memory is a number of bytes, not {given!r}")
@@ -442,17 +447,8 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
     coordination = cast("ClusterSession", found)
     if settings.data_dir is not None and held is not None:
         await note_founder(held.store, record.name, bound)
-    peer = Peer(
-        name=record.name,
-        incarnation=coordination.registration.incarnation,
-        role="node",
-        addresses=record.addresses,
-        host=record.host,
-        store=coordination.identity,
-        life=environment.token(8).hex(),
-    )
     node = Node(
-        Introduction(cluster=settings.cluster, peer=peer),
+        _introduction(settings, record, coordination),
         settings.secret,
         environment,
         network,
@@ -484,6 +480,23 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         # Only here, when the block has ended without an error of its own: a process whose node was
         # given up must not exit with status 0.
         raise node._given_up
+
+
+def _introduction(
+    settings: _NodeSettings, record: NodeRecord, coordination: ClusterSession
+) -> Introduction:
+    """Return what the node says of itself in each handshake."""
+    peer = Peer(
+        name=record.name,
+        incarnation=coordination.registration.incarnation,
+        role="node",
+        addresses=record.addresses,
+        host=record.host,
+        features=frozenset({FEATURE} if settings.memory.shared else ()),
+        store=coordination.identity,
+        life=settings.environment.token(8).hex(),
+    )
+    return Introduction(cluster=settings.cluster, peer=peer)
 
 
 def _record(

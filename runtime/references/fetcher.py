@@ -25,8 +25,6 @@ from actors.reference import Reference
 from runtime.environment import Environment, first
 from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
-from runtime.references.memory.mapped import MappedArenas, NotLendableError
-from runtime.references.memory.pool import FinalizerQueue, SharedMemoryLocation
 from runtime.references.memory.values import Segment
 from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues, StateChanges
 from runtime.references.table import (
@@ -37,6 +35,8 @@ from runtime.references.table import (
 )
 from runtime.references.value_codec import ValueCodec
 from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
+from runtime.shared_memory.mapped import MappedArenas, NotLendableError
+from runtime.shared_memory.pool import FinalizerQueue, SharedMemoryLocation
 from runtime.statistics.histograms import Histogram
 
 CACHE_BYTES = 256 * 1024 * 1024

@@ -8,7 +8,6 @@ import attrs
 
 from actors.errors import ProtocolError
 from actors.reference import Reference
-from runtime.references.memory.pool import SharedMemoryLocation
 from runtime.references.memory.values import Memory, Segment
 from runtime.references.values import (
     EncodedValue,
@@ -16,6 +15,7 @@ from runtime.references.values import (
     StoredValue,
     ValueWithReferences,
 )
+from runtime.shared_memory.pool import SharedMemoryLocation
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Attachment, Buffer, Outgoing
 

@@ -6,9 +6,9 @@ import attrs
 
 from actors.messages import message
 from actors.reference import Reference
-from runtime.references.memory.pool import SharedMemoryLocation
 from runtime.references.memory.spill import Spilled
 from runtime.references.memory.values import Segment
+from runtime.shared_memory.pool import SharedMemoryLocation
 from runtime.wire.frames import Buffer
 
 UNKNOWN = 0

@@ -179,8 +179,8 @@ class Kind(IntEnum):
     Calls: CALL and SEND (one way) ask for one, REPLY and ERROR answer, CANCEL takes a CALL back;
     FORGET tells which repeatable calls have ended, so that what was recorded of them may go; ITEM
     carries one item of a stream, CREDIT asks for more of them. BEGIN, PART and ABANDON carry one
-    large frame of another kind in pieces; EMPTY stands where a frame was taken back. The rest is
-    the link's own.
+    large frame of another kind in pieces; EMPTY stands where a frame was taken back. ARENA, LOAN
+    and RETURNED hand large segments over in shared memory. The rest is the link's own.
     """
 
     CALL = 1
@@ -195,6 +195,9 @@ class Kind(IntEnum):
     PART = 10
     ABANDON = 11
     EMPTY = 12
+    ARENA = 13
+    LOAN = 14
+    RETURNED = 15
     PING = 32
     PONG = 33
     ACK = 34

@@ -14,8 +14,8 @@ import sys
 
 import numpy
 
-from runtime.references.memory.mapped import MappedArenas
-from runtime.references.memory.pool import SharedMemoryLocation
+from runtime.shared_memory.mapped import MappedArenas
+from runtime.shared_memory.pool import SharedMemoryLocation
 
 PAGE = mmap.PAGESIZE // 8
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import logging
 import random
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta, timezone
@@ -27,7 +28,7 @@ from actors.errors import HandshakeError, OutcomeUnknownError
 from runtime import Node, open_node
 from runtime.links.transports import Connection
 from runtime.testing import Faults, Platform
-from runtime.wire.frames import Frame, FrameReader, Kind
+from runtime.wire.frames import HEADER, Frame, FrameReader, Kind
 from tests.memory_network import MemoryConnection, MemoryNetwork, Pipe
 from tests.scheduling import SeededEnvironment, scheduled_by
 
@@ -239,7 +240,21 @@ def capture() -> list[Frame]:
         for frame in FrameReader().feed(b"".join(stream)):
             plain = Frame(frame.kind, frame.flags, frame.control, tuple(map(bytes, frame.segments)))
             found.setdefault(tuple(plain), plain)
-    return list(found.values())
+    return [*found.values(), *_of_shared_memory()]
+
+
+def _of_shared_memory() -> list[Frame]:
+    """Frames that only processes of one host exchange: nodes in one process have no need of
+    them.
+    """
+    call = HEADER.pack(Kind.CALL, 0, 1, 4) + struct.pack("!I", 1 << 20) + b"call"
+    place = struct.pack("!QHHIQQ", 1, 1, 0, 1, 4096, 1 << 20)
+    return [
+        Frame(Kind.ARENA, 0, struct.pack("!II16s", 1, 5, bytes(range(16))), ()),
+        *(Frame(Kind.ARENA, flag, struct.pack("!I", 1), ()) for flag in (1, 2, 3)),
+        Frame(Kind.LOAN, 0, place + call, ()),
+        Frame(Kind.RETURNED, 0, struct.pack("!QQ", 1, 2), ()),
+    ]
 
 
 def missing_kinds(frames: list[Frame]) -> set[Kind]:

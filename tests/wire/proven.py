@@ -48,6 +48,7 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime import Node, open_node
 from runtime.hosting.node_service import STORE_SERVICE
+from runtime.links.lending import FEATURE
 from runtime.links.link import Link
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
@@ -600,7 +601,11 @@ class FuzzingPeer:
         """Send up to so many spoiled frames, over one connection or a few."""
         role: Any = self.draw.choice(("client", "client", "node"))
         addresses = ("tcp:127.0.0.1:1",) if role == "node" and self.draw.random() < 0.3 else ()
-        me = Introduction("understudy", Peer("fuzzer", self.number, role, addresses))
+        # Half of them say that they share the node's memory, as processes of one host do.
+        features = frozenset({FEATURE} if self.number % 2 else ())
+        me = Introduction(
+            "understudy", Peer("fuzzer", self.number, role, addresses, features=features)
+        )
         for _ in range(self.draw.choice((1, 1, 1, 2, 4))):
             self.connection = await self.network.connect(self.address)
             try:

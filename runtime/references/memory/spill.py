@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from runtime.environment import Environment
-from runtime.references.memory.pool import FinalizerQueue
+from runtime.shared_memory.pool import FinalizerQueue
 
 # Which values are written to disk when memory is short: the least recently used ones. No I/O and no
 # clock.

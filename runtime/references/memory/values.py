@@ -14,8 +14,8 @@ import trio
 
 from actors.errors import ReferenceMemoryError
 from runtime.environment import Environment, Process
-from runtime.references.memory.pool import Block, MemoryPool, SharedMemoryLocation
 from runtime.references.memory.spill import WORTH_A_FILE, MemoryBudget, Spill, Spilled
+from runtime.shared_memory.pool import Block, MemoryPool, SharedMemoryLocation
 from runtime.wire.frames import Buffer
 
 K = TypeVar("K", bound=Hashable)

@@ -17,7 +17,7 @@ import numpy
 import trio
 
 from runtime.environment import SystemEnvironment
-from runtime.references.memory.pool import MemoryPool
+from runtime.shared_memory.pool import MemoryPool
 from tests.benchmarks.measuring import MEBIBYTE, Row, Settings, Work, at_least, in_turn
 
 GIBIBYTE = 1024 * MEBIBYTE

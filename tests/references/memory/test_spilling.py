@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from runtime.environment import SystemEnvironment
 from runtime.references.memory.spill import ALIGNMENT, Spill, Spilled
-from tests.references.memory.owners import ROOT
+from tests.shared_memory.owners import ROOT
 
 T = TypeVar("T")
 

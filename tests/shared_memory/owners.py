@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.references.memory.pool import SharedMemoryLocation
+from runtime.shared_memory.pool import SharedMemoryLocation
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Owner:
@@ -44,7 +44,7 @@ class Owner:
 @contextmanager
 def open_owner(*arguments: object) -> Iterator[Owner]:
     """An owner, until the block ends."""
-    command = [sys.executable, "-m", "tests.references.memory.owner_process", *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.shared_memory.owner_process", *map(str, arguments)]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -61,8 +61,8 @@ def read_elsewhere(
     `before`: words before its command.
     """
     code = (
-        "from runtime.references.memory.mapped import MappedArenas, NotLendableError\n"
-        "from runtime.references.memory.pool import SharedMemoryLocation\n"
+        "from runtime.shared_memory.mapped import MappedArenas, NotLendableError\n"
+        "from runtime.shared_memory.pool import SharedMemoryLocation\n"
         f"try: found = MappedArenas().lend({place!r}, None)\n"
         f"except NotLendableError as error: found = error\n{script}"
     )

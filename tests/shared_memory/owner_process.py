@@ -1,4 +1,4 @@
-"""A process that owns values: `python -m tests.references.memory.owner_process [KEPT]`.
+"""A process that owns values: `python -m tests.shared_memory.owner_process [KEPT]`.
 
 It reads commands from its input, one a line, and answers each with a line of JSON: `keep SIZE BYTE`
 makes a value of that byte and says where it lies, `fill NUMBER BYTE` overwrites one, `drop NUMBER`
@@ -14,7 +14,7 @@ import sys
 import attrs
 
 from runtime.environment import SystemEnvironment
-from runtime.references.memory.pool import Block, MemoryPool
+from runtime.shared_memory.pool import Block, MemoryPool
 
 
 def main(kept: int) -> None:

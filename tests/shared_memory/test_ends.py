@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from runtime.references.memory.pool import FinalizerQueue
+from runtime.shared_memory.pool import FinalizerQueue
 
 
 class Keeper:

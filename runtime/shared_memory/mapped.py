@@ -14,12 +14,14 @@ import mmap
 import os
 import stat
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from weakref import WeakValueDictionary
 
 import attrs
 
-from runtime.references.memory.pool import (
+from runtime.shared_memory.pool import (
     HEADER_SIZE,
     KEY_SIZE,
     MADV_POPULATE_READ,
@@ -158,39 +160,77 @@ class MappedArenas:
         self._kept.clear()
 
     def _map(self, place: SharedMemoryLocation) -> ReadOnlyMapping:
-        path = f"/proc/{place.process}/fd/{place.descriptor}"
+        with _opened(place.process, place.descriptor, place.key, os.O_RDONLY) as descriptor:
+            return ReadOnlyMapping(descriptor, os.fstat(descriptor).st_size)
+
+
+class WritableMapping:
+    """All of an arena of another process, mapped so that both may write to it: for blocks that
+    their owner has handed over. They are unmapped when neither this object nor any view is left.
+
+    Raises `NotLendableError` like `MappedArenas.lend`, and for an arena longer than `most` bytes.
+    """
+
+    __slots__ = ("_array", "_memory", "length")
+
+    def __init__(self, process: int, descriptor: int, key: bytes, most: int) -> None:
+        with _opened(process, descriptor, key, os.O_RDWR) as opened:
+            self.length = os.fstat(opened).st_size
+            if self.length > most:
+                raise NotLendableError(
+                    f"memory {descriptor} of process {process} has {self.length} bytes, where at "
+                    f"most {most} may be mapped"
+                )
+            self._memory = mmap.mmap(opened, self.length)
+        self._array = ctypes.c_ubyte * self.length
+
+    def view(self, offset: int, size: int, guard: object) -> memoryview:
+        """Return `size` bytes at `offset`, writable. The view, and everything made from it, keeps
+        `guard` and the mapping alive.
+        """
+        assert HEADER_SIZE <= offset <= offset + size <= self.length
+        array = self._array.from_buffer(self._memory)
+        vars(array)["guard"] = guard
+        return memoryview(array).cast("B")[offset : offset + size]
+
+
+@contextmanager
+def _opened(process: int, descriptor: int, key: bytes, flags: int) -> Iterator[int]:
+    """Open the arena that another process has under this descriptor, for the block. Raises
+    `NotLendableError`.
+    """
+    path = f"/proc/{process}/fd/{descriptor}"
+    try:
+        # Check what the descriptor is before opening it: if its number was reused it may be a
+        # device, and opening a device can have effects.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise NotLendableError(f"{path} is no memory any more: its owner has closed it")
+        opened = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
-            # Check what the descriptor is before opening it: if its number was reused it may be a
-            # device, and opening a device can have effects.
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise NotLendableError(f"{path} is no memory any more: its owner has closed it")
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-            try:
-                return _checked(descriptor, place)
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            raise NotLendableError(f"{path} cannot be read: {error}") from error
+            _check(opened, process, descriptor, key)
+            yield opened
+        finally:
+            os.close(opened)
+    except (OSError, ValueError) as error:
+        raise NotLendableError(f"{path} cannot be read: {error}") from error
 
 
-def _checked(descriptor: int, place: SharedMemoryLocation) -> ReadOnlyMapping:
-    """Return the mapping, if the arena is the one that is meant and is sealed against shrinking. An
+def _check(opened: int, process: int, descriptor: int, key: bytes) -> None:
+    """Refuse what is not the arena that is meant, and what is not sealed against shrinking: an
     arena that shrinks would kill its readers with SIGBUS.
     """
-    if len(place.key) != KEY_SIZE or os.pread(descriptor, KEY_SIZE, 0) != place.key:
+    if len(key) != KEY_SIZE or os.pread(opened, KEY_SIZE, 0) != key:
         raise NotLendableError(
-            f"memory {place.descriptor} of process {place.process} is another one by now: its "
-            "numbers have been reused"
+            f"memory {descriptor} of process {process} is another one by now: its numbers have "
+            "been reused"
         )
     try:
-        sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        sealed = fcntl.fcntl(opened, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         sealed = 0
     if not sealed:
         raise NotLendableError(
-            f"memory {place.descriptor} of process {place.process} may become shorter while it is "
-            "read"
+            f"memory {descriptor} of process {process} may become shorter while it is read"
         )
-    return ReadOnlyMapping(descriptor, os.fstat(descriptor).st_size)

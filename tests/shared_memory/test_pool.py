@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from runtime.environment import SystemEnvironment
-from runtime.references.memory.pool import Block, MemoryPool, block_size
+from runtime.shared_memory.pool import Block, MemoryPool, block_size
 
 MEBIBYTE = 1024 * 1024
 

@@ -337,6 +337,17 @@ class MemoryPool:
         self.tidy()
         return self._free
 
+    @property
+    def allocated(self) -> int:
+        """Bytes of all blocks, free ones included, as they were when a method was last called."""
+        return self._taken + self._free
+
+    def is_open(self, key: bytes) -> bool:
+        """Whether the arena with this key is still one of the pool's."""
+        return any(
+            arena.key == key for each in self._size_classes.values() for arena in each.arenas
+        )
+
     def take(self, size: int) -> Block | None:
         """Return a block for a value of `size` bytes. Returns None if this platform has no memfd,
         the limit is reached, or the kernel refuses.
@@ -370,6 +381,11 @@ class MemoryPool:
             self._free += span.arena.span_size
         self._make_room(self._kept, GIVEN_BACK_AT_ONCE)
 
+    def trim(self) -> None:
+        """Return free memory to the kernel, a bounded amount for each call, until none is left."""
+        self.tidy()
+        self._make_room(0, GIVEN_BACK_AT_ONCE)
+
     def check_invariants(self) -> None:
         """Assert that each span is counted once. Looks at every free span: for tests and
         simulations.
@@ -397,6 +413,20 @@ class MemoryPool:
         for size_class in self._size_classes.values():
             for arena in size_class.arenas:
                 arena.close()
+
+    def abandon(self) -> None:
+        """Like `close`, while other processes may still read blocks that have ended here: no memory
+        is given back, which would empty it for them. The kernel frees it after the last mapping.
+        """
+        self._closed = True
+        for size_class in self._size_classes.values():
+            for arena in size_class.arenas:
+                arena.close()
+        self._size_classes.clear()
+        self._free_spans.clear()
+        self._taken = self._free = 0
+        # Blocks that end from now on are of no interest; they report to the old queue.
+        self._ends = FinalizerQueue()
 
     def _hand_out(self, span: _Span, size: int) -> Block:
         arena = span.arena

@@ -1,0 +1,411 @@
+"""Lent segments: what two processes of one host hand over in shared memory instead of a socket.
+
+The sender copies a large segment into a block of a memory pool, so that its caller may change its
+own memory at once, and sends LOAN: the frame without these segments, and where they are. The
+receiver has mapped the pool's memory before, and hands the frame up with views of the blocks, which
+are writable. When nothing can reach the views of a frame any more, it sends RETURNED with the
+frame's number, and the sender uses the blocks again: their pages are warm.
+
+    sender                                          receiver
+      | ---- ARENA announced [number, descriptor] ----> | maps it
+      | <--- ARENA mapped [number] ---------------------- |
+      | ---- LOAN [number of the frame, places, head] --> | views; the method runs
+      | <--- RETURNED [number of the frame] ------------- | the views have ended
+
+Nothing is lent from memory that the peer has not mapped, so a frame that has left can always be
+read. What cannot be lent (too small, too large, the pool is full, the peer has not answered yet)
+travels over the socket as before. All these frames are numbered by the session: a connection that
+breaks loses none.
+
+Each link has a pool of its own. When the link ends while the peer lives, nobody knows how long the
+peer reads, so the blocks are never used again: the pool is closed, and the kernel frees its memory
+when the last mapping has gone. The same holds for processes that are killed at any moment, because
+the memory has no name in any file system.
+
+No sockets and no clock: the link sends what is returned here. Handing out blocks and taking them
+back follows the shared buffers of Wayland (wl_buffer.release); mapping them once and reusing them
+is what Ray's Plasma and Arrow do with files.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Sequence
+from enum import IntEnum
+from typing import Final
+from weakref import WeakSet
+
+import attrs
+
+from actors.errors import ProtocolError
+from runtime.environment import Environment
+from runtime.shared_memory.mapped import NotLendableError, WritableMapping
+from runtime.shared_memory.pool import (
+    HEADER_SIZE,
+    KEY_SIZE,
+    Block,
+    FinalizerQueue,
+    MemoryPool,
+)
+from runtime.wire.frames import HEADER, LIMITS, Buffer, Frame, Kind, Segment, encode_frame
+
+FEATURE: Final = "shared-memory"
+"""What a peer says in the handshake if its segments can be lent, and others may lend to it."""
+
+LOAN_BYTES: Final = 256 * 1024
+"""Segments from this size on are lent. Below, a copy through the socket costs no more than the
+frames and the bookkeeping of a loan.
+"""
+
+MOST_LOAN_BYTES: Final = 64 * 1024 * 1024
+"""Larger segments travel over the socket in parts: copying them in one step would hold up the
+event loop for more than some ten milliseconds.
+"""
+
+LINK_BYTES: Final = 256 * 1024 * 1024
+"""What one link may have lent at once: a peer that keeps what it gets uses up its own share."""
+
+NODE_BYTES: Final = 1024 * 1024 * 1024
+"""What all links of a node may have lent at once, with the free blocks that they keep."""
+
+KEPT_BYTES: Final = LINK_BYTES // 2
+"""Free memory that a link keeps for its next segments."""
+
+IDLE_BEATS: Final = 5
+"""Beats without a loan after which a link gives its free memory back to the kernel."""
+
+MOST_ARENAS: Final = 64
+MOST_MAPPED_BYTES: Final = 16 * LINK_BYTES
+"""What one peer may have mapped here: address space, since only what is touched takes memory."""
+
+LENDING_KINDS: Final = frozenset({Kind.ARENA, Kind.LOAN, Kind.RETURNED})
+
+_ARENA = struct.Struct(f"!II{KEY_SIZE}s")
+"""Number of the arena, descriptor, key."""
+_PLACE = struct.Struct("!HIQQ")
+"""Index of the segment in its frame, number of the arena, offset, size."""
+_LOAN = struct.Struct("!QH")
+"""Number of the frame, count of places; the places follow, then the head of the frame."""
+_NUMBER = struct.Struct("!I")
+_RETURNED = struct.Struct("!Q")
+
+
+class ArenaFlag(IntEnum):
+    """What a frame of kind ARENA says of its arena, in the flags of its header."""
+
+    ANNOUNCED = 0
+    MAPPED = 1
+    REFUSED = 2
+    CLOSED = 3
+
+
+class LendingPools:
+    """The pools of all links of a node, which share a limit of bytes."""
+
+    def __init__(self, environment: Environment, limit: int = NODE_BYTES) -> None:
+        self._environment = environment
+        self._limit = limit
+        self._pools: WeakSet[MemoryPool] = WeakSet()
+
+    def open(self) -> MemoryPool:
+        """A pool for one link."""
+        pool = MemoryPool(self._environment, min(self._limit, LINK_BYTES), KEPT_BYTES)
+        self._pools.add(pool)
+        return pool
+
+    def take(self, pool: MemoryPool, size: int) -> Block | None:
+        """A block of one of the pools; None if its own limit or that of all forbids it."""
+        block = pool.take(size)
+        if block is not None and sum(each.allocated for each in self._pools) > self._limit:
+            for each in self._pools:
+                each.tidy()
+            if sum(each.allocated for each in self._pools) > self._limit:
+                return None
+        return block
+
+
+@attrs.define
+class _Loan:
+    """The blocks of one frame. `ticket`: by which the link knows the frame."""
+
+    blocks: list[Block]
+    ticket: Hashable = None
+
+
+class Lender:
+    """The sender's half. `post` sends a numbered frame of the link."""
+
+    def __init__(self, pools: LendingPools, post: Callable[[bytes], object]) -> None:
+        self._pools = pools
+        self._pool = pools.open()
+        self._post = post
+        self._numbers: dict[bytes, int] = {}
+        """The numbers of announced arenas, by key."""
+        self._mapped: set[int] = set()
+        """Those of them that the peer has mapped."""
+        self._loans: dict[int, _Loan] = {}
+        self._by_ticket: dict[Hashable, int] = {}
+        self._latest_arena = 0
+        self._latest_loan = 0
+        self._refused = False
+        """True once the peer could not map an arena: it will not be able to map others."""
+        self._idle_beats = 0
+        self.loaned_bytes = 0
+        """In all, since the link began."""
+
+    @property
+    def open_loans(self) -> int:
+        """How many frames the peer has not returned."""
+        return len(self._loans)
+
+    def lend(
+        self, frame: bytes, segments: Sequence[Buffer]
+    ) -> tuple[int, bytes, tuple[Buffer, ...]] | None:
+        """Copy what can be lent. Returns the loan's number, the head of the LOAN frame and its
+        other segments; None if nothing can be lent.
+        """
+        if self._refused:
+            return None
+        self._idle_beats = 0
+        places: list[bytes] = []
+        blocks: list[Block] = []
+        rest: list[Buffer] = []
+        for index, segment in enumerate(segments):
+            block = self._block_for(segment)
+            if block is None:
+                rest.append(segment)
+            else:
+                place = block.place
+                number = self._numbers[place.key]
+                places.append(_PLACE.pack(index, number, place.offset, place.size))
+                blocks.append(block)
+        if not blocks:
+            return None
+        self._latest_loan += 1
+        loan = _LOAN.pack(self._latest_loan, len(places))
+        control = b"".join((loan, *places, frame))
+        if len(control) > LIMITS.control:
+            # A frame whose control part is as large as it may be: its places do not fit.
+            return None
+        self._loans[self._latest_loan] = _Loan(blocks)
+        self.loaned_bytes += sum(block.place.size for block in blocks)
+        return self._latest_loan, encode_frame(Kind.LOAN, control, rest), tuple(rest)
+
+    def on_posted(self, loan: int, ticket: Hashable) -> None:
+        """The frame of a loan was posted under this ticket."""
+        self._loans[loan].ticket = ticket
+        self._by_ticket[ticket] = loan
+
+    def on_abandoned(self, ticket: Hashable) -> None:
+        """The frame of this ticket will never be received: take its blocks back, if it has any."""
+        loan = self._by_ticket.pop(ticket, None)
+        if loan is not None:
+            del self._loans[loan]
+
+    def on_returned(self, frame: Frame) -> None:
+        """The peer reads these frames no more. Raises ProtocolError for what was not lent."""
+        if len(frame.control) % _RETURNED.size or frame.segments:
+            raise ProtocolError("a frame of returned loans with something else in it")
+        for (number,) in _RETURNED.iter_unpack(frame.control):
+            loan = self._loans.pop(number, None)
+            if loan is None:
+                raise ProtocolError(f"the peer returned frame {number}, which was not lent to it")
+            self._by_ticket.pop(loan.ticket, None)
+
+    def on_answered(self, flag: int, number: int) -> None:
+        """The peer has mapped an arena, or cannot."""
+        if flag == ArenaFlag.REFUSED:
+            self._refused = True
+        # It may be closed meanwhile: then nothing is lent from it.
+        elif number in self._numbers.values():
+            self._mapped.add(number)
+
+    def on_beat(self) -> None:
+        """Give memory back that is not needed; all that is free, if nothing was lent for some
+        beats.
+        """
+        self._idle_beats += 1
+        if self._idle_beats > IDLE_BEATS or self._refused:
+            self._pool.trim()
+        self._close_arenas()
+
+    def _close_arenas(self) -> None:
+        """Name the arenas to the peer that the pool has closed."""
+        self._pool.tidy()
+        for key in [key for key in self._numbers if not self._pool.is_open(key)]:
+            number = self._numbers.pop(key)
+            self._mapped.discard(number)
+            self._post(encode_frame(Kind.ARENA, _NUMBER.pack(number), flags=ArenaFlag.CLOSED))
+
+    def close(self) -> None:
+        """The link has ended. The peer may go on reading what it has: no block is used again."""
+        # Before the loans: their blocks would count as free otherwise.
+        self._pool.abandon()
+        self._loans.clear()
+        self._by_ticket.clear()
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests."""
+        self._pool.check_invariants()
+        assert self._mapped <= set(self._numbers.values()), "mapped means announced"
+        assert set(self._by_ticket.values()) <= self._loans.keys()
+        for loan in self._loans.values():
+            for block in loan.blocks:
+                assert self._numbers[block.place.key] in self._mapped, "lent means mapped"
+
+    def _block_for(self, segment: Buffer) -> Block | None:
+        size = len(segment)
+        if not LOAN_BYTES <= size <= MOST_LOAN_BYTES:
+            return None
+        block = self._pools.take(self._pool, size)
+        if block is None:
+            return None
+        number = self._numbers.get(block.place.key)
+        if number is None:
+            self._announce(block)
+            return None
+        if number not in self._mapped:
+            return None
+        block.memory[:] = segment
+        return block
+
+    def _announce(self, block: Block) -> None:
+        self._close_arenas()
+        self._latest_arena += 1
+        place = block.place
+        self._numbers[place.key] = self._latest_arena
+        control = _ARENA.pack(self._latest_arena, place.descriptor, place.key)
+        self._post(encode_frame(Kind.ARENA, control, flags=ArenaFlag.ANNOUNCED))
+
+
+class Borrower:
+    """The receiver's half. `post` sends a numbered frame of the link. `process`: the peer's pid as
+    the kernel tells it, since only its own memory may be mapped on its word.
+    """
+
+    def __init__(self, post: Callable[[bytes], object], process: int) -> None:
+        self._post = post
+        self._process = process
+        self._mappings: dict[int, WritableMapping] = {}
+        self._ends: FinalizerQueue[int] = FinalizerQueue()
+        self._read: set[int] = set()
+        """The frames that may still be read here."""
+
+    @property
+    def borrowed(self) -> int:
+        """How many frames were not returned yet."""
+        return len(self._read)
+
+    def on_loan(self, frame: Frame) -> Frame:
+        """The frame that a LOAN frame stands for. Raises ProtocolError for places that are not in
+        memory which the peer has announced.
+        """
+        control = frame.control
+        if len(control) < _LOAN.size:
+            raise ProtocolError("a loan without a number")
+        number, count = _LOAN.unpack_from(control)
+        head = _LOAN.size + count * _PLACE.size
+        if number in self._read or not count or len(control) < head + HEADER.size:
+            raise ProtocolError(f"a loan of {count} places in {len(control)} bytes, or twice")
+        kind, flags, whole, length = HEADER.unpack_from(control, head)
+        start = head + HEADER.size + 4 * whole
+        if kind >= Kind.BEGIN or len(control) != start + length or whole > LIMITS.segments:
+            raise ProtocolError(f"a loan of a frame of kind {kind}, which does not fit its length")
+        sizes = struct.unpack_from(f"!{whole}I", control, head + HEADER.size)
+        places = _PLACE.iter_unpack(control[_LOAN.size : head])
+        views: dict[int, memoryview] = {}
+        token = self._ends.token(number)
+        for index, arena, offset, size in places:
+            mapping = self._mappings.get(arena)
+            if mapping is None:
+                raise ProtocolError(f"a loan in memory {arena}, which the peer has not announced")
+            if not 0 < size <= mapping.length - HEADER_SIZE - (offset - HEADER_SIZE):
+                raise ProtocolError(f"a loan of {size} bytes beyond the end of memory {arena}")
+            if offset < HEADER_SIZE or index >= whole or index in views or sizes[index] != size:
+                raise ProtocolError(f"a loan of {size} bytes as segment {index} of {whole}")
+            views[index] = mapping.view(offset, size, token)
+        segments = _merged(whole, sizes, views, frame.segments)
+        self._read.add(number)
+        # The token must live in the views alone from here on: its end is theirs.
+        del token
+        return Frame(kind, flags, control[start:], segments)
+
+    def on_arena(self, flag: int, control: bytes) -> None:
+        """The peer has announced memory, or closed it. Raises ProtocolError."""
+        if flag == ArenaFlag.CLOSED and len(control) == _NUMBER.size:
+            # Views keep the memory mapped that they need.
+            (number,) = _NUMBER.unpack(control)
+            self._mappings.pop(number, None)
+            return
+        if flag != ArenaFlag.ANNOUNCED or len(control) != _ARENA.size:
+            raise ProtocolError(f"{len(control)} bytes that say {flag} of shared memory")
+        number, descriptor, key = _ARENA.unpack(control)
+        if number in self._mappings:
+            raise ProtocolError(f"the peer announced memory {number} twice")
+        room = MOST_MAPPED_BYTES - sum(each.length for each in self._mappings.values())
+        answer = ArenaFlag.REFUSED
+        if len(self._mappings) < MOST_ARENAS:
+            try:
+                self._mappings[number] = WritableMapping(self._process, descriptor, key, room)
+                answer = ArenaFlag.MAPPED
+            except NotLendableError:
+                # What the kernel does not allow goes over the socket.
+                pass
+        self._post(encode_frame(Kind.ARENA, _NUMBER.pack(number), flags=answer))
+
+    def give_back(self) -> None:
+        """Return the frames that nothing reads any more."""
+        ended = self._ends.gone()
+        if ended:
+            self._read.difference_update(ended)
+            self._post(encode_frame(Kind.RETURNED, b"".join(map(_RETURNED.pack, ended))))
+
+
+class Lending:
+    """Both halves of one link."""
+
+    def __init__(self, pools: LendingPools, post: Callable[[bytes], object], process: int) -> None:
+        self.lender = Lender(pools, post)
+        self.borrower = Borrower(post, process)
+
+    def on_frame(self, frame: Frame) -> Frame | None:
+        """Act upon a frame of one of the three kinds; returns the frame that a LOAN stands for.
+        Raises ProtocolError.
+        """
+        # Each loan is a moment to return earlier ones: while frames come, none has to wait for the
+        # next beat.
+        self.borrower.give_back()
+        if frame.kind == Kind.LOAN:
+            return self.borrower.on_loan(frame)
+        if frame.kind == Kind.RETURNED:
+            self.lender.on_returned(frame)
+        elif frame.segments:
+            raise ProtocolError("a frame about shared memory has segments")
+        elif frame.flags in (ArenaFlag.MAPPED, ArenaFlag.REFUSED):
+            if len(frame.control) != _NUMBER.size:
+                raise ProtocolError("an answer about shared memory without its number")
+            self.lender.on_answered(frame.flags, *_NUMBER.unpack(frame.control))
+        else:
+            self.borrower.on_arena(frame.flags, frame.control)
+        return None
+
+    def on_beat(self) -> None:
+        """Return what is not read any more, and give memory back that is not needed."""
+        self.borrower.give_back()
+        self.lender.on_beat()
+
+
+def _merged(
+    count: int, sizes: Sequence[int], views: dict[int, memoryview], sent: Sequence[Segment]
+) -> tuple[Segment, ...]:
+    """All segments of a frame in their order: those that were lent, and those that were sent."""
+    if len(sent) != count - len(views):
+        raise ProtocolError(f"a loan of {len(views)} of {count} segments came with {len(sent)}")
+    others = iter(sent)
+    merged: list[Segment] = []
+    for index in range(count):
+        segment = views[index] if index in views else next(others)
+        if len(segment) != sizes[index]:
+            raise ProtocolError(f"segment {index} of a loan has {len(segment)} bytes")
+        merged.append(segment)
+    return tuple(merged)
