@@ -27,7 +27,7 @@ from typing import (
 import attrs
 
 from actors.documentation import documented_as
-from actors.filters import Filter, checked_filters
+from actors.filters import Filter, checked_filters, on_side
 from actors.functions import RunsFunctions
 from actors.groups import Group
 from actors.messages import message
@@ -495,7 +495,11 @@ class Actor(Observer):
     """True for supervisors: their stopping takes as long as their children's."""
 
     call_filters: ClassVar[Sequence[Filter]] = ()
-    """Filters around the methods of this class, where they run; inside of those of the node."""
+    """Filters around the methods of this class, where they run and where they are called; inside of
+    those of the node.
+    """
+
+    __client_filters__: ClassVar[tuple[Filter, ...]] = ()
 
     __methods__: ClassVar[Mapping[str, MethodDefinition]] = {}
     _context: ActorContext | None = None
@@ -508,7 +512,9 @@ class Actor(Observer):
                     f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a "
                     "@method; call it something else"
                 )
-        checked_filters(cls.call_filters)
+        # Chosen once: handles are made for each message that has one, also in the middle of reading
+        # it, where no code of a user's may run.
+        cls.__client_filters__ = on_side(checked_filters(cls.call_filters), "client")
         collected = dict(cls.__methods__)
         for base in reversed(cls.__mro__):
             for name, member in vars(base).items():

@@ -17,7 +17,7 @@ from actors.actor import Actor
 from actors.errors import DecodeError, OutcomeUnknownError, ProtocolError
 from actors.filters import Filter, on_side
 from actors.handle import Handle
-from actors.method import Address, BoundMethod, BoundStream
+from actors.method import Address, BoundMethod, BoundStream, Caller
 from actors.options import CallChanges, CallOptions
 from runtime.calls.admission import AdmissionRules, CallAdmission
 from runtime.calls.classes import expected_class, fits
@@ -26,7 +26,7 @@ from runtime.calls.deadlines import Deadlines
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.dispatch import Dispatch
 from runtime.calls.error_codec import CallPlace, raised_by_method, rebuild
-from runtime.calls.filtered_calls import FilteredCaller
+from runtime.calls.filtered_calls import FilteredCaller, caller_for
 from runtime.calls.imports import Imports
 from runtime.calls.local_calls import LocalCalls
 from runtime.calls.replies import ReplyEncoder, ResultRetention
@@ -297,14 +297,24 @@ class RpcEndpoint:
         """The handle of the actor at `address`. Without its class, and if that cannot be imported
         here, any method may be tried.
         """
-        cls = actor
-        if cls is None and address.class_path:
-            try:
-                cls = self.codec.find_class(address.class_path)
-            except DecodeError:
-                cls = None
-        methods = cls.__methods__ if isinstance(cls, type) and issubclass(cls, Actor) else None
-        return Handle(self.users_caller, address, methods)
+        cls = self._class_at(address) if actor is None else actor
+        if not isinstance(cls, type) or not issubclass(cls, Actor):
+            return Handle(self.users_caller, address, None)
+        return Handle(caller_for(self.users_caller, cls), address, cls.__methods__)
+
+    def users_caller_at(self, address: Address) -> Caller:
+        """What makes the calls of users' handles of the actor at `address`: through the filters of
+        the node, and of its class if that is known here.
+        """
+        return caller_for(self.users_caller, self._class_at(address))
+
+    def _class_at(self, address: Address) -> type | None:
+        if not address.class_path:
+            return None
+        try:
+            return self.codec.find_class(address.class_path)
+        except DecodeError:
+            return None
 
     def typed_handle(self, address: Address, actor: object) -> Any:
         """The handle of the actor at `address` for a caller who takes it for an `actor`. Raises

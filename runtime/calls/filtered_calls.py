@@ -1,7 +1,7 @@
 """Calls with filters around them, where they are made.
 
-A node without filters gives its handles the call client itself, so its calls do not even look for
-them.
+Filters are a node's, or those of the actor's class inside of these. They are looked up when a
+handle is made. One without any has the call client itself, so its calls do not even look for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 from actors.call_context import CURRENT, CallContext
 from actors.errors import CallTimeoutError, DeadlineExceededError
 from actors.filters import Call, CallKind, Filter, FilteredRun
-from actors.method import Bound, BoundMethod, BoundStream, Stream
+from actors.method import Bound, BoundMethod, BoundStream, Caller, Stream
 from actors.reference import Reference
 from runtime.user_errors import is_cancellation, is_interrupt
 
@@ -31,10 +31,13 @@ class FilteredCaller:
     go on to is made by `client`, and once, with all attempts that it takes.
     """
 
-    def __init__(self, client: CallClient, filters: tuple[Filter, ...]) -> None:
-        assert filters, "a node without filters has no such caller"
+    def __init__(
+        self, client: CallClient, filters: tuple[Filter, ...], of_class: tuple[Filter, ...] = ()
+    ) -> None:
+        assert filters or of_class, "calls without filters have no such caller"
         self.client = client
-        self.filters = filters
+        self.of_node = filters
+        self.filters = (*filters, *of_class)
 
     async def call(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
@@ -126,6 +129,34 @@ class FilteredCaller:
             kwargs=kwargs,
             deadline=deadline,
         )
+
+
+def caller_for(caller: Caller, cls: object) -> Caller:
+    """What makes the calls of handles of a class: `caller`, that of a node's handles, and inside of
+    its filters those of the class. None is a class that is not known: it has none.
+    """
+    own: tuple[Filter, ...] = getattr(cls, "__client_filters__", ()) if cls is not None else ()
+    if not own:
+        return caller
+    if isinstance(caller, FilteredCaller):
+        return FilteredCaller(caller.client, caller.of_node, own)
+    return FilteredCaller(cast("CallClient", caller), (), own)
+
+
+def caller_of_node(caller: Caller) -> Caller:
+    """The same without filters of a class."""
+    if not isinstance(caller, FilteredCaller) or caller.filters == caller.of_node:
+        return caller
+    return FilteredCaller(caller.client, caller.of_node) if caller.of_node else caller.client
+
+
+def belong_together(one: Caller, other: Caller) -> bool:
+    """True if the two make calls by the same client, whatever filters are around them."""
+    return _client_of(one) is _client_of(other)
+
+
+def _client_of(caller: Caller) -> Caller:
+    return caller.client if isinstance(caller, FilteredCaller) else caller
 
 
 class _StreamFilters:

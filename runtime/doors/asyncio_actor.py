@@ -43,6 +43,7 @@ from actors.handle import Handle
 from actors.method import Caller, MethodDefinition
 from actors.options import SpawnChanges
 from actors.reference import Reference
+from runtime.calls.filtered_calls import caller_of_node
 from runtime.doors.asyncio_door import AioDoor, run_in
 from runtime.doors.portal import Portal
 
@@ -545,7 +546,7 @@ class AsyncioActor(Actor):
 
     def _door(self) -> ActorDoor:
         context = super()._hosted()
-        return ActorDoor(context.handle._caller, self._running())
+        return ActorDoor(caller_of_node(context.handle._caller), self._running())
 
     def _running(self) -> AsyncioLoop:
         """The loop, started if need be; in trio, or in that loop."""

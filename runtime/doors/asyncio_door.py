@@ -20,6 +20,7 @@ from actors.reference import (
     RemoteMethod,
     RemoteValue,
 )
+from runtime.calls.filtered_calls import FilteredCaller, belong_together
 from runtime.doors.portal import Portal, Request
 
 R = TypeVar("R")
@@ -106,16 +107,23 @@ class AioDoor:
         """The handle of any door, at this one. Raises TypeError for what is no handle."""
         if not isinstance(handle, Handle):
             raise TypeError(f"a handle is expected, not {handle!r}")
+        caller = handle._caller.client if isinstance(handle._caller, AioDoor) else handle._caller
+        if isinstance(caller, FilteredCaller) and belong_together(caller, self.client):
+            # The class of its actor may have filters besides those of the node.
+            return moved(handle, self._through(caller))
         return moved(handle, self)
+
+    def _through(self, client: Caller) -> AioDoor:
+        door = copy.copy(self)
+        door.client = client
+        return door
 
     def handle_of_pool(self, handle: object) -> Any:
         """A handle that a pool has chosen, at this door: its own caller, which counts the calls
         that the pool's members have, goes on carrying them out.
         """
         assert isinstance(handle, Handle)
-        door = copy.copy(self)
-        door.client = handle._caller
-        return moved(handle, door)
+        return moved(handle, self._through(handle._caller))
 
     def plain(self, handle: object) -> Any:
         """The handle of any door, for trio."""

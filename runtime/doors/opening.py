@@ -125,7 +125,7 @@ def handle_on(node: Node, handle: object) -> Handle:
     """
     if not isinstance(handle, Handle):
         raise TypeError(f"a handle is expected, not {handle!r}")
-    return moved(handle, node._endpoint.users_caller)
+    return moved(handle, node._endpoint.users_caller_at(handle.address))
 
 
 def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:

@@ -90,6 +90,11 @@ def filtered(
     )
 
 
+def has_filters(methods: Mapping[str, MethodDefinition]) -> bool:
+    """True if `filtered` has made these methods."""
+    return any(isinstance(one, FilteredMethod) for one in methods.values())
+
+
 def _call_of(job: Invocation, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
     address = job.cell.address
     return Call(

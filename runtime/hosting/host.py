@@ -54,7 +54,7 @@ from runtime.hosting.cell import (
 )
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog, SavedStates
-from runtime.hosting.filtered_methods import filtered
+from runtime.hosting.filtered_methods import filtered, has_filters
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
@@ -564,7 +564,7 @@ class ActorHost:
                 "look it up again"
             )
         definition = cell.methods.get(method)
-        if definition is None and method in BATCH_METHODS and not cell.system:
+        if definition is None and self._takes(cell, method):
             definition = getattr(cell.instance, "batch_methods", BATCH_METHODS)[method]
         if definition is None:
             near = difflib.get_close_matches(method, cell.methods, n=1)
@@ -589,6 +589,14 @@ class ActorHost:
                 f"node {self.node.name} is leaving the cluster and takes no new calls for {name}"
             )
         return cell, definition
+
+    def _takes(self, cell: ActorCell, method: str) -> bool:
+        """True for the methods of batches. Of an actor with filters only that which recalls: its
+        filters see single calls, so its items come one by one.
+        """
+        if method not in BATCH_METHODS or cell.system:
+            return False
+        return method != "@items" or not has_filters(cell.methods)
 
     def deliver(self, job: Invocation) -> CallError | None:
         """Queue an invocation, or run it now if its method is concurrent; return an error if

@@ -27,8 +27,10 @@ from actors.errors import (
     ConnectionLostError,
     DecodeError,
     EncodeError,
+    FilterRefusedError,
     JournalMismatchError,
     MailboxFullError,
+    MethodNotFoundError,
     NodeDiedError,
     NodeDrainingError,
     NodeNotFoundError,
@@ -131,6 +133,19 @@ class Crew(Protocol):
         """A handle of this epoch of a member, for the methods of its class and of batches."""
         ...
 
+    @property
+    def has_filters(self) -> bool:
+        """True if filters are known of that see the calls of members. They see single calls, so no
+        items travel in batches.
+        """
+        ...
+
+    def item_handle(self, member: ActorId) -> Any:
+        """A handle of this epoch of a member for single items: through the filters that users'
+        calls pass here.
+        """
+        ...
+
     def node_of(self, member: ActorId) -> str:
         """The name of a member's node."""
         ...
@@ -184,6 +199,8 @@ class MapRun:
         """Set when there may be something for the journal."""
         self._key = crew.environment.token(6).hex()
         """Batches of different runs may be with one member."""
+        self._single = crew.has_filters
+        """True if each item is a call of its own."""
         self._wake = trio.Event()
         self._room = trio.Event()
         self._result = trio.Event()
@@ -441,6 +458,9 @@ class MapRun:
             await self._call(batch, member)
         except EncodeError as error:
             schedule.on_unsendable(batch, self._unsendable(batch, error))
+        except FilterRefusedError as error:
+            # The item's own: another member, or another time, has the same filters.
+            schedule.on_failed(batch, error, now())
         except NotExecutedError as error:
             gone = isinstance(error, _GONE)
             if isinstance(error, NotAMemberError) and self._crew.endpoint.lifetime.has_ended:
@@ -464,13 +484,12 @@ class MapRun:
         self._wake.set()
 
     async def _call(self, batch: Batch, member: ActorId) -> None:
-        handle = self._crew.handle(member)
         now = self._crew.environment.now
         first, timeout = batch.items[0], self.options.timeout
         if len(batch.items) == 1 and (
-            timeout is not None or self.options.keep or references_of(first.args)
+            self._single or timeout is not None or self.options.keep or references_of(first.args)
         ):
-            bound = getattr(handle, self._definition.name)
+            bound = getattr(self._crew.item_handle(member), self._definition.name)
             if timeout is not None:
                 bound = bound.options(timeout=timeout)
             began = now()
@@ -482,11 +501,17 @@ class MapRun:
             self.schedule.on_done(batch, [(RETURNED, value)], now() - began, now())
             return
         items = list(batch.items)
-        answer = await getattr(handle, "@items")(
-            self._definition.name,
-            f"{self._key}.{batch.number}",
-            [list(item.args) for item in items],
-        )
+        try:
+            answer = await getattr(self._crew.handle(member), "@items")(
+                self._definition.name,
+                f"{self._key}.{batch.number}",
+                [list(item.args) for item in items],
+            )
+        except MethodNotFoundError:
+            # The member has filters of which nothing was known here.
+            self._single = True
+            self.schedule.on_no_batches(batch)
+            return
         seconds, told = checked_answer(answer, len(items))
         outcomes = [
             outcome if outcome[0] == RETURNED else self._failure(outcome, item.index, member)

@@ -503,6 +503,18 @@ class MapSchedule:
                 item.attempts -= 1
                 self._back([item])
 
+    def on_no_batches(self, batch: Batch) -> None:
+        """The batch certainly did not run, because its member takes single items only. So all are,
+        from now on.
+        """
+        self._batch = 1
+        if batch.number not in self._batches:
+            return
+        self._close(batch)
+        for item in batch.items:
+            item.attempts -= 1
+        self._separate(batch.items)
+
     def on_lost(self, batch: Batch, error: OutcomeUnknownError, *, gone: bool) -> None:
         """The batch may have run, in part or as a whole. `gone`: its member has ended.
 

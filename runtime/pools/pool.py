@@ -36,6 +36,7 @@ from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
 from runtime.calls.actor_loads import ActorLoad, CountingCaller
 from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.filtered_calls import caller_for
 from runtime.environment import Environment, first
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import ActorId
@@ -174,6 +175,11 @@ class PoolMembers:
         self.view = PoolView()
         methods = dict(getattr(_member_class(actor), "__methods__", {}))
         self._methods = {**methods, **BATCH_METHODS}
+        self._users_caller = caller_for(self.endpoint.users_caller, _member_class(actor))
+        self.has_filters = self._users_caller is not self.endpoint.caller or bool(
+            getattr(_member_class(actor), "call_filters", ())
+        )
+        """True if each item is to be a call of its own, for filters see calls; see `Crew`."""
         self._public = methods
         self._node = node
         self._handles: dict[ActorId, Handle] = {}
@@ -249,8 +255,17 @@ class PoolMembers:
 
     def public_handle(self, member: ActorId) -> Any:
         """A handle of a member for users: that of its class."""
-        caller = CountingCaller(self.endpoint.users_caller, self._loads[member])
+        caller = CountingCaller(self._users_caller, self._loads[member])
         return Handle(caller, self._addresses[member], self._public)
+
+    def item_handle(self, member: ActorId) -> Any:
+        """See `Crew.item_handle`."""
+        own = self.handle(member)
+        if self._users_caller is self.endpoint.caller:
+            return own
+        return Handle(
+            CountingCaller(self._users_caller, self._loads[member]), own.address, self._public
+        )
 
     def node_of(self, member: ActorId) -> str:
         """See `Crew.node_of`."""
@@ -446,7 +461,7 @@ class Pool(Generic[A]):
         which stays there. Raises `EmptyPoolError`.
         """
         definition = self._definition(method)
-        handle = self._members.handle(self._chosen("least-loaded", None))
+        handle = self._members.item_handle(self._chosen("least-loaded", None))
         bound: BoundMethod[P, R] = getattr(handle, definition.name)
         return await bound.remote(*args, **kwargs)
 
@@ -550,11 +565,12 @@ class Pool(Generic[A]):
                 return repeats
             return retry is not None and retry.repeats_raised(error)
 
+        single = self._members.has_filters
         schedule = MapSchedule(
             ordered=ordered,
             repeats=repeats,
             window=window,
-            batch=1 if options.timeout is not None or options.keep else batch,
+            batch=1 if options.timeout is not None or options.keep or single else batch,
             max_retries=retry.max_retries if retry is not None else 0,
             is_retried=is_retried,
             delay=lambda attempt: (

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -23,7 +23,9 @@ from actors.errors import (
     RemoteError,
 )
 from runtime import Node, open_node
+from runtime.aio import ConnectionDoor
 from runtime.calls.client import CallClient
+from runtime.doors.opening import handle_on
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.testing import Faults, Platform
 from tests.calls.filters_used import CLASS_NOTES, Adder, Audited, Behaviour, Recorder
@@ -229,18 +231,123 @@ async def test_each_attempt_is_told(filtered: Filtered) -> None:
         assert lost.struck == 2
 
 
+BOTH_SIDES = ["class client call add", "class server call add", "class server 1", "class client 1"]
+
+
 async def test_those_of_a_class_run_inside_of_those_of_the_node(filtered: Filtered) -> None:
     CLASS_NOTES.clear()
     audited = await filtered.here.spawn(Audited)
     filtered.notes.clear()
     assert await audited.add(1) == 1
-    assert CLASS_NOTES == ["class server call add", "class server 1"]
+    assert CLASS_NOTES == BOTH_SIDES
     isolated = await filtered.here.options(isolation="process").spawn(Audited)
     filtered.notes.clear()
+    CLASS_NOTES.clear()
     assert await isolated.add(1) == 1
-    # The node's run on the node, and once; those of the class where the object is.
+    # The node's run on the node, and once; those of the class where the call is made, and where the
+    # object is, which is another process.
     assert filtered.notes.count("outer server call add") == 1
-    assert CLASS_NOTES == ["class server call add", "class server 1"]
+    assert CLASS_NOTES == ["class client call add", "class client 1"]
+
+
+async def test_those_of_a_class_run_where_no_node_has_any(where: str) -> None:
+    async with (
+        open_node("here", secret=SECRET) as here,
+        open_node("there", join=here.address, secret=SECRET),
+    ):
+        await here.wait_for(2)
+        audited = await here.options(on=where, name="audited").spawn(Audited)
+        for handle in (
+            audited,
+            await here.lookup("audited", Audited),
+            here._endpoint.make_handle(audited.address),
+        ):
+            CLASS_NOTES.clear()
+            assert await handle.add(1) == 1
+            assert CLASS_NOTES == BOTH_SIDES
+        CLASS_NOTES.clear()
+        await audited.add.send(1)
+        assert await (await audited.add.remote(1)).fetch() == 1
+        assert [number async for number in audited.numbers(3)] == [0, 1, 2]
+        kinds = [note.split()[2] for note in CLASS_NOTES if note.startswith("class client")]
+        assert kinds[0] == "send"
+        assert {"remote", "stream"} <= set(kinds)
+        # Handles of other classes have none.
+        adder = await here.options(on=where).spawn(Adder)
+        assert type(adder.add._caller) is CallClient
+
+
+async def test_at_the_doors_of_other_threads_and_of_asyncio() -> None:
+    async with open_node("here", secret=SECRET) as here:
+        audited = await here.spawn(Audited)
+        door = ConnectionDoor(cast("Any", None), here)
+        asked = door.handle(audited)
+        assert asked._caller.client.filters == Audited.call_filters
+        # Handed back and forth, it stays so; another class's has none.
+        assert door.handle(asked)._caller.client.filters == Audited.call_filters
+        assert door.handle(await here.spawn(Adder))._caller is door
+        assert cast("Any", handle_on(here, asked)._caller).filters == Audited.call_filters
+
+
+@pytest.mark.parametrize("of_node", [False, True])
+async def test_items_of_a_map_are_calls_on_both_sides(of_node: bool) -> None:
+    recorder = Recorder("node", [])
+    async with (
+        open_node("here", secret=SECRET, filters=[recorder] if of_node else []) as here,
+        # The node that makes the calls does not know of these.
+        open_node("there", join=here.address, secret=SECRET, filters=[recorder]),
+    ):
+        await here.wait_for(2)
+        pool = await here.pool("adders", Adder, size=2, on="there")
+        recorder.calls.clear()
+        assert [value async for value in pool.map(Adder.add, range(20))] == list(range(20))
+        threads = pool.map(Adder.add_in_thread, range(20), ordered=False)
+        assert sorted([value async for value in threads]) == list(range(20))
+        reference = await pool.submit(Adder.add, 5)
+        assert await reference.fetch() == 5
+        for side in ("client", "server"):
+            seen = [call for call in recorder.calls if call.side == side]
+            known = of_node or side == "server"
+            for name, count in (("add", 21), ("add_in_thread", 20)):
+                found = [call for call in seen if call.method == name]
+                assert len(found) == (count if known else 0), side
+            assert not [call for call in seen if call.method.startswith("@")]
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_an_item_that_a_filter_refuses_fails_alone(side: str) -> None:
+    class Odd(Filter):
+        sides = (cast("Any", side),)
+
+        async def call(self, next: Next, call: Call) -> object:
+            if call.method == "add" and cast("int", call.args[0]) % 2:
+                raise ValueError("odd")
+            return await next(call)
+
+    async with open_node("here", secret=SECRET, filters=[Odd()]) as here:
+        pool = await here.pool("adders", Adder, size=2)
+        results = pool.map(Adder.add, range(10), on_error="return")
+        found: list[Any] = [one async for one in results]
+        assert found[::2] == [0, 2, 4, 6, 8]
+        assert [type(error) for error in found[1::2]] == [FilterRefusedError] * 5
+        assert "ValueError" in str(found[1])
+
+
+async def test_items_whose_filter_never_goes_on_end_by_their_timeout() -> None:
+    class Never(Filter):
+        sides = ("client",)
+
+        async def call(self, next: Next, call: Call) -> object:
+            if call.args == (3,):
+                await trio.sleep_forever()
+            return await next(call)
+
+    async with open_node("here", secret=SECRET, filters=[Never()]) as here:
+        pool = await here.pool("adders", Adder, size=2)
+        results = pool.map(Adder.add, range(6), on_error="return", timeout=0.2)
+        found: list[Any] = [one async for one in results]
+        assert isinstance(found.pop(3), DeadlineExceededError)
+        assert found == [0, 1, 2, 4, 5]
 
 
 async def test_without_filters_there_is_nothing_to_pass() -> None:
