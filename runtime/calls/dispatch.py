@@ -35,6 +35,7 @@ from runtime.calls.protocol import (
     TELL_DEPTH,
     TENTATIVE,
     CallRequest,
+    ReadContexts,
     request,
     with_depth,
 )
@@ -106,6 +107,7 @@ class Dispatch:
         self._log = LimitedLog(logger, environment.now)
         self._depth_sink = _DepthSink(self)
         self._tables: dict[Link, IncomingCalls[Invocation]] = {}
+        self._contexts = ReadContexts()
         self._one_way: Counter[Link] = Counter()
         """One-way calls of services that run; only of links that have any."""
         self._handlers: dict[int, Callable[[Link, Frame], None]] = {
@@ -165,7 +167,7 @@ class Dispatch:
                 self._reply_encoder.of_error(self._codec.peek_number(frame.control), link, refused),
             )
             return
-        call = request(parts, self._codec)
+        call = request(parts, self._codec, self._contexts)
         if link.restricted:
             # Only methods wait for other methods, and nodes run them: what it says of a chain could
             # let its calls into turns of others.
@@ -268,7 +270,7 @@ class Dispatch:
                 error,
             )
             return
-        call = request(parts, self._codec)
+        call = request(parts, self._codec, self._contexts)
         if self._host.claiming and self._host.is_about_to_start(call.actor):
             self._host.claiming[call.actor].calls.append(
                 partial(self._send_later, link, call, self._kept.forget_arrivals())

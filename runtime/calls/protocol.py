@@ -134,8 +134,11 @@ def call_frame(
     """
     last = b""
     length = 6
-    if context is not None or attempt > 1:
-        length, last = _with_context(context, attempt)
+    if context is not None and attempt == 1:
+        length, last = 10, context.sent or context_item(context)
+        last = (NOTHING if chain is None else chain.sent) + last
+    elif attempt > 1:
+        length, last = 11, _with_attempt(context, attempt)
         last = (NOTHING if chain is None else chain.sent) + last
     elif chain is not None:
         length, last = 9, chain.sent
@@ -184,12 +187,10 @@ def call_frame(
     )
 
 
-def _with_context(context: CallContext | None, attempt: int) -> tuple[int, bytes]:
-    """How many items a CALL has with these two, and the two encoded."""
+def _with_attempt(context: CallContext | None, attempt: int) -> bytes:
+    """These two, encoded."""
     sent = NOTHING if context is None else context_item(context)
-    if attempt > 1:
-        return 11, sent + b"\x1a" + min(attempt, SHORT_NUMBERS - 1).to_bytes(4, "big")
-    return 10, sent
+    return sent + b"\x1a" + min(attempt, SHORT_NUMBERS - 1).to_bytes(4, "big")
 
 
 def context_item(context: CallContext) -> bytes:
@@ -253,7 +254,26 @@ def credit_frame(number: int, consumed: int) -> bytes:
     return encode_frame(Kind.CREDIT, array_head(2, number) + b"\x1b" + consumed.to_bytes(8, "big"))
 
 
-def request(parts: Any, codec: Codec) -> CallRequest:
+class ReadContexts:
+    """Makes the contexts of calls that have arrived. Calls of one trace come one after the other
+    with the same text: they share one object, which is read, and encoded for the calls that the
+    methods make, once.
+    """
+
+    __slots__ = ("_last", "_text")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._last = CallContext()
+
+    def read(self, text: str) -> CallContext:
+        """The context of this text, which never changes."""
+        if text != self._text:
+            self._last, self._text = CallContext(text), text
+        return self._last
+
+
+def request(parts: Any, codec: Codec, contexts: ReadContexts) -> CallRequest:
     """The items of a CALL or SEND, checked. Raises ProtocolError."""
     if type(parts) is not list or len(parts) < 5:
         raise ProtocolError("a call is an array of at least five items")
@@ -291,7 +311,13 @@ def request(parts: Any, codec: Codec) -> CallRequest:
     context: CallContext | None = None
     attempt = 1
     if len(items) > 9:
-        context, attempt = _context_of(items)
+        # What is malformed is left out: neither is part of what the call asks for, so a mistake
+        # there costs nobody the call.
+        told = items[9]
+        if type(told) is str and 0 < len(told) <= MOST_TEXT:
+            context = contexts.read(told)
+        if len(items) > 10:
+            attempt = _attempt_of(items[10])
     # Past the class's own constructor, which is written in Python.
     return tuple.__new__(
         CallRequest,
@@ -312,14 +338,8 @@ def request(parts: Any, codec: Codec) -> CallRequest:
     )
 
 
-def _context_of(items: list[Any]) -> tuple[CallContext | None, int]:
-    """The context and the attempt. What is malformed is left out: neither is part of what the call
-    asks for, so a mistake there costs nobody the call.
-    """
-    told = items[9]
-    context = CallContext(told) if type(told) is str and 0 < len(told) <= MOST_TEXT else None
-    attempt = items[10] if len(items) > 10 else 1
-    return context, attempt if type(attempt) is int and 0 < attempt < SHORT_NUMBERS else 1
+def _attempt_of(told: object) -> int:
+    return told if type(told) is int and 0 < told < SHORT_NUMBERS else 1
 
 
 def _number(told: object) -> int:

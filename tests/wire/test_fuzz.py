@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import DecodeError, ProtocolError
-from runtime.calls.protocol import request
+from runtime.calls.protocol import ReadContexts, request
 from runtime.links.transfers import Reassembly
 from runtime.wire.codec import Codec
 from runtime.wire.frames import LIMITS, Frame, FrameReader, Kind
@@ -96,7 +96,7 @@ def read(data: bytes, cuts: list[int]) -> None:
                     if whole is not None:
                         value = codec.decode(whole.control, whole.segments)
                         if whole.kind in (Kind.CALL, Kind.SEND):
-                            request(value, codec)
+                            request(value, codec, ReadContexts())
     except (ProtocolError, DecodeError):
         pass
 
