@@ -45,3 +45,11 @@ def test_it_has_every_page() -> None:
     text = (DOCS / "llms.txt").read_text()
     listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): [*`\w]", text, re.MULTILINE)
     assert sorted(listed) == sorted(pages)
+
+
+def test_the_files_that_the_readme_names_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    named = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    named += re.findall(r"`((?:docs|examples|ops)/[\w./-]+\.\w+)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
