@@ -76,6 +76,8 @@ class Outbound:
         self._progress: trio.Event | None = None
         """There only while a task waits for it, so that it costs nothing otherwise."""
         self.bytes_sent = 0
+        self.bytes_shared = 0
+        """What was handed over in shared memory, and counts in no other number."""
         self._waiting = 0
         """Tasks that wait for room."""
         self.window_full = WaitedSeconds()
@@ -273,6 +275,7 @@ class Outbound:
             found = self._lending.lender.lend(frame, buffers)
             if found is not None:
                 loan, frame, buffers = found
+                self.bytes_shared = self._lending.lender.loaned_bytes
         ticket = self._post_buffers((frame, *buffers), lane, at_once)
         if loan and self._lending is not None:
             self._lending.lender.on_posted(loan, ticket)
@@ -448,6 +451,7 @@ class LinkCounters:
     frames_received: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0
+    bytes_shared: int = 0
     window_full: float = 0.0
     """Seconds."""
 
@@ -460,6 +464,7 @@ class LinkCounters:
         self.frames_received += link.session.received
         self.bytes_received += counters.bytes_received
         self.bytes_sent += link.bytes_sent
+        self.bytes_shared += link.bytes_shared
         self.window_full += link.window_full.seconds(trio.current_time())
 
 

@@ -273,14 +273,21 @@ DEFINITIONS: Final = (
         "understudy_link_received_bytes_total",
         "counter",
         (),
-        "Bytes received from other processes.",
+        "Bytes received from other processes over sockets.",
     ),
     Definition(
         "links",
         "understudy_link_sent_bytes_total",
         "counter",
         (),
-        "Bytes sent to other processes.",
+        "Bytes sent to other processes over sockets.",
+    ),
+    Definition(
+        "links",
+        "understudy_link_shared_bytes_total",
+        "counter",
+        (),
+        "Bytes of large arguments and results given to processes of this host in shared memory.",
     ),
     Definition(
         "links",

@@ -223,6 +223,7 @@ def _read_links(found: Readings, parts: NodeParts) -> None:
     found.put("understudy_frames_sent_again_total", total.frames_sent_again)
     found.put("understudy_link_received_bytes_total", total.bytes_received)
     found.put("understudy_link_sent_bytes_total", total.bytes_sent)
+    found.put("understudy_link_shared_bytes_total", total.bytes_shared)
     found.put("understudy_window_full_seconds_total", total.window_full)
     found.put_all("understudy_handshakes_refused_total", peers.refused)
 

@@ -86,6 +86,16 @@ async def test_bytes_that_were_sent(pair: Pair) -> None:
     assert received > 3 * MIB
 
 
+async def test_bytes_that_were_given_in_shared_memory(pair: Pair) -> None:
+    maker = await pair.here.options(on="there").spawn(Maker)
+    # The first answer announces the memory, and goes over the socket.
+    for _ in range(3):
+        assert len(await maker.make(3 * MIB)) == 3 * MIB
+    shared = cast("float", number(pair.there, "understudy_link_shared_bytes_total"))
+    assert shared % (3 * MIB) == 0
+    assert 3 * MIB <= shared <= 6 * MIB
+
+
 async def test_only_the_node_that_keeps_the_store_knows_its_size(pair: Pair) -> None:
     before = cast("float", number(pair.here, "understudy_store_bytes"))
     assert before > 100
