@@ -33,7 +33,7 @@ from actors.groups import Group
 from actors.messages import message
 from actors.method import Address, Marked, MethodDefinition
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
-from actors.pools import PoolInterface
+from actors.pools import JournalSummary, PoolInterface
 from actors.reference import Reference
 from actors.supervision import ExitReason
 
@@ -424,6 +424,20 @@ class NodeInterface(Spawner, Protocol):
     async def lookup_pool(self, name: str, actor: Callable[..., A]) -> PoolInterface[A]:
         """The pool of this name, wherever it was opened. Raises `ActorNotFoundError`, and
         `ClassMismatchError` if its members are of another class.
+        """
+        ...
+
+    async def pool_journals(self) -> list[JournalSummary]:
+        """The journals of maps that the cluster's store keeps, by name: items done, bytes, the node
+        that works with each, and the seconds since it was last used. Raises `StoreError`.
+        """
+        ...
+
+    async def remove_pool_journal(self, name: str, *, unused_for: float = 0.0) -> bool:
+        """Remove the journal of a map, so that the next map under this name begins anew; only if it
+        was not used for `unused_for` seconds. Returns True if it was removed. Raises
+        `JournalInUseError` while a map works with it, and TypeError or ValueError for what makes
+        no sense.
         """
         ...
 

@@ -8,7 +8,10 @@ from collections.abc import AsyncIterable, Callable, Hashable, Iterable
 from types import TracebackType
 from typing import Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
+import attrs
+
 from actors.groups import Answer
+from actors.messages import message
 from actors.reference import Reference
 from actors.retry import RetryPolicy
 
@@ -21,6 +24,23 @@ A_co = TypeVar("A_co", covariant=True)
 Routing = Literal["least-loaded", "round-robin", "random", "hash"]
 
 OnError = Literal["raise", "return", "skip"]
+
+
+@message
+@attrs.frozen
+class JournalSummary:
+    """One journal. `what`: the members and the method that it belongs to. `items`: how many are
+    done, or None if a part of it cannot be read. `size`: bytes of its parts. `driver`: the node
+    whose map works with it now, or None. `unused`: seconds since it was last used, to a minute, or
+    None if that is not known, as of journals that earlier versions have written.
+    """
+
+    name: str
+    what: str
+    items: int | None
+    size: int
+    driver: str | None
+    unused: float | None = None
 
 
 class MapChanges(TypedDict, total=False):

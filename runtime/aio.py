@@ -34,7 +34,7 @@ from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
 from actors.method import Method, Stream
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
-from actors.pools import MapChanges, Routing
+from actors.pools import JournalSummary, MapChanges, Routing
 from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor, asyncio_source
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
@@ -606,6 +606,17 @@ class AioCluster(AioSpawner):
             )
         )
         return AioPool(self._door, pool)
+
+    @documented_as(Node.pool_journals)
+    async def pool_journals(self) -> list[JournalSummary]:
+        """The journals of maps that the cluster's store keeps, by name."""
+        return await self._door.wait(self._door.node.pool_journals)
+
+    @documented_as(Node.remove_pool_journal)
+    async def remove_pool_journal(self, name: str, *, unused_for: float = 0.0) -> bool:
+        """Remove the journal of a map; True if it was removed."""
+        node = self._door.node
+        return await self._door.wait(lambda: node.remove_pool_journal(name, unused_for=unused_for))
 
     @documented_as(Node.lookup_pool)
     async def lookup_pool(self, name: str, actor: Callable[..., A]) -> AioPool[A]:

@@ -40,7 +40,7 @@ from actors.groups import Answer, Group
 from actors.handle import Handle
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
-from actors.pools import MapChanges, Routing
+from actors.pools import JournalSummary, MapChanges, Routing
 from actors.reference import Reference, wait_any
 from runtime.doors.executor import ClusterExecutor
 from runtime.doors.item_sources import plain_source
@@ -753,6 +753,17 @@ class BlockingCluster(BlockingSpawner):
             )
         )
         return BlockingPool(self._door, pool)
+
+    @documented_as(Node.pool_journals)
+    def pool_journals(self) -> list[JournalSummary]:
+        """The journals of maps that the cluster's store keeps, by name."""
+        return self._door.wait(self._door.node.pool_journals)
+
+    @documented_as(Node.remove_pool_journal)
+    def remove_pool_journal(self, name: str, *, unused_for: float = 0.0) -> bool:
+        """Remove the journal of a map; True if it was removed."""
+        node = self._door.node
+        return self._door.wait(lambda: node.remove_pool_journal(name, unused_for=unused_for))
 
     @documented_as(Node.lookup_pool)
     def lookup_pool(self, name: str, actor: Callable[..., A]) -> BlockingPool[A]:

@@ -35,8 +35,8 @@ from runtime.user_errors import is_interrupt, text_of, traceback_of
 Authorize = Callable[[Call], bool]
 """Says whether a call of an actor of this node may be made."""
 
-ACTS = frozenset({"spawn", "spawn_many", "stop_actor", "leave_cluster"})
-"""Methods of `@node` that are acts of administration."""
+ACTS = frozenset({"spawn", "spawn_many", "stop_actor", "leave_cluster", "remove_journal"})
+"""Methods of services that are acts of administration."""
 
 logger = logging.getLogger("understudy.calls")
 

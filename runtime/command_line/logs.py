@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from runtime.command_line.asking import (
     why,
 )
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.units import many
+from runtime.command_line.units import many, seconds_ago
 from runtime.environment import SystemEnvironment
 from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes
 from runtime.logs.formats import iso
@@ -42,8 +40,6 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 RETRY_SECONDS = 1.0
 """Until a node that did not answer is asked again, with `--follow`."""
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 Row = dict[str, Any]
 
 
@@ -57,26 +53,6 @@ class _Wanted:
     limit: int
 
 
-def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """How many seconds ago `10m`, `90s` or a time is."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd])", text.strip())
-    if found is not None:
-        return float(found[1]) * UNITS[found[2]]
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        seconds = SystemEnvironment().wall_time() - moment.timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise click.BadParameter(
-            f"{text!r} is neither an age such as 30s, 10m, 2h or 1d, nor a time such as "
-            "2026-11-23T04:30",
-            context,
-            parameter,
-        ) from None
-    return max(0.0, seconds)
-
-
 @click.command(epilog="Example:  understudy logs w1 --since 10m        understudy logs counter -f")
 @click.argument("name", required=False, default="")
 @click.option("--follow", "-f", is_flag=True, help="Go on with new lines, until Ctrl-C.")
@@ -84,7 +60,7 @@ def _since(context: click.Context, parameter: click.Parameter, text: str | None)
     "--since",
     "seconds",
     metavar="AGE|TIME",
-    callback=_since,
+    callback=seconds_ago,
     help="Only lines of the last 30s, 10m, 2h or 1d, or from a time such as 2026-11-23T04:30 on.",
 )
 @click.option(

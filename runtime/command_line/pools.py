@@ -7,42 +7,68 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import attrs
 import click
 import trio
 
-from actors.errors import CallError, StoreError
+from actors.errors import CallError
 from actors.messages import import_path
 from actors.method import Address
 from runtime.command_line.asking import NODE_SECONDS, Answers, ask_nodes, node_status, why
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.journals import Where, journals_of
 from runtime.command_line.tables import Row, actors_of, ordered, table
+from runtime.command_line.units import seconds_ago
 from runtime.membership.cluster_client import ClusterClient
-from runtime.pools.journal_list import list_journals
 from runtime.pools.supervisor import PoolSupervisor, PoolView
 
 COLUMNS = ("name", "what", "size", "members", "draining", "nodes", "problem")
 
-JOURNAL_COLUMNS = ("name", "what", "items", "size", "driver")
 
-
-@click.command(epilog="Example:  understudy pools --json")
+@click.command(
+    epilog="Examples:  understudy pools --json        understudy pools --journals "
+    "--older-than 30d --prune"
+)
 @click.option(
     "--journals",
     is_flag=True,
     help="Show instead the journals of maps that the cluster's store keeps: how many items are "
-    "done, the bytes, and the node whose map works with each.",
+    "done, the bytes, the node whose map works with each, and when it was last used.",
 )
+@click.option(
+    "--older-than",
+    callback=seconds_ago,
+    help="With --journals: only those not used for 12h or 30d, or since a time such as "
+    "2026-11-23T04:30.",
+)
+@click.option(
+    "--remove", metavar="NAME", multiple=True, help="With --journals: remove the journal NAME."
+)
+@click.option(
+    "--prune", is_flag=True, help="With --journals --older-than: remove all that are shown."
+)
+@click.option("--yes", is_flag=True, help="With --prune: do not ask.")
 @cluster_options
 def pools(
-    address: str, cluster: str, secret_file: Path | None, as_json: bool, journals: bool
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
+    journals: bool,
+    older_than: float | None,
+    remove: tuple[str, ...],
+    prune: bool,
+    yes: bool,
 ) -> None:
     """Show the pools of a cluster: what their members are, how many there should be and are, and
-    on which nodes. Exit status 1 if a node or a pool does not answer.
+    on which nodes. Exit status 1 if a node or a pool does not answer, or if a journal was not
+    removed.
     """
     if journals:
-        _show_journals(trio.run(_ask_journals, address, cluster, secret_file), as_json)
+        where = Where(address, cluster, secret_file)
+        journals_of(where, older_than, remove, prune=prune, yes=yes, as_json=as_json)
         return
+    if older_than is not None or remove or prune or yes:
+        raise click.UsageError("--older-than, --remove, --prune and --yes go with --journals.")
     rows, answers = trio.run(_ask, address, cluster, secret_file)
     rows = ordered(rows, "name")
     if as_json:
@@ -51,21 +77,6 @@ def pools(
         click.echo("\n".join(table(COLUMNS, rows)) if rows else "no pools are open")
         answers.warn()
     raise SystemExit(1 if answers.silent else 0)
-
-
-def _show_journals(rows: list[Row], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"journals": rows}, indent=2))
-    else:
-        click.echo("\n".join(table(JOURNAL_COLUMNS, rows)) if rows else "no journals are kept")
-
-
-async def _ask_journals(address: str, cluster: str, secret_file: Path | None) -> list[Row]:
-    async with connect(address, cluster, secret_file) as client:
-        try:
-            return [attrs.asdict(one) for one in await list_journals(client.store)]
-        except (StoreError, CallError) as error:
-            raise click.ClickException(f"the journals were not listed: {error}") from None
 
 
 async def _ask(address: str, cluster: str, secret_file: Path | None) -> tuple[list[Row], Answers]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 from typing import Any
 
 import click
+
+from runtime.environment import SystemEnvironment
 
 
 class Number(click.FloatRange):
@@ -47,6 +50,33 @@ def bytes_of(option: str, text: str) -> int:
             f"{option} takes a number of bytes such as 1000000, 512M or 2G, not {text!r}"
         )
     return int(found[1]) << (10 * " KMGT".index(found[2].upper() or " "))
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_ago(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> float | None:
+    """How many seconds ago `10m`, `90s` or a time is: the callback of an option. Raises
+    BadParameter.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd])", text.strip())
+    if found is not None:
+        return float(found[1]) * _UNITS[found[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        seconds = SystemEnvironment().wall_time() - moment.timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text!r} is neither an age such as 30s, 10m, 2h or 1d, nor a time such as "
+            "2026-11-23T04:30",
+            context,
+            parameter,
+        ) from None
+    return max(0.0, seconds)
 
 
 def many(count: int, thing: str) -> str:

@@ -18,6 +18,7 @@ from actors.functions import RunsFunctions
 from actors.handle import Handle
 from actors.method import Address
 from actors.options import SpawnChanges, SpawnOptions
+from actors.pools import JournalSummary
 from actors.reference import Reference
 from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
@@ -25,11 +26,13 @@ from runtime.environment import Environment
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.named import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
+from runtime.identifiers import NodeId
 from runtime.isolation.node_api import NodeApi
 from runtime.pools.member_plan import PoolSize
 
 if TYPE_CHECKING:
     from runtime.membership.journals import Journals
+    from runtime.pools.journal_service import JournalClient
     from runtime.pools.pool import Pool
 
 P = ParamSpec("P")
@@ -173,6 +176,7 @@ class BaseNode(RunsFunctions):
     _environment: Environment
     _nursery: trio.Nursery
     _journals: Journals | None
+    _identity: NodeId
 
     if TYPE_CHECKING:
 
@@ -289,6 +293,29 @@ class BaseNode(RunsFunctions):
 
         with self._endpoint.lifetime.asking(f"pool {name!r} was not found"):
             return await find_pool(self, name, actor)
+
+    async def pool_journals(self) -> list[JournalSummary]:
+        """The journals of maps that the cluster's store keeps, by name: items done, bytes, the node
+        that works with each, and the seconds since it was last used. Raises `StoreError`.
+        """
+        return await self._journal_client().listed()
+
+    async def remove_pool_journal(self, name: str, *, unused_for: float = 0.0) -> bool:
+        """Remove the journal of a map, so that the next map under this name begins anew; only if it
+        was not used for `unused_for` seconds. Returns True if it was removed. Raises
+        `JournalInUseError` while a map works with it, and TypeError or ValueError for what makes
+        no sense.
+        """
+        from runtime.membership.journals import check_unused
+
+        check_unused(name, unused_for)
+        return await self._journal_client().remove(name, unused_for)
+
+    def _journal_client(self) -> JournalClient:
+        from runtime.pools.journal_service import JournalClient
+
+        self._endpoint.lifetime.check()
+        return JournalClient(self._endpoint, *self._identity)
 
     def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
         """Return the group of this name; its members have the methods of `actor`. Raises

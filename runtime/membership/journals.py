@@ -10,6 +10,7 @@ one, so a driver that was taken for dead writes nothing more. What the parts say
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -36,6 +37,14 @@ from runtime.store.interface import (
 )
 
 HEADS, PARTS, DRIVERS = "journals/", "journal-parts/", "journal-drivers/"
+
+TIMES = "journal-times/"
+"""When a journal was last used, in whole seconds of Unix time. A key of its own: nodes of earlier
+versions compare the whole head, and write journals without it.
+"""
+
+STAMP_SECONDS = 60.0
+"""Seconds between two times that a map writes."""
 
 MOST_NAME = 200
 """Characters in the name of a journal."""
@@ -69,20 +78,38 @@ def check_journal_name(name: object) -> None:
         )
 
 
+def check_unused(name: object, unused_for: object) -> None:
+    """Raises TypeError or ValueError for what names no journal, or is no time."""
+    check_journal_name(name)
+    if isinstance(unused_for, bool) or not isinstance(unused_for, int | float):
+        raise TypeError(f"unused_for must be a number of seconds, not {unused_for!r}")
+    if not 0 <= unused_for < math.inf:
+        raise ValueError(f"unused_for must be at least 0 seconds, not {unused_for!r}")
+
+
 class Journals:
     """The journals in one store, for the drivers on one node. `lease`: that of the node. `token`:
     draws what tells one opening from another. `patience`: seconds for which the end of another
-    driver is waited for.
+    driver is waited for. `clock`: the time, in seconds of Unix time.
     """
 
     def __init__(
-        self, store: Store, lease: int, node: str, token: Callable[[], str], patience: float
+        self,
+        store: Store,
+        lease: int,
+        node: str,
+        token: Callable[[], str],
+        patience: float,
+        clock: Callable[[], float],
     ) -> None:
         self._store = store
         self._lease = lease
         self._node = node
         self._token = token
         self._patience = patience
+        self._clock = clock
+        self._stamped: dict[str, float] = {}
+        """When the times of the journals were last written that are driven here."""
 
     @classmethod
     def on_node(cls, store: Store, lease: int, node: str, environment: Environment) -> Journals:
@@ -93,6 +120,7 @@ class Journals:
             node,
             lambda: environment.token(8).hex(),
             WAIT_LEASES * environment.timings.lease,
+            environment.wall_time,
         )
 
     async def open(self, name: str, what: str) -> tuple[int, int]:
@@ -104,7 +132,9 @@ class Journals:
         check_journal_name(name)
         fence = await self._become_driver(name)
         try:
-            return fence, await self._find_or_make(name, what, fence)
+            made = await self._find_or_make(name, what, fence)
+            await self._change(name, fence, self._stamp(name))
+            return fence, made
         except BaseException:
             await self.release(name, fence)  # noqa: ASYNC102  shielded, and bounded, there
             raise
@@ -127,7 +157,7 @@ class Journals:
         # out late, cannot undo a later one.
         result = await self._transaction(
             [driver, Compare(key, "version", version)],
-            [Put(key, value)],
+            [Put(key, value), *self._stamp(name)],
             [Get(driver.key), Get(key)],
         )
         if result.succeeded:
@@ -144,6 +174,7 @@ class Journals:
 
     async def release(self, name: str, fence: int) -> None:
         """Be its driver no more. Raises nothing: without the store, the lease ends it."""
+        self._stamped.pop(name, None)
         await self._give_back(Compare(DRIVERS + name, "mod_revision", fence))
 
     async def _give_back(self, driver: Compare) -> None:
@@ -154,15 +185,19 @@ class Journals:
             except StoreError as error:
                 logger.debug("%s was not released: %s", driver.key, error)
 
-    async def remove(self, name: str) -> bool:
-        """Remove a journal; True if there was one. Raises `JournalInUseError` while it has a
-        driver.
+    async def remove(self, name: str, unused_for: float = 0.0) -> bool:
+        """Remove a journal that was not used for so many seconds; True if there was one. Raises
+        `JournalInUseError` while it has a driver.
         """
         check_journal_name(name)
         fence = await self._become_driver(name)
         try:
             head = await self._store.get(HEADS + name)
             if head is None:
+                return False
+            # Looked at as its driver: nobody uses it from here on.
+            unused = unused_seconds(await self._store.get(TIMES + name), self._clock())
+            if unused_for > 0 and (unused is None or unused < unused_for):
                 return False
             made, count = head.create_revision, 0
             while found := await self.parts(name, made, count):
@@ -173,7 +208,7 @@ class Journals:
                 await self._change(
                     name, fence, [Delete(_part(name, made, number)) for number in numbers]
                 )
-            await self._change(name, fence, [Delete(HEADS + name)])
+            await self._change(name, fence, [Delete(HEADS + name), Delete(TIMES + name)])
             return True
         finally:
             await self.release(name, fence)  # noqa: ASYNC102  shielded, and bounded, there
@@ -233,6 +268,15 @@ class Journals:
             )
         return entry.create_revision
 
+    def _stamp(self, name: str) -> list[Operation]:
+        """What notes that the journal is in use, every now and then."""
+        now = self._clock()
+        # The clock of a host may be set back.
+        if 0 <= now - self._stamped.get(name, -STAMP_SECONDS) < STAMP_SECONDS:
+            return []
+        self._stamped[name] = now
+        return [Put(TIMES + name, b"%d" % now)]
+
     async def _change(self, name: str, fence: int, operations: Sequence[Operation]) -> None:
         driver = Compare(DRIVERS + name, "mod_revision", fence)
         if not (await self._transaction([driver], operations, [])).succeeded:
@@ -252,6 +296,14 @@ class Journals:
                 return await self._store.transaction(compare, then, otherwise)
             except (StoreUnavailableError, StoreOutcomeUnknownError):
                 await trio.sleep(AGAIN_SECONDS)
+
+
+def unused_seconds(time: Entry | None, now: float) -> float | None:
+    """How long ago a journal was used whose time this is; None if that is not known."""
+    if time is None or not time.value.isdigit():
+        return None
+    # Clocks of two hosts may differ.
+    return max(0.0, now - int(time.value))
 
 
 async def read_parts(store: Store, name: str, made: int, first: int) -> list[bytes]:

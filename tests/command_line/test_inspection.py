@@ -65,6 +65,9 @@ async def main() -> None:
             pass
         pool = await node.pool("doubles", Waiter, size=2)
         await pool.ready(2)
+        for journal in ("kept", "other"):
+            async for _ in pool.map(Waiter.double, range(20), journal=journal):
+                pass
         nursery.start_soon(asker.ask, "waiter")
         nursery.start_soon(thread.compute)
         await trio.sleep(0.3)
@@ -193,7 +196,20 @@ def test_pools_are_shown_with_their_members(cluster: Cluster) -> None:
     assert pool["nodes"] == "first 1, w1 1"
     assert "doubles" in cluster.run("pools").stdout
     assert cluster.facts("list", "pools", "--filter", "name=x")["pools"] == []
-    assert cluster.facts("pools", "--journals")["journals"] == []
+
+
+@pytest.mark.cluster
+def test_journals_are_shown_and_removed(cluster: Cluster) -> None:
+    kept, other = cluster.facts("pools", "--journals")["journals"]
+    assert (kept["name"], kept["items"], other["driver"]) == ("kept", 20, None)
+    shown = cluster.run("pools", "--journals", "--older-than", "1d", "--prune")
+    assert shown.stdout == "no journals were removed: none is that old\n"
+    done = cluster.run("pools", "--journals", "--remove", "kept")
+    assert done.stdout == "journal kept was removed\n"
+    again = cluster.run("pools", "--journals", "--remove", "kept")
+    check_mistake(again, "journal kept was not removed: there is no journal of this name")
+    pruned = cluster.facts("pools", "--journals", "--older-than", "0s", "--prune", "--yes")
+    assert pruned == {"removed": ["other"], "left": {}}
     assert cluster.run("pools", "--journals").stdout == "no journals are kept\n"
 
 

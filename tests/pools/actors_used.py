@@ -123,6 +123,13 @@ class Driver(Actor):
         return [result async for result in pool.map(Squares.square, range(3), journal="job")]
 
     @method
+    async def journals_removed(self) -> list[str]:
+        """Remove all, and say their names."""
+        found = await self.node.pool_journals()
+        assert all([await self.node.remove_pool_journal(one.name) for one in found])
+        return [one.name for one in found]
+
+    @method
     async def open_nonsense(self) -> None:
         await self.node.pool("squares", Squares, min=0)
 

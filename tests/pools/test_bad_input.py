@@ -292,6 +292,7 @@ async def test_a_journal_that_another_map_uses_at_the_same_time(pair: Pair) -> N
         for use in (
             lambda: anext(pool.map(Squares.hang, [1], journal="job")),
             lambda: pool.remove_journal("job"),
+            lambda: pair.there.remove_pool_journal("job"),
         ):
             with pytest.raises(JournalInUseError, match="in use by a map on node here"):
                 await use()

@@ -4,11 +4,12 @@ of live nodes that go on where others were.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import cbor2
@@ -23,17 +24,18 @@ from actors.errors import (
     JournalMismatchError,
     StoreOutcomeUnknownError,
 )
+from actors.pools import JournalSummary
 from runtime import AlreadyDone
 from runtime.environment import SystemEnvironment
-from runtime.membership.journals import Journals
+from runtime.membership.journals import HEADS, Journals
 from runtime.pools import journal as journal_module
 from runtime.pools.journal import ItemCodec, MapJournal
-from runtime.pools.journal_list import JournalSummary, list_journals
+from runtime.pools.journal_service import list_journals
 from runtime.pools.map_schedule import RETURNED, MapSchedule, Result
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.codec import Codec
 from tests.live_pair import Pair
-from tests.pools.actors_used import Squares
+from tests.pools.actors_used import Driver, Squares
 from tests.waiting import until
 
 ITEMS = 80
@@ -273,11 +275,13 @@ class Setting:
     def __init__(self, store: Forgetful) -> None:
         self.store = store
         self.tokens = map(str, itertools.count())
+        self.now = 1_000_000.0
 
     async def node(self, name: str) -> tuple[Journals, int]:
         """The journals of a node, and its lease."""
         lease = await self.store.grant(60.0)
-        return Journals(self.store, lease, name, lambda: next(self.tokens), 2.0), lease
+        token = functools.partial(next, self.tokens)
+        return Journals(self.store, lease, name, token, 2.0, lambda: self.now), lease
 
 
 @pytest.fixture
@@ -324,12 +328,62 @@ async def test_journals_are_listed_with_what_is_done_and_who_works_with_them(
     other = await one.open("broken", "cubes")
     await one.write("broken", other, 0, 0, b"\xff")
     await one.release("broken", other[0])
-    assert await list_journals(setting.store) == [
-        JournalSummary("broken", "cubes", None, 1, None),
-        JournalSummary("job", "squares", 40, sum(map(len, parts)), "one two"),
+    size = sum(map(len, parts))
+    assert await list_journals(setting.store, setting.now + 5) == [
+        JournalSummary("broken", "cubes", None, 1, None, 5.0),
+        JournalSummary("job", "squares", 40, size, "one two", 5.0),
     ]
+    found = await list_journals(setting.store, setting.now, "broken", 1)
+    assert [each.name for each in found] == ["job"]
     assert await one.remove("broken")
-    assert [found.name for found in await list_journals(setting.store)] == ["job"]
+    assert [found.name for found in await list_journals(setting.store, 0.0)] == ["job"]
+
+
+async def test_a_journal_is_as_old_as_its_last_use(setting: Setting) -> None:
+    one, _ = await setting.node("one")
+
+    async def unused() -> float | None:
+        (found,) = await list_journals(setting.store, setting.now)
+        return found.unused
+
+    opening = await one.open("job", "squares")
+    setting.now += 59
+    await one.write("job", opening, 0, 0, b"some")
+    assert await unused() == 59, "it is not written with each part"
+    setting.now += 1
+    await one.write("job", opening, 0, 1, b"more")
+    assert await unused() == 0
+    await one.release("job", opening[0])
+    setting.now += 100
+    assert not await one.remove("job", 101.0)
+    assert await unused() == 100
+    again = await one.open("job", "squares")
+    assert await unused() == 0, "to open it is to use it"
+    await one.release("job", again[0])
+    # The clock of another host is behind.
+    setting.now -= 1000
+    assert await unused() == 0
+    setting.now += 1300
+    assert await one.remove("job", 300.0)
+    assert not (await setting.store.range("journal")).entries
+
+
+async def test_a_journal_of_an_earlier_version_has_no_time_until_it_is_used(
+    setting: Setting,
+) -> None:
+    one, _ = await setting.node("one")
+    await setting.store.put(HEADS + "job", b"squares")
+    (found,) = await list_journals(setting.store, setting.now)
+    assert found == JournalSummary("job", "squares", 0, 0, None, None)
+    assert not await one.remove("job", 1.0), "nobody knows whether it is old"
+    opening = await one.open("job", "squares")
+    await one.release("job", opening[0])
+    head = await setting.store.get(HEADS + "job")
+    assert head is not None
+    assert head.value == b"squares", "what earlier versions compare"
+    (found,) = await list_journals(setting.store, setting.now)
+    assert found.unused == 0
+    assert await one.remove("job")
 
 
 async def test_a_write_whose_answer_is_lost_is_written_once(setting: Setting) -> None:
@@ -422,6 +476,40 @@ async def test_items_that_failed_are_tried_again_and_what_is_large_is_marked(pai
     assert large[0] == b"x" * 10
     assert large[1] == AlreadyDone(1, large[1].size)  # type: ignore[attr-defined]
     assert large[1].size > 20_000
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+async def test_journals_are_listed_and_removed_from_any_node_and_by_actors(
+    pair: Pair, isolation: Literal["none", "process"]
+) -> None:
+    pool = await pair.here.pool("squares", Squares, size=1)
+    for name in ("one", "other"):
+        await everything(pool.map(Squares.square, range(10), journal=name))
+    (one, other) = await pair.there.pool_journals()
+    assert (one.name, one.items, one.driver) == ("one", 10, None)
+    assert other.what == "tests.pools.actors_used:Squares, square"
+    assert one.unused is not None
+    assert not await pair.there.remove_pool_journal("one", unused_for=3600)
+    assert await pair.there.remove_pool_journal("one")
+    assert not await pair.there.remove_pool_journal("one")
+    driver = await pair.here.options(isolation=isolation).spawn(Driver)
+    assert await driver.journals_removed() == ["other"]
+    assert await pair.here.pool_journals() == []
+    mistakes: tuple[tuple[Any, Any, type[Exception]], ...] = (
+        ("a/b", 0, ValueError),
+        (3, 0, TypeError),
+        ("one", -1, ValueError),
+        ("one", "3", TypeError),
+    )
+    for name, unused, error in mistakes:
+        with pytest.raises(error):
+            await pair.here.remove_pool_journal(name, unused_for=unused)
+    busy = pool.map(Squares.hang, [1], journal="busy")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(anext, busy)
+        await until(lambda: busy.counts().running, "it runs")
+        assert [found.driver for found in await pair.there.pool_journals()] == ["here"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_two_maps_do_not_share_a_journal(pair: Pair) -> None:
