@@ -192,7 +192,6 @@ class BaseNode(RunsFunctions):
     ) -> object:
         return await self.options()._run_function(function, args, kwargs)
 
-    @documented_as(Spawner.spawn)
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Start an actor on this node under a generated name."""
         return await self.options().spawn(actor, *args, **kwargs)
@@ -209,12 +208,10 @@ class BaseNode(RunsFunctions):
         """Start many actors of one class."""
         return await self.options().spawn_many(actor, argument_list, names=names)
 
-    @documented_as(Spawner.get_or_spawn)
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Needs a name: `node.options(name=...).get_or_spawn(...)`."""
         return await self.options().get_or_spawn(actor, *args, **kwargs)
 
-    @documented_as(Spawner.singleton)
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Needs a name: `node.options(name=...).singleton(...)`."""
         return await self.options().singleton(actor, *args, **kwargs)
@@ -323,3 +320,9 @@ class BaseNode(RunsFunctions):
         """
         self._endpoint.lifetime.check()
         return ProcessGroup(self._group_source, self._group_source.followed(name), actor)
+
+
+# Not as decorators: basedpyright loses the parameters of a method that is generic in them.
+documented_as(Spawner.spawn)(BaseNode.spawn)
+documented_as(Spawner.get_or_spawn)(BaseNode.get_or_spawn)
+documented_as(Spawner.singleton)(BaseNode.singleton)
