@@ -271,12 +271,29 @@ class Address:
     fields of other types: peers send these.
     """
 
-    name: str = attrs.field(validator=attrs.validators.instance_of(str))
-    node: str = attrs.field(validator=attrs.validators.instance_of(str))
-    incarnation: int = attrs.field(validator=attrs.validators.instance_of(int))
-    epoch: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
-    class_path: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
-    registered: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    name: str
+    node: str
+    incarnation: int
+    epoch: int = 0
+    class_path: str = ""
+    registered: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        # One check of all fields: validators of each would take longer than all the rest, and a
+        # node makes an address for each actor that it starts or hears of.
+        if not (
+            type(self.name) is type(self.node) is type(self.class_path) is str
+            and type(self.incarnation) is type(self.epoch) is int
+            and type(self.registered) is bool
+        ):
+            self._check_types()
+
+    def _check_types(self) -> None:
+        kinds = {"name": str, "node": str, "incarnation": int, "epoch": int, "class_path": str}
+        for field, kind in {**kinds, "registered": bool}.items():
+            value = getattr(self, field)
+            if not isinstance(value, kind):
+                raise TypeError(f"{field!r} of an Address is {value!r}, not of type {kind!r}")
 
 
 class Bound:

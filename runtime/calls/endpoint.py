@@ -316,6 +316,11 @@ class RpcEndpoint:
         except DecodeError:
             return None
 
+    def handle_maker(self, actor: type[Actor]) -> Callable[[Address], Handle]:
+        """Returns what makes handles of actors of one class, of which there may be thousands."""
+        caller, methods = self.users_caller, actor.__methods__
+        return lambda address: Handle(caller, address, methods)
+
     def typed_handle(self, address: Address, actor: object) -> Any:
         """The handle of the actor at `address` for a caller who takes it for an `actor`. Raises
         ClassMismatchError if it is none.

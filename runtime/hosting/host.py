@@ -432,6 +432,17 @@ def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
     return cls.__new__(cls)
 
 
+def starts_at_once(cls: type[Actor]) -> bool:
+    """True for a class without a constructor or an `on_start` of its own: there is nothing to wait
+    for when an instance of it starts, and nothing of the user's that could fail.
+    """
+    return (
+        cls.__init__ is object.__init__
+        and cls.on_start is Actor.on_start
+        and cls.__new__ is object.__new__
+    )
+
+
 @attrs.define(eq=False)
 class AwaitedClaim:
     """A name that a node is claiming, with the calls that have arrived meanwhile, in order."""
@@ -701,15 +712,9 @@ class ActorHost:
             )
         if options.name is None:
             self._next_number += 1
-            name = f"{cls.__name__}-{self._next_number}@{self.node.name}.{self.node.incarnation}"
-            address = Address(
-                name,
-                self.node.name,
-                self.node.incarnation,
-                self.node.incarnation,
-                class_path,
-                False,
-            )
+            node, incarnation = self.node.name, self.node.incarnation
+            name = f"{cls.__name__}-{self._next_number}@{node}.{incarnation}"
+            address = Address(name, node, incarnation, incarnation, class_path, False)
             return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
         over = trio.Event()
         # Before the claim: once others can find the name, they may ask whether its actor has
@@ -782,9 +787,12 @@ class ActorHost:
         try:
             if on_behalf_of:
                 self.supervisors[name] = on_behalf_of
-            facts = {"understudy.actor": name, "understudy.node": address.node}
-            with self.spans.span("actor.start", facts):
+            if self.spans is NO_SPANS:
                 await self.begin(cls, args, kwargs, options, address)
+            else:
+                facts = {"understudy.actor": name, "understudy.node": address.node}
+                with self.spans.span("actor.start", facts):
+                    await self.begin(cls, args, kwargs, options, address)
         except BaseException as error:
             cancelled = is_cancellation(error)
             if cancelled or is_interrupt(error):
@@ -904,22 +912,13 @@ class ActorHost:
 
         `before`: the chain that waits for the start, where the caller knows it.
         """
-        instance = self._make_instance(cls, options)
-        cell = ActorCell(address, instance, options.mailbox_limit)
-        filters = (*self.filters, *on_side(type(instance).call_filters, "server"))
-        if filters:
-            cell.methods = filtered(cell.methods, filters, self.workers.running)
-        if any(
-            definition.in_thread and definition.concurrent for definition in cell.methods.values()
-        ):
-            cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
-        instance._context = context = Hosted(self, cell)
-        # Before the constructor: calls that arrive during the start wait in the mailbox.
-        self.cells[address.name] = cell
+        cell, context = self._make_cell(cls, options, address)
+        instance = cell.instance
         began = self._environment.now() if self.recorder is not None else 0.0
-        class_path = class_of(address)
-        self.counts.starts.add(class_path)
-        self.counts.living.add(class_path)
+        if not args and not kwargs and starts_at_once(type(instance)):
+            # Nothing of the user's runs that could wait, call others, or end the actor.
+            self._on_started(cell, options, began)
+            return
         self.counts.starting += 1
         within = STARTING.set(cell)
         try:
@@ -938,9 +937,39 @@ class ActorHost:
         if cell.ended is not None:
             self._end(cell, cell.ended)
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
+        self._on_started(cell, options, began)
+
+    def _make_cell(
+        self, cls: type[Actor], options: SpawnOptions, address: Address
+    ) -> tuple[ActorCell, Hosted]:
+        """The cell of an actor that is about to start. Calls that arrive during the start wait in
+        its mailbox.
+        """
+        instance = self._make_instance(cls, options)
+        cell = ActorCell(address, instance, options.mailbox_limit)
+        own = type(instance).call_filters
+        if own or self.filters:
+            filters = (*self.filters, *on_side(own, "server"))
+            if filters:
+                cell.methods = filtered(cell.methods, filters, self.workers.running)
+        if any(
+            definition.in_thread and definition.concurrent for definition in cell.methods.values()
+        ):
+            cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
+        instance._context = context = Hosted(self, cell)
+        self.cells[address.name] = cell
+        class_path = class_of(address)
+        self.counts.starts.add(class_path)
+        self.counts.living.add(class_path)
+        return cell, context
+
+    def _on_started(self, cell: ActorCell, options: SpawnOptions, began: float) -> None:
+        """Let a started actor have its mail. `began`: when it was begun, 0 while nothing is
+        recorded.
+        """
         cell.started = True
         if self.recorder is not None and began:
-            self.recorder.started(cell, began, self.supervisors.get(address.name, ""))
+            self.recorder.started(cell, began, self.supervisors.get(cell.address.name, ""))
         if options.idle_timeout is not None:
             self.nursery_of(cell).start_soon(self._stop_when_idle, cell, options.idle_timeout)
         if cell.mailbox:

@@ -90,13 +90,15 @@ class _NodeOptions(RunsFunctions):
             found = await self._starter.start_many(request)
         errors: dict[int, Exception] = {}
         handles: list[Handle | None] = []
+        make_handle = self._endpoint.handle_maker(request.cls)
+        changed = not call_options.is_default
         for place, one in enumerate(found):
             if isinstance(one, Exception):
                 errors[place] = one
                 handles.append(None)
                 continue
-            handle = self._endpoint.make_handle(one, request.cls)
-            if not call_options.is_default:
+            handle = make_handle(one)
+            if changed:
                 handle = handle.options(timeout=call_options.timeout, retry=call_options.retry)
             handles.append(handle)
         if errors:

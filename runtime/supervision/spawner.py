@@ -4,6 +4,7 @@ supervisors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -175,8 +176,13 @@ FREED_NAME_LOOK_SECONDS = 0.05
 """Seconds between checks of a name whose actor has ended, until it is free."""
 
 
-MOST_IN_MESSAGE = 4096
+MOST_IN_MESSAGE = 1024
 """Actors that one message starts."""
+
+MESSAGES_AT_ONCE = 2
+"""Messages of one `spawn_many` that are under way to one node: it starts actors while this node
+writes the next message, and reads the last answer.
+"""
 
 PENDING = ActorStartError("it has not been started")
 """Stands for what became of an actor of a `spawn_many`, until that is known."""
@@ -394,15 +400,15 @@ class ActorSpawner:
             on_node.setdefault(member.name, (member, []))[1].append(index)
         found: list[Address | Exception] = [PENDING] * len(places)
 
-        async def start_on(member: Member, indices: list[int]) -> None:
-            for begin in range(0, len(indices), MOST_IN_MESSAGE):
-                await self._start_some(
-                    request, member, indices[begin : begin + MOST_IN_MESSAGE], found
-                )
+        async def start_on(member: Member, parts: Iterator[list[int]]) -> None:
+            for indices in parts:
+                await self._start_some(request, member, indices, found)
 
         async with trio.open_nursery() as nursery:
             for member, indices in on_node.values():
-                nursery.start_soon(start_on, member, indices)
+                parts = batched(indices, MOST_IN_MESSAGE)
+                for _ in range(min(MESSAGES_AT_ONCE, math.ceil(len(indices) / MOST_IN_MESSAGE))):
+                    nursery.start_soon(start_on, member, parts)
         return found
 
     async def _start_some(
@@ -560,6 +566,12 @@ class ActorSpawner:
     def handle(self, address: Address, actor: type[Actor] | None = None) -> Handle:
         """A handle of the actor there. Raises ClassMismatchError if it is no `actor`."""
         return cast("Handle", self._endpoint.typed_handle(address, actor))
+
+
+def batched(items: list[int], most: int) -> Iterator[list[int]]:
+    """The items in lists of at most so many, in their order."""
+    for begin in range(0, len(items), most):
+        yield items[begin : begin + most]
 
 
 def _epoch(supervisor: Address) -> int | None:

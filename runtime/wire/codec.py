@@ -818,6 +818,7 @@ class Codec:
             readers[extension.tag] = extension.from_plain
         self._readers = {tag: _callback(reader) for tag, reader in readers.items()}
         self._without_segments = self._decoders(())
+        self._skimming = self._skimmers()
 
     def encode(self, value: object, segments: list[Buffer], path: str = "value") -> bytes:
         """Return the CBOR item for `value`. Large buffers are appended to `segments`, uncopied: do
@@ -979,18 +980,19 @@ class Codec:
                 raise ProtocolError("a reference to an encoded value that is missing or too large")
             return self._load(bytes(segments[index]), inner)
 
-        inner: dict[int, _Callback] = {
-            tag: _callback(lambda content: None) for tag in self._readers
-        } | {tag: self._readers[tag] for tag in REFUSED_TAGS}
-        inner |= {
-            SEGMENT: inner[MESSAGE],
-            ARRAY: inner[MESSAGE],
-            SPILLED: _callback(_refuser(SPILLED)),
-            ARGUMENTS: _callback(lambda content: content),
-            TUPLE: _callback(lambda content: content),
-            MESSAGE: _callback(message),
-        }
+        inner = self._skimming | {MESSAGE: _callback(message)}
         return self._load(control, inner | {SPILLED: _callback(spilled)})
+
+    def _skimmers(self) -> dict[int, _Callback]:
+        """The callbacks of `skim`, but for those of messages and of encoded values in segments."""
+        nothing, content = _callback(lambda content: None), _callback(lambda content: content)
+        return (
+            dict.fromkeys(self._readers, nothing)
+            | {tag: self._readers[tag] for tag in REFUSED_TAGS}
+            | dict.fromkeys((SEGMENT, ARRAY), nothing)
+            | dict.fromkeys((ARGUMENTS, TUPLE), content)
+            | {SPILLED: _callback(_refuser(SPILLED))}
+        )
 
     def find_class(self, path: str) -> type:
         """Return the class at `module:qualified.name`, of a module that is imported already. Raises
