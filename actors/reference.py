@@ -343,6 +343,10 @@ def constructor(cls: type) -> inspect.Signature | None:
     A decorated constructor is what its decorator made of it: what that wraps may be called with
     other arguments.
     """
+    found: Any = cls
+    if type(cls) is type and found.__init__ is object.__init__ and found.__new__ is object.__new__:
+        # Most classes of actors have no constructor, and looking past all descriptors takes long.
+        return inspect.Signature()
     init: Any = inspect.getattr_static(cls, "__init__")
     if init is object.__init__:
         return (

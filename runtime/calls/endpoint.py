@@ -154,6 +154,7 @@ class RpcEndpoint:
         # which needs both.
         identity = self.identity = introduction.peer.identity
         self.lifetime = Lifetime(introduction.peer.name)
+        self.nursery = nursery
         client = RequestClient(*identity, introduction.peer.life)
         numbers = itertools.count(1).__next__
         self.references = self._make_references(environment, numbers, memory)

@@ -44,7 +44,9 @@ HEAD_BYTES = 96
 a name, an epoch and a name, however long their numbers and lengths are written.
 """
 
-_MAY_START = re.compile("|".join(sorted({method for _, method in STARTING})).encode())
+_MAY_START = re.compile(
+    "|".join(sorted({method for _, method in STARTING}, key=len, reverse=True)).encode()
+)
 
 MOST_CLASSES = 256
 """Classes that one request may name and have imported."""
@@ -69,7 +71,8 @@ class Imports:
         """
         # Most calls of services start nothing. Looking into one costs as much as reading it, so the
         # name of the method is sought first: of a frame's control part, it is in the first bytes.
-        if _MAY_START.search(frame.control, 0, HEAD_BYTES) is None:
+        found = _MAY_START.search(frame.control, 0, HEAD_BYTES)
+        if found is None or (not frame.segments and _names_only_known(frame.control, found.end())):
             return False
         missing = self._missing(frame)
         if not missing:
@@ -128,6 +131,29 @@ class Imports:
             link.handle_later(then)
 
 
+def _names_only_known(control: bytes, at: int) -> bool:
+    """True if the arguments that begin at `at` are seen to name a class whose module is imported,
+    and no child spec. False says nothing: they may be written in another way.
+    """
+    head = control[at : at + 3]
+    # A list of at most 23 arguments, the first of which is a text of at most 255 bytes.
+    if len(head) < 3 or not 0x80 < head[0] <= 0x97:
+        return False
+    if 0x60 < head[1] <= 0x77:
+        begin, size = at + 2, head[1] - 0x60
+    elif head[1] == 0x78:
+        begin, size = at + 3, head[2]
+    else:
+        return False
+    path = control[begin : begin + size]
+    return (
+        len(path) == size
+        and path.isascii()
+        and is_imported(path.decode())
+        and _CHILD_SPEC_BYTES not in control
+    )
+
+
 def _import_all(paths: list[str]) -> None:
     for path in paths:
         try:
@@ -138,3 +164,4 @@ def _import_all(paths: list[str]) -> None:
 
 
 _CHILD_SPEC = import_path(ChildSpec)
+_CHILD_SPEC_BYTES = _CHILD_SPEC.encode()

@@ -296,6 +296,8 @@ async def bring_to_an_end(
     that cannot be cancelled, because it shields itself, is left behind in `nursery`, which is the
     node's.
     """
+    if nursery_of is None and stops_at_once(cell):
+        return True
     until = trio.current_time() + (math.inf if seconds is None else seconds)
     if type(cell.instance).supervises is True:
         in_time = await _say_goodbye(cell, reason, until, nursery, threads)
@@ -440,6 +442,21 @@ def starts_at_once(cls: type[Actor]) -> bool:
         cls.__init__ is object.__init__
         and cls.on_start is Actor.on_start
         and cls.__new__ is object.__new__
+        and cls.__getattribute__ is object.__getattribute__
+    )
+
+
+def stops_at_once(cell: ActorCell) -> bool:
+    """True for an actor without calls that run or wait, and whose class has no `on_stop` of its
+    own: there is nothing to wait for when it stops.
+    """
+    cls = type(cell.instance)
+    return (
+        cls.on_stop is Actor.on_stop
+        and cls.__getattribute__ is object.__getattribute__
+        and "on_stop" not in cell.instance.__dict__
+        and not cell.running
+        and not cell.mailbox
     )
 
 

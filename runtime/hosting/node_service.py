@@ -21,7 +21,7 @@ from actors.messages import message, message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason, Shutdown
-from runtime.hosting.cell import RefusedElsewhereError
+from runtime.hosting.cell import RefusedElsewhereError, with_note
 from runtime.hosting.host import STOP_SECONDS, ActorHost
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.user_errors import text_of
@@ -84,9 +84,13 @@ class StartFailed:
         """Build the error again. `node`: where it was raised."""
         cls = vars(errors).get(self.kind)
         if isinstance(cls, type) and issubclass(cls, errors.ActorStartError):
-            return cls(self.text, actor=self.actor, node=node, remote_traceback=self.trace)
+            return with_note(
+                cls(self.text, actor=self.actor, node=node, remote_traceback=self.trace)
+            )
         if isinstance(cls, type) and issubclass(cls, errors.SpawnError):
             return cls(self.text, actor=self.actor, node=node)
+        if isinstance(cls, type) and issubclass(cls, errors.CallError):
+            return cls(self.text, node=node)
         if isinstance(cls, type) and issubclass(cls, UnderstudyError):
             return cls(self.text)
         return errors.ActorStartError(self.text, actor=self.actor, node=node)

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Member
+from actors.call_context import CURRENT
 from actors.errors import (
     ActorClassError,
     ActorNotFoundError,
@@ -39,11 +40,12 @@ from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import plain_error
 from runtime.environment import Environment
-from runtime.hosting.host import STOP_SECONDS, birthplace
+from runtime.hosting.host import STOP_SECONDS, birthplace, starts_at_once
 from runtime.identifiers import NodeId
 from runtime.membership.members import Members
 from runtime.membership.names import CLUSTER, NAMES, Lookups, Names
 from runtime.store.interface import StoreEvent
+from runtime.supervision.gathered_starts import StartGatherer
 from runtime.supervision.placement import (
     NodeLoad,
     NodeLoads,
@@ -51,7 +53,7 @@ from runtime.supervision.placement import (
     choose_node,
     spread_over,
 )
-from runtime.tracing import Spans
+from runtime.tracing import NO_SPANS, Spans
 
 # Placing actors: what `runtime.supervision.placement` decides, with what this node knows of the
 # others.
@@ -203,6 +205,9 @@ class ActorSpawner:
         placement: ActorPlacement,
     ) -> None:
         self._placement = placement
+        self._gatherer = StartGatherer(
+            self._start_alike, self._take_back, endpoint.nursery, MOST_IN_MESSAGE
+        )
         self._endpoint = endpoint
         self._names = names
         self._members = members
@@ -220,11 +225,14 @@ class ActorSpawner:
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
         self._placement.check_invariants()
+        self._gatherer.check_invariants()
 
     async def start(self, request: StartRequest) -> Address:
         """Start an actor where its options say, on this node unless they say otherwise."""
         if self.is_for_here(request.options):
             return await self._start_here(request)
+        if self._may_be_gathered(request):
+            return await self._start_gathered(request)
         with request.naming_arguments(self._endpoint.codec):
             return await self.start_actor(
                 import_path(request.cls), request.args, dict(request.kwargs), request.options, ""
@@ -343,16 +351,27 @@ class ActorSpawner:
         `CallError`.
         """
         member = await self._placement.place(options)
-        by_file = path_by_file(class_path)
         with self._placement.starting(options, member):
-            try:
-                return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
-            except ActorClassError:
-                if by_file is None:
-                    raise
-            # A class of this script itself: nodes of a local cluster know it as that, others by the
-            # name of its file.
-            return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
+            return await self._start_on(member, class_path, args, kwargs, options, supervisor)
+
+    async def _start_on(
+        self,
+        member: Member,
+        class_path: str,
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        options: SpawnOptions,
+        supervisor: str,
+    ) -> Address:
+        try:
+            return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
+        except ActorClassError:
+            by_file = path_by_file(class_path)
+            if by_file is None:
+                raise
+        # A class of this script itself: nodes of a local cluster know it as that, others by the
+        # name of its file.
+        return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
 
     async def _spawn_on(
         self,
@@ -385,6 +404,45 @@ class ActorSpawner:
             if plain is None:
                 raise
             raise plain from None
+
+    def _may_be_gathered(self, request: StartRequest) -> bool:
+        """True for an actor whose start waits for nothing and runs nothing of the user's: it may
+        travel with others. What is traced, or has a context, travels alone.
+        """
+        options = request.options
+        return (
+            options.name is None
+            and options.isolation == "none"
+            and not request.args
+            and not request.kwargs
+            and starts_at_once(request.cls)
+            and self.spans is NO_SPANS
+            and CURRENT.get() is None
+        )
+
+    async def _start_gathered(self, request: StartRequest) -> Address:
+        options = request.options
+        member = await self._placement.place(options)
+        return await self._gatherer.start(
+            member,
+            request.cls,
+            options,
+            lambda: self._start_on(member, import_path(request.cls), (), {}, options, ""),
+        )
+
+    async def _start_alike(
+        self, member: Member, cls: type[Actor], options: SpawnOptions, count: int
+    ) -> list[Address | Exception]:
+        found: list[Address | Exception] = [PENDING] * count
+        request = StartManyRequest(cls, [()] * count, [], options)
+        await self._start_some(request, member, list(range(count)), found)
+        return found
+
+    async def _take_back(self, address: Address) -> None:
+        """Stop an actor whose spawner was cancelled, as `_spawn_on` does."""
+        service = self._endpoint.node_service(address.node, address.incarnation)
+        reason = ExitReason("stopped", "the task that spawned it was cancelled")
+        await service.stop_actor.send(address.name, address.epoch, reason)
 
     async def start_many(self, request: StartManyRequest) -> list[Address | Exception]:
         """Start many actors, in one message to each node for thousands of them; returns an address

@@ -1,0 +1,218 @@
+"""Starts that many tasks make at the same time on one other node travel together; one alone does
+not wait, and a task that is cancelled leaves no actor behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from actors import Actor, method
+from actors.actor import Member
+from actors.errors import NodeDiedError, OutcomeUnknownError
+from actors.method import Address
+from actors.options import SpawnOptions
+from runtime.supervision.gathered_starts import Outcome, StartGatherer
+from tests.live_pair import Pair
+
+MOST = 8
+OPTIONS = SpawnOptions()
+
+
+class Small(Actor):
+    @method
+    async def read(self) -> int:
+        return 16
+
+
+class Other(Actor):
+    """Another class."""
+
+
+def member(name: str = "there") -> Member:
+    return Member(name, 3, ("127.0.0.1:7400",), "host", 1)
+
+
+@attrs.define
+class Far:
+    """The far side: answers when it is let."""
+
+    answers: trio.Event = attrs.field(factory=trio.Event)
+    messages: list[tuple[str, type[Actor], SpawnOptions, int]] = attrs.field(factory=list)
+    alone: int = 0
+    undone: list[str] = attrs.field(factory=list)
+    numbers: count[int] = attrs.field(factory=count)
+    error: Exception | None = None
+
+    def address(self) -> Address:
+        return Address(f"small-{next(self.numbers)}", "there", 3, 3)
+
+    async def start_alone(self) -> Address:
+        self.alone += 1
+        await self.answers.wait()
+        return self.address()
+
+    async def ask(
+        self, where: Member, cls: type[Actor], options: SpawnOptions, number: int
+    ) -> list[Outcome]:
+        self.messages.append((where.name, cls, options, number))
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        return [self.address() for _ in range(number)]
+
+    async def undo(self, address: Address) -> None:
+        self.undone.append(address.name)
+
+
+@asynccontextmanager
+async def gathering(far: Far) -> AsyncIterator[StartGatherer]:
+    async with trio.open_nursery() as nursery:
+        gatherer = StartGatherer(far.ask, far.undo, nursery, MOST)
+        yield gatherer
+        gatherer.check_invariants()
+
+
+async def start_many(
+    gatherer: StartGatherer,
+    far: Far,
+    number: int,
+    what: Callable[[int], tuple[Member, type[Actor], SpawnOptions]] = lambda index: (
+        member(),
+        Small,
+        OPTIONS,
+    ),
+) -> list[Outcome]:
+    """So many tasks at once; what each of them got."""
+    found: list[Outcome] = []
+
+    async def start(index: int) -> None:
+        try:
+            found.append(await gatherer.start(*what(index), far.start_alone))
+        except Exception as error:
+            found.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for index in range(number):
+            nursery.start_soon(start, index)
+        await trio.testing.wait_all_tasks_blocked()
+        gatherer.check_invariants()
+        far.answers.set()
+    return found
+
+
+async def test_one_after_the_other_is_never_gathered() -> None:
+    far = Far()
+    far.answers.set()
+    async with gathering(far) as gatherer:
+        for _ in range(5):
+            await gatherer.start(member(), Small, OPTIONS, far.start_alone)
+            gatherer.check_invariants()
+    assert (far.alone, far.messages) == (5, [])
+
+
+async def test_those_that_come_together_travel_together_in_bounded_messages() -> None:
+    far = Far()
+    async with gathering(far) as gatherer:
+        found = await start_many(gatherer, far, 2 * MOST + 4)
+    assert far.alone == 1
+    assert sorted(number for *_, number in far.messages) == [3, MOST, MOST]
+    names = {one.name for one in found if isinstance(one, Address)}
+    assert len(names) == 2 * MOST + 4
+
+
+async def test_classes_options_and_nodes_are_kept_apart() -> None:
+    far = Far()
+    limited = SpawnOptions(mailbox_limit=5)
+
+    def what(index: int) -> tuple[Member, type[Actor], SpawnOptions]:
+        # Equal options that are no longer the same object are alike.
+        options = attrs.evolve(OPTIONS) if index % 2 else limited
+        return member("there" if index % 3 else "elsewhere"), Other if index % 5 else Small, options
+
+    async with gathering(far) as gatherer:
+        found = await start_many(gatherer, far, 40, what)
+    assert len(found) == 40
+    assert sum(number for *_, number in far.messages) == 38
+    assert far.alone == 2
+    kinds = [(where, cls, options.mailbox_limit) for where, cls, options, _ in far.messages]
+    assert len(set(kinds)) == 8
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_cancelled_task_leaves_no_actor_and_disturbs_nobody(sent: bool) -> None:
+    far = Far()
+    found: list[str] = []
+    scopes = [trio.CancelScope() for _ in range(6)]
+    async with gathering(far) as gatherer, trio.open_nursery() as nursery:
+
+        async def start(scope: trio.CancelScope) -> None:
+            with scope:
+                address = await gatherer.start(member(), Small, OPTIONS, far.start_alone)
+                found.append(address.name)
+
+        nursery.start_soon(start, scopes[0])
+        await trio.testing.wait_all_tasks_blocked()
+        assert far.alone == 1
+        for scope in scopes[1:]:
+            nursery.start_soon(start, scope)
+        if sent:
+            await trio.testing.wait_all_tasks_blocked()
+        for scope in scopes[4:]:
+            scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        far.answers.set()
+    assert len(found) == 4
+    assert [number for *_, number in far.messages] == ([5] if sent else [3])
+    assert len(far.undone) == (2 if sent else 0)
+    assert not set(found) & set(far.undone)
+
+
+async def test_each_task_has_an_error_of_its_own() -> None:
+    far = Far(error=NodeDiedError("gone", node="there"))
+    async with gathering(far) as gatherer:
+        found = await start_many(gatherer, far, 5)
+    errors = [one for one in found if isinstance(one, Exception)]
+    assert len(errors) == 4
+    assert len({id(error) for error in errors}) == 4
+    assert all(type(error) is NodeDiedError and error.node == "there" for error in errors)
+
+
+async def test_the_end_of_the_node_ends_the_wait() -> None:
+    far = Far()
+    found: list[BaseException] = []
+
+    async def start(gatherer: StartGatherer) -> None:
+        try:
+            await gatherer.start(member(), Small, OPTIONS, far.start_alone)
+        except OutcomeUnknownError as error:
+            found.append(error)
+
+    async with trio.open_nursery() as callers:
+        async with trio.open_nursery() as node:
+            gatherer = StartGatherer(far.ask, far.undo, node, MOST)
+            for _ in range(4):
+                callers.start_soon(start, gatherer)
+            await trio.testing.wait_all_tasks_blocked()
+            node.cancel_scope.cancel()
+        far.answers.set()
+    assert len(found) == 3
+
+
+async def test_many_spawns_at_once_on_a_real_node(pair: Pair) -> None:
+    placed, found = pair.here.options(on="there"), list[Small]()
+
+    async def spawn() -> None:
+        found.append(await placed.spawn(Small))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(200):
+            nursery.start_soon(spawn)
+    assert len({one.name for one in found}) == 200
+    assert [await one.read() for one in found] == [16] * 200
