@@ -26,6 +26,7 @@ from tests.benchmarks.rows import (
     sequential,
     simulation,
     spawning,
+    starts,
 )
 
 Measure = Callable[[Settings], Awaitable[list[Row]]]
@@ -40,6 +41,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "echo": payloads.measure,
         "mixed": payloads.measure_mixed,
         "spawn": spawning.measure,
+        "starts": starts.measure,
         "crowd": crowd.measure,
         "links": links.measure,
         "metrics": metrics.measure,
