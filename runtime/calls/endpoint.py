@@ -153,8 +153,7 @@ class RpcEndpoint:
         # on them; and handles that the codec reads and the host makes call through the client,
         # which needs both.
         identity = self.identity = introduction.peer.identity
-        self.lifetime = Lifetime(introduction.peer.name)
-        self.nursery = nursery
+        self.lifetime, self.nursery = Lifetime(introduction.peer.name), nursery
         client = RequestClient(*identity, introduction.peer.life)
         numbers = itertools.count(1).__next__
         self.references = self._make_references(environment, numbers, memory)
