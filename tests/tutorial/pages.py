@@ -2,7 +2,7 @@
 
 A console block belongs to the first terminal, unless its caption names another one. A line that
 begins with `$ ` is a command, the lines up to the next one are what it prints. `...` stands for any
-text of a line; alone on a line, for any lines.
+text of a line; alone on a line, for any lines. Columns may be wider or narrower.
 """
 
 from __future__ import annotations
@@ -36,8 +36,15 @@ class Command:
             if line == "...":
                 parts.append(r"(?:.*\n)*?")
             else:
-                parts.append(".*".join(re.escape(part) for part in line.split("...")) + r"[ ]*\n")
+                parts.append(".*".join(map(_text, line.split("..."))) + r"[ ]*\n")
         return re.compile("".join(parts))
+
+
+def _text(part: str) -> str:
+    """Of several spaces there may be more or fewer: columns are as wide as what is in them, such as
+    an age of 9.5 s or of 10 s.
+    """
+    return re.sub(r"(?:\\ ){2,}", "  +", re.escape(part))
 
 
 def commands_of(page: Path) -> Iterator[Command]:
