@@ -183,24 +183,29 @@ def an_owner_does_not_hear_that_a_call_was_given_up() -> Any:
     return patch.object(ReferenceTable, "conclude", conclude)
 
 
-BUGS: list[Callable[[], Any]] = [
-    a_sender_does_not_wait,
-    landed_is_taken_for_settled,
-    a_release_counts_whatever_its_version,
-    a_claim_counts_whatever_its_version,
-    the_dead_may_claim,
-    the_dead_hold_on,
-    everybody_may_be_a_forwarder,
-    unknown_is_believed_at_once,
-    what_came_and_went_costs_no_update,
-    a_failed_call_is_all_that_its_maker_ever_knows,
-    an_owner_does_not_hear_that_a_call_was_given_up,
-]
+SEEDS = 500
+
+BUGS: dict[Callable[[], Any], int] = {
+    a_sender_does_not_wait: 0,
+    landed_is_taken_for_settled: 0,
+    a_release_counts_whatever_its_version: 180,
+    a_claim_counts_whatever_its_version: 110,
+    the_dead_may_claim: 300,
+    the_dead_hold_on: 0,
+    everybody_may_be_a_forwarder: 0,
+    unknown_is_believed_at_once: 0,
+    what_came_and_went_costs_no_update: 0,
+    a_failed_call_is_all_that_its_maker_ever_knows: 40,
+    an_owner_does_not_hear_that_a_call_was_given_up: 0,
+}
+"""With the seed to begin with, of the `SEEDS`: one of the next few found it last. All others
+follow, so that a bug that another seed finds after a change is found all the same.
+"""
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_model_finds_bugs_that_are_planted(bug: Callable[[], Any]) -> None:
     with bug(), pytest.raises(AssertionError) as found:  # noqa: PT012  one of many worlds
-        for seed in range(500):
+        for seed in (*range(BUGS[bug], SEEDS), *range(BUGS[bug])):
             live_through(seed, crashes=True, breaks=seed % 4 < 2, leaves=seed % 2 == 0)
     assert isinstance(found.value.__cause__, AssertionError), "the plant itself does not work"

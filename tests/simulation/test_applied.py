@@ -26,6 +26,9 @@ from runtime.simulation import Simulation, SimulationError, simulate
 from runtime.store.interface import Compare, Operation, TransactionResult
 
 SEEDS = range(40)
+FOUND_BY = 4
+"""The seed that found the planted bugs last: it is the first to be tried, and all others follow."""
+
 PATIENT = RetryPolicy(
     max_retries=8,
     initial_delay=0.1,
@@ -226,7 +229,7 @@ def test_records_that_are_not_loaded_are_found_missing() -> None:
         patch.object(StateRecords, "applied", applied),
         pytest.raises(SimulationError, match="applied twice"),
     ):
-        simulate(adds, seeds=SEEDS)
+        simulate(adds, seeds=[*SEEDS[FOUND_BY:], *SEEDS[:FOUND_BY]])
 
 
 def test_records_that_are_not_asked_are_found_missing() -> None:
@@ -239,4 +242,4 @@ def test_records_that_are_not_asked_are_found_missing() -> None:
         patch.object(CompletionRecords, "find", find),
         pytest.raises(SimulationError, match="applied twice"),
     ):
-        simulate(adds, seeds=SEEDS)
+        simulate(adds, seeds=[*SEEDS[FOUND_BY:], *SEEDS[:FOUND_BY]])
