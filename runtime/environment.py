@@ -150,6 +150,13 @@ def real_seconds() -> float:
     return time.perf_counter()
 
 
+def shared_seconds() -> float:
+    """The machine's monotonic clock, which its processes share: for what one of them tells another.
+    The clock of trio's deadlines has another zero in each process.
+    """
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 LookAtStack = Callable[[], FrameType | None]
 """What the thread of an event loop runs at this moment, the innermost frame; None if that cannot be
 told.

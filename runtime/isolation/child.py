@@ -2,7 +2,8 @@
 and nothing else.
 
 It ends with its actor. It also ends by itself when it has not heard from its node for as long as a
-lease takes to run out: another node may have the actor's name by then.
+lease takes to run out: another node may have the actor's name by then. A node whose event loop is
+blocked says nothing either, but as long as its second thread renews the lease, the process goes on.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import NodeId
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
+from runtime.isolation.lease_page import LeaseView
 from runtime.isolation.messages import (
     CONTROL_SERVICE,
     ISOLATED_ACTOR,
@@ -600,6 +602,8 @@ class ChildSettings:
     call_timeout: float | None
     timings: dict[str, float]
     """The fields of the node's `Timings`."""
+    lease: str
+    """Where the node's `LeasePage` is; "" if there is none."""
     tracing: bool
     on_process_start: str
     """The path of a function to be called first; "" for none."""
@@ -687,7 +691,12 @@ async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
             link = await endpoint.peers.first_contact(settings.address)
             nursery.start_soon(forwarder.run)
             answer_from_thread(settings.name)
-            nursery.start_soon(_end_with_node, link, environment.timings.isolation_patience)
+            nursery.start_soon(
+                _end_with_node,
+                link,
+                environment.timings.isolation_patience,
+                _lease_of(settings.lease),
+            )
             nursery.start_soon(endpoint.peers.beat)
             nursery.start_soon(endpoint.references.run)
             handle = Handle(
@@ -804,12 +813,29 @@ def _no_supervisor() -> None:
     )
 
 
-async def _end_with_node(link: Link, patience: float) -> None:
-    """End this process at once when its node is gone, or silent for `patience` seconds more."""
+def _lease_of(place: str) -> Callable[[], float]:
+    """Return what tells for how many seconds no other node can have the node's names."""
+    try:
+        return LeaseView(place).left
+    except OSError as error:
+        # The machine may have no such memory, or rules that forbid it. Then a blocked loop is taken
+        # for a node that is gone, which is safe.
+        logger.debug("the lease of the node cannot be read at %s: %s", place, error)
+        return lambda: 0.0
+
+
+async def _end_with_node(link: Link, patience: float, safe_for: Callable[[], float]) -> None:
+    """End this process at once when its node is gone, or silent for `patience` seconds more, unless
+    the node's second thread renews its lease: then no other node can have the actor's name for the
+    seconds that `safe_for` tells.
+    """
     while True:
         await link.disconnected()
         with trio.move_on_after(patience):
             await link.connected_again()
+        while link.ended is None and not link.connected and (left := safe_for()) > 0:
+            with trio.move_on_after(left):
+                await link.connected_again()
         if link.ended is not None or not link.connected:
             # The last lines say why, if anybody can still read them.
             flush_stderr(LAST_LINES_SECONDS)

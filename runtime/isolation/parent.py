@@ -5,6 +5,7 @@ first of them.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol, cast
@@ -23,6 +24,7 @@ from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy, forwarded
 from runtime.isolation.child_process import ChildProcessHandle
+from runtime.isolation.lease_page import LeasePage
 from runtime.isolation.messages import (
     ISOLATION_SERVICE,
     LaunchRequest,
@@ -68,6 +70,12 @@ class Isolation(Protocol):
         """
         ...
 
+    def on_lease_renewed(self, asked: float) -> None:
+        """Handle a renewal of the node's lease, requested at that time by its monotonic clock.
+        Called in any thread: that of the stand-by while the event loop is blocked.
+        """
+        ...
+
 
 IsolationFactory = Callable[[RpcEndpoint, NodeApi, trio.Nursery, Environment, Keyring], Isolation]
 """Makes the isolation of a node. Its tasks live in the nursery, which is the node's; the last has
@@ -95,6 +103,9 @@ class WithoutProcesses:
     async def share_secrets(self) -> None:
         """See `Isolation.share_secrets`."""
         await trio.lowlevel.checkpoint()
+
+    def on_lease_renewed(self, asked: float) -> None:
+        """See `Isolation.on_lease_renewed`. Does nothing: all actors are blocked together."""
 
 
 class IsolatedProcesses:
@@ -126,6 +137,8 @@ class IsolatedProcesses:
         self._adding = False
         self._names: dict[str, str] = {}
         """The actor in each process, by the name of the process: the prefix of its output."""
+        self._lease: LeasePage | None = None
+        """Made with the first process."""
         self._server: ForkServer | None = None
         self._server_scope = trio.CancelScope()
         self._opening = trio.Lock()
@@ -162,6 +175,16 @@ class IsolatedProcesses:
                 # One that has not dialled yet was forked with secrets that are still accepted.
                 if connection.identity in self._endpoint.peers.links:
                     nursery.start_soon(connection.replace_secrets, secrets)
+
+    def on_lease_renewed(self, asked: float) -> None:
+        """See `Isolation.on_lease_renewed`."""
+        # Read once: the loop of the node may make the page meanwhile.
+        page = self._lease
+        if page is not None:
+            timings = self._environment.timings
+            # The store ends the lease, and a name can move, a lease after the request at the
+            # earliest. A process that wakes up a little late has ended before.
+            page.write(asked + timings.lease - timings.beat - self._environment.now())
 
     async def _prepare(self, cls: type[Actor], request: LaunchRequest) -> ChildProcessHandle:
         """Return a process for a launch request: the spare one if there is one. Starts another
@@ -219,6 +242,8 @@ class IsolatedProcesses:
 
     def _settings(self, ticket: str, identity: NodeId) -> dict[str, object]:
         introduction = self._endpoint.peers.introduction
+        if self._lease is None and hasattr(os, "memfd_create"):
+            self._lease = LeasePage()
         return {
             "ticket": ticket,
             "name": identity.name,
@@ -233,6 +258,7 @@ class IsolatedProcesses:
             "node_incarnation": self._endpoint.identity.incarnation,
             "call_timeout": self._endpoint.caller.call_timeout,
             "timings": attrs.asdict(self._environment.timings),
+            "lease": self._lease.place if self._lease is not None else "",
             "tls": attrs.asdict(self._tls),
             "level": written_level(),
             "log_format": written_format(),

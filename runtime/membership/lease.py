@@ -8,21 +8,26 @@ lease. A node stops relying on it a third of that time earlier (`Timings.held`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class LeaseClock:
     """One lease, requested at `asked`, that the node relies on for `held` seconds from then."""
 
-    __slots__ = ("_asked", "_held")
+    __slots__ = ("_asked", "_held", "tell")
 
     def __init__(self, held: float, asked: float) -> None:
         self._held = held
         self._asked = asked
+        self.tell: Callable[[float], None] = lambda asked: None
+        """Called with `asked` after each renewal, in the thread that made it."""
 
     def on_renewed(self, asked: float) -> None:
         """Note that a renewal requested at `asked` was granted."""
         # Answers may arrive out of order: the latest request counts.
         self._asked = max(self._asked, asked)
         assert self._asked >= asked, "what was granted is never taken back"
+        self.tell(self._asked)
 
     @property
     def asked(self) -> float:

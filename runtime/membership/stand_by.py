@@ -90,16 +90,20 @@ class StandBy:
         lease: int,
         reach: Reach | None,
         report: Report | None = None,
+        serves_store: bool = False,
     ) -> None:
         """Watch until cancelled. Runs in the second loop, whose environment has the same clock.
         `stack` returns the stack of the watched loop. `reach`: None if there is nothing to renew,
-        because the blocked loop itself serves the store, which discounts its own pauses. `report`:
-        None if there is no way to tell another node.
+        because the blocked loop itself serves the store (`serves_store`), which discounts its own
+        pauses, or if there is no way to the store. `report`: None if there is no way to tell
+        another node.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_loop, environment, stack, nursery)
             if reach is not None and self._limit > 0:
                 nursery.start_soon(self._stand_in, environment, lease, reach)
+            if serves_store:
+                nursery.start_soon(self._vouch, environment)
             if report is not None:
                 nursery.start_soon(self._report, environment, stack, report)
 
@@ -179,6 +183,15 @@ class StandBy:
     def _is_wanted(self) -> bool:
         # The upper bound: a loop that stays blocked must not keep its names forever.
         return self._timings.loop_still <= self._blocked <= self._limit
+
+    async def _vouch(self, environment: Environment) -> None:
+        """Tell that the node has its lease while its loop is blocked, as if it was renewed: the
+        store ends none, as it is blocked too, and adds the time of the block to all afterwards.
+        """
+        while True:
+            await trio.sleep(self._timings.loop_look)
+            if self._is_wanted():
+                self._clock.tell(environment.now())
 
     async def _stand_in(self, environment: Environment, lease: int, reach: Reach) -> None:
         timings = self._timings

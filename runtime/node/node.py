@@ -527,15 +527,18 @@ class Node(BaseNode):
         # Who has a node in hand may place on it at once: its own view, too, must say that it is up.
         await self._members.caught_up(await self._registration.set_state("up"))
 
-    def _stand_by(self, blocked_limit: float, reach: Reach | None, report: Report | None) -> None:
+    def _stand_by(
+        self, blocked_limit: float, reach: Reach | None, report: Report | None, serves_store: bool
+    ) -> None:
         """Watch the node's event loop from a second thread, which renews the lease while the loop
-        is blocked; see `StandBy`.
+        is blocked; see `StandBy`. `serves_store`: the loop serves the cluster's store as well.
         """
         registration = self._registration
+        registration.clock.tell = self._isolation.on_lease_renewed
         stand_by = StandBy(self.name, self._environment, registration.clock, blocked_limit)
         self._beside = self._environment.run_beside(
             lambda environment, stack: stand_by.run(
-                environment, stack, registration.record.lease, reach, report
+                environment, stack, registration.record.lease, reach, report, serves_store
             )
         )
         if self._beside is not None:

@@ -551,7 +551,8 @@ async def _held_store(nursery: trio.Nursery, settings: _NodeSettings) -> _LocalS
 
 def _stand_by(node: Node, coordination: ClusterSession, settings: _NodeSettings) -> None:
     reach = _reach(node, coordination, settings)
-    node._stand_by(settings.blocked_limit, reach, _report(node, settings))
+    serves_store = coordination.kind != "etcd" and coordination.peer is None
+    node._stand_by(settings.blocked_limit, reach, _report(node, settings), serves_store)
 
 
 def _reach(node: Node, coordination: ClusterSession, settings: _NodeSettings) -> Reach | None:

@@ -60,6 +60,9 @@ async def test_a_loop_blocked_for_longer_than_its_lease_keeps_it_and_is_reported
     async with cluster_of(store, lines) as cluster:
         blocker = await cluster.node.options(name="blocker", on="worker-1").spawn(Blocker)
         before = await blocker.where()
+        isolated = await cluster.node.options(on="worker-1", isolation="process").spawn(Blocker)
+        assert await isolated.block(0) == 1
+        process = await isolated.where()
         answers: list[int] = []
 
         async def block() -> None:
@@ -76,6 +79,9 @@ async def test_a_loop_blocked_for_longer_than_its_lease_keeps_it_and_is_reported
                 assert answers == [], "told only when it was over"
             assert answers == [1]
             assert await blocker.where() == (*before[:2], 1)
+            # Its process has heard nothing of its node meanwhile, which it takes for the node's end
+            # unless the lease is renewed.
+            assert await isolated.where() == process
         assert "worker-1" in [member.name for member in cluster.node.members()]
         assert not lines.have("worker-1", "cannot renew its lease")
 
@@ -86,11 +92,13 @@ async def test_a_founder_whose_loop_is_blocked_ends_no_lease_of_others() -> None
     async with cluster_of("embedded", lines) as cluster:
         blocker = await cluster.node.options(name="blocker", on="worker-1").spawn(Blocker)
         own = await cluster.node.options(name="own").spawn(Blocker)
-        before = await blocker.where(), await own.where()
+        isolated = await cluster.node.options(isolation="process").spawn(Blocker)
+        before = await blocker.where(), await own.where(), await isolated.where()
         # The founder's loop, with the store in it: this test's own.
         time.sleep(LONG)  # noqa: ASYNC251  it is to be blocked
         with trio.fail_after(30):
-            assert (await blocker.where(), await own.where()) == before
+            after = await blocker.where(), await own.where(), await isolated.where()
+        assert after == before
         assert cluster.node._given_up is None
         assert cluster.process("worker-1").running
 
