@@ -194,8 +194,13 @@ async def test_the_cluster_goes_and_comes_back(tmp_path: Path) -> None:
         assert "s old" in banner
         assert address in banner
         command[command.index("127.0.0.1:0")] = address
-        second = await trio.lowlevel.open_process(command, stdout=subprocess.DEVNULL)
+        second = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
         try:
+            # Another process may have taken the port meanwhile: then the node ends and says so,
+            # and the page would be waited for in vain.
+            assert second.stdout is not None
+            told_by_second = await second.stdout.receive_some()
+            assert json.loads(told_by_second or b"{}").get("address") == address
             await page.until("document.querySelector('#live').innerText === 'Live'", "back")
             await page.until(node_is("one", "up"), "the node, as a new incarnation")
             assert await page.run("document.querySelector('#banner').hidden")
