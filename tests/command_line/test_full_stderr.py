@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -27,19 +28,32 @@ class Talker(Actor):
 
 
 @pytest.mark.cluster
-async def test_a_node_whose_stderr_nobody_reads_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("killed"),
+        # Each of its processes waits for a second that somebody reads.
+        pytest.param("asked to leave", marks=pytest.mark.long),
+    ],
+)
+async def test_a_node_whose_stderr_nobody_reads_goes_on(tmp_path: Path, end: str) -> None:
     shell = Shell(tmp_path)
     secret = tmp_path / "secret"
     secret.write_text("5e" * 32)
     secret.chmod(0o600)
     try:
         with trio.fail_after(50):
-            await _go_on(shell, secret)
+            worker = await _go_on(shell, secret)
+            if end == "asked to leave":
+                worker.send_signal(signal.SIGTERM)
+                wait = partial(worker.wait, 30)
+                assert await trio.to_thread.run_sync(wait, abandon_on_cancel=True) == 0
     finally:
         shell.close()
 
 
-async def _go_on(shell: Shell, secret: Path) -> None:
+async def _go_on(shell: Shell, secret: Path) -> subprocess.Popen[str]:
+    """A node whose stderr is full, and has been long enough for its lease to be renewed."""
     options = ("--name", "w1", "--listen", "127.0.0.1:0", "--metrics", "0")
     worker, told = await trio.to_thread.run_sync(
         partial(shell.start_node, *options, "--secret-file", str(secret))
@@ -60,5 +74,4 @@ async def _go_on(shell: Shell, secret: Path) -> None:
         # The pipe holds 64 KiB: since long, nothing more is written.
         before = await renewals()
         await until(renewals, "the lease is renewed", lambda found: found > before, every=0.2)
-    worker.send_signal(signal.SIGTERM)
-    assert await trio.to_thread.run_sync(partial(worker.wait, 30), abandon_on_cancel=True) == 0
+    return worker
