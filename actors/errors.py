@@ -368,6 +368,15 @@ class WrongCertificateError(HandshakeError):
     code: ClassVar[str] = "wrong-certificate"
 
 
+class ExpelledError(HandshakeError):
+    """The cluster has expelled the peer, or this node, for good. `proven`: the side that refuses
+    has proven the cluster's secret over its refusal.
+    """
+
+    code: ClassVar[str] = "expelled"
+    proven: bool = False
+
+
 class WrongStoreError(HandshakeError):
     """The peer's cluster has the same name but another coordination store: one of the two stores
     was lost and created again.

@@ -32,7 +32,8 @@ class VerifiedPeer:
     `role`: of the certificate; "node" where the proof is the secret, which every member has.
     `name`: of the certificate, such as the person's or program's; of a node the node's name.
     `node`, `incarnation`: the process, as it names itself; no two that are connected at once have
-    the same. `proof`: what verifies the role and the name.
+    the same. `proof`: what verifies the role and the name. `certificate`: the SHA-256 of the
+    certificate, in hexadecimal digits; "" for the other proofs.
     """
 
     role: PeerRole
@@ -40,6 +41,7 @@ class VerifiedPeer:
     node: str
     incarnation: int
     proof: Proof
+    certificate: str = ""
 
     def __str__(self) -> str:
         return f"{self.role} {self.name!r}"

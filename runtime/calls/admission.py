@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import cast
 
 import attrs
@@ -35,8 +36,15 @@ from runtime.user_errors import is_interrupt, text_of, traceback_of
 Authorize = Callable[[Call], bool]
 """Says whether a call of an actor of this node may be made."""
 
-ACTS = frozenset({"spawn", "spawn_many", "stop_actor", "leave_cluster", "remove_journal"})
-"""Methods of services that are acts of administration."""
+ACTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "@node": frozenset({"spawn", "spawn_many", "stop_actor", "leave_cluster"}),
+        "@expulsions": frozenset({"expel", "readmit"}),
+        "@journals": frozenset({"remove_journal"}),
+        "@keyring": frozenset({"install", "use", "keep", "prove_again"}),
+    }
+)
+"""Methods of the runtime's services that are acts of administration."""
 
 logger = logging.getLogger("understudy.calls")
 
@@ -120,13 +128,18 @@ class CallAdmission:
             peer, kind, call.actor, call.method, call.args, call.kwargs, call.context
         )
 
-    def on_service_call(self, link: Link, method: str, args: tuple[object, ...]) -> None:
+    def on_service_call(
+        self, link: Link, service: str, method: str, args: tuple[object, ...]
+    ) -> None:
         """Note in the audit log what a peer asks a service of the runtime for, if that is an act
         of administration.
         """
         # By processes that are no members: what members ask each other for is the daily work of
         # their supervisors.
-        if method in ACTS and link.peer.role == "client" and link.verified is not None:
+        if method not in ACTS.get(service, ()):
+            return
+        if link.peer.role == "client" and link.verified is not None:
+            # Of the arguments only texts: a secret is bytes.
             what = " ".join([method, *(one for one in args[:1] if isinstance(one, str))])
             self.audit.on_acted(link.verified, what)
 

@@ -223,7 +223,7 @@ class DedupServer:
             else None
         )
         if cell.system:
-            self._admission.on_service_call(link, call.method, call.args)
+            self._admission.on_service_call(link, call.actor, call.method, call.args)
         if refused is not None:
             client.records.on_not_executed(record)
             self._send(link, call.method, self._reply_encoder.of_error(call.number, link, refused))

@@ -257,7 +257,7 @@ class Dispatch:
         """
         if running >= MOST_SERVICE_CALLS:
             return _too_many(link)
-        self._admission.on_service_call(link, call.method, call.args)
+        self._admission.on_service_call(link, call.actor, call.method, call.args)
         return not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
 
     def _on_send(self, link: Link, frame: Frame) -> None:

@@ -44,7 +44,7 @@ from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
-from runtime.links.peers import Peers
+from runtime.links.peers import ADMIT_ALL, PeerPolicy, Peers
 from runtime.links.transports import Network
 from runtime.references.manager import MemoryOptions, ReferenceManager
 from runtime.references.service import REFERENCE_SERVICE, ReferenceService
@@ -127,6 +127,7 @@ class RpcEndpoint:
     """Combines the links, call client, host and references of one identity. `make_host(endpoint)`
     gives the host of its actors; of the endpoint it may only keep methods, which are not called
     yet. `call_timeout`: see `CallClient`. `rules`: see `AdmissionRules`.
+    `policy`: see `PeerPolicy`.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class RpcEndpoint:
         call_timeout: float | None = None,
         filters: tuple[Filter, ...] = (),
         rules: AdmissionRules = NO_RULES,
+        policy: PeerPolicy = ADMIT_ALL,
     ) -> None:
         # Leaves first. Two circles are left, each closed by a function that is not called before
         # all is there: the references call services on other nodes, through the client that counts
@@ -158,15 +160,12 @@ class RpcEndpoint:
         numbers = itertools.count(1).__next__
         self.references = self._make_references(environment, numbers, memory)
         self.codec = self.references.codec
-        if faults is not None:
-            faults.use(environment.random)
         links: dict[NodeId, Link] = {}
         routes = self._routes = Routes(identity, self.codec, directory, links)
         kept = ResultRetention(self.references)
         reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class, environment.now)
         self.host = make_host(self)
-        self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())
-        self.host.item_batches = self._make_item_batches(environment)
+        self._complete_host(environment, faults)
         self.admission = CallAdmission(self.host, identity, environment.now, rules)
         local = self._make_local_calls(kept, client, environment)
         self.caller = CallClient(
@@ -198,7 +197,14 @@ class RpcEndpoint:
             outdated,
             member,
             departed,
+            policy=policy,
         )
+
+    def _complete_host(self, environment: Environment, faults: Faults | None) -> None:
+        if faults is not None:
+            faults.use(environment.random)
+        self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())
+        self.host.item_batches = self._make_item_batches(environment)
 
     def _make_local_calls(
         self, kept: ResultRetention, client: RequestClient, environment: Environment

@@ -49,6 +49,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             # It takes processor time of the node.
             "profile": OPERATORS,
         },
+        "@expulsions": {"listing": READERS, "expel": OPERATORS, "readmit": OPERATORS},
         "@journals": {"listing": READERS, "remove_journal": OPERATORS},
         "@logs": {"read": READERS, "ends": READERS},
         # Without the methods of values: those of an array can write files.

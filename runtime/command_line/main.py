@@ -1,5 +1,5 @@
-"""The group of all commands, and how errors look: one line, exit status 1 (2 for wrong usage);
-`--debug` shows the traceback.
+"""The group of all commands, and how errors look: one line, exit status 1 (2 for wrong usage, 77
+where the cluster has expelled the node); `--debug` shows the traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from actors.errors import RemoteError, UnderstudyError
+from actors.errors import ExpelledError, RemoteError, UnderstudyError
 from runtime.environment import first
 from runtime.logs.formats import write_logs
 from runtime.stderr_writer import flush_stderr
@@ -23,6 +23,7 @@ COMMANDS = (
     "dashboard",
     "demo",
     "doctor",
+    "expel",
     "gateway",
     "inspect",
     "list",
@@ -47,6 +48,11 @@ COMMANDS = (
 )
 """Each is in a module of its name beside this one, and loaded when it is wanted: most take long to
 load, and each run needs one.
+"""
+
+EXPELLED_STATUS = 77
+"""Of a process that the cluster has expelled, or does not let join for that: EX_NOPERM of
+sysexits.h. Service managers can be told not to start it again (`RestartPreventExitStatus=NOPERM`).
 """
 
 MODULES = {"list": "listing"}
@@ -103,7 +109,7 @@ class Commands(click.Group):
             # After what was logged. Where stderr takes nothing, this line would wait for ever too.
             if flush_stderr():
                 click.echo(f"error: {one_line(what)}", err=True)
-            sys.exit(1)
+            sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)
 
 
 def one_line(error: BaseException) -> str:

@@ -27,6 +27,7 @@ from actors.errors import (
     ActorStartError,
     CallCycleError,
     CallError,
+    ExpelledError,
     LeaseLostError,
     MethodNotFoundError,
     NodeDrainingError,
@@ -1392,7 +1393,10 @@ class LeasedNames:
     """
 
     def __init__(
-        self, host: ActorHost, node: str, given_up: Callable[[LeaseLostError], None]
+        self,
+        host: ActorHost,
+        node: str,
+        given_up: Callable[[LeaseLostError | ExpelledError], None],
     ) -> None:
         self._host = host
         self._node = node
@@ -1425,3 +1429,13 @@ class LeasedNames:
                 "elsewhere by now. Start it again"
             )
         )
+
+    def on_expelled(self, error: ExpelledError) -> None:
+        """End the named actors of a node that the cluster has expelled. At once: the others wait
+        for it before they take the names.
+        """
+        logger.error("%s. It stops its named actors and leaves", error)
+        self._host.abandon_names(
+            LeaseLostError(f"node {self._node} was expelled, so its actors lost their names")
+        )
+        self._given_up(error)

@@ -4,6 +4,7 @@ its own making, or files with one that a CA has signed, which are read again whe
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import ssl
@@ -144,6 +145,12 @@ def certified_by(tls: ssl.SSLObject) -> Certified:
     """Whom the peer's certificate names, which was verified."""
     names = cast("tuple[tuple[str, str], ...]", (tls.getpeercert() or {}).get("subjectAltName", ()))
     return Certified.of(tuple(value for kind, value in names if kind == "URI"))
+
+
+def fingerprint(tls: ssl.SSLObject) -> str:
+    """The SHA-256 of the peer's certificate, in hexadecimal digits; "" if it has shown none."""
+    shown = tls.getpeercert(binary_form=True)
+    return hashlib.sha256(shown).hexdigest() if shown else ""
 
 
 class FileCredentials:

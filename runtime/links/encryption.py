@@ -35,6 +35,7 @@ from runtime.links.credentials import (
     Validity,
     certified_by,
     client_context,
+    fingerprint,
     own_certified,
     self_signed_credentials,
 )
@@ -307,7 +308,12 @@ class EncryptedNetwork:
         if validity is not None:
             validity.on_shown(secured.tls)
             secured.on_verified(
-                Channel(secured.channel.binding, certified_by(secured.tls), validity.lapsed)
+                Channel(
+                    secured.channel.binding,
+                    certified_by(secured.tls),
+                    fingerprint(secured.tls),
+                    validity.lapsed,
+                )
             )
         return secured
 

@@ -13,6 +13,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import attrs
 import cbor2
@@ -20,6 +21,7 @@ import trio
 
 from actors.errors import (
     EncryptionError,
+    ExpelledError,
     HandshakeError,
     HandshakeTimeoutError,
     ProtocolError,
@@ -72,11 +74,26 @@ class ClosedEarlyError(ProtocolError):
 
 @attrs.frozen
 class _ProvenPeer:
-    """What a handshake led to."""
+    """What a handshake led to. `secret`: the one that both sides have proven."""
 
     peer: Peer
     reader: FrameReader
     verified: VerifiedPeer
+    secret: bytes
+
+
+@attrs.frozen
+class PeerPolicy:
+    """`judge(peer)` says why a peer that has proven itself is refused all the same, None if it is
+    not. `expelled(error)` is called when a peer that has proven the secret refuses this node for
+    good.
+    """
+
+    judge: Callable[[VerifiedPeer], HandshakeError | None] = lambda peer: None
+    expelled: Callable[[ExpelledError], None] = lambda error: None
+
+
+ADMIT_ALL: Final = PeerPolicy()
 
 
 class Peers:
@@ -86,7 +103,7 @@ class Peers:
     whether that incarnation is known to be no member any more, and `member(peer)` whether it is
     known to be one: the members' view reports the end of these, and of no others. `departed(peer)`
     is called for these others: when the session of one has ended, and it has begun none for
-    `Timings.departed`.
+    `Timings.departed`. `policy`: see `PeerPolicy`.
     """
 
     def __init__(
@@ -103,6 +120,7 @@ class Peers:
         member: Callable[[Peer], bool] = lambda peer: True,
         departed: Callable[[Peer], None] = lambda peer: None,
         limits: Limits | None = None,
+        policy: PeerPolicy = ADMIT_ALL,
     ) -> None:
         self.introduction = introduction
         self.links = links
@@ -117,6 +135,7 @@ class Peers:
         self._member = member
         self._departed = departed
         self._lending_pools = LendingPools(environment)
+        self._policy = policy
         self._departures: deque[tuple[float, Peer]] = deque()
         """Strangers whose sessions have ended, with the times from which they count as gone."""
         self._limits = limits or Limits()
@@ -197,6 +216,7 @@ class Peers:
                 self._environment.token(32),
                 connection.channel,
                 others,
+                lambda peer: self._policy.judge(verified_peer(peer, connection.channel)),
             )
             settled = await self._shake_hands(connection, acceptor)
             self._check_store(settled.peer)
@@ -255,6 +275,32 @@ class Peers:
             f"{new} asked for the session that {known} has on this node: each process has a name "
             "and an incarnation of its own; connect again"
         )
+
+    def end_refused(self) -> None:
+        """End the sessions of all peers that the policy refuses by now."""
+        for link in tuple(self.links.values()):
+            refused = self._policy.judge(link.verified) if link.verified is not None else None
+            if refused is not None:
+                self._give_up(link, str(refused))
+
+    def prove_again(self) -> None:
+        """Drop all connections. Nothing is lost by it: the sessions go on with those peers that
+        prove a secret which is accepted now.
+        """
+        for link in tuple(self.links.values()):
+            link.drop_connection()
+
+    def _check_still_admitted(self, settled: _ProvenPeer) -> None:
+        """Refuse a peer that was expelled, or whose secret was removed, since its handshake: it may
+        draw that out. Without an await before the session opens. Raises HandshakeError.
+        """
+        refused = self._policy.judge(settled.verified)
+        if refused is not None:
+            raise refused
+        if settled.secret not in self._keyring.secrets():
+            raise WrongSecretError(
+                f"{settled.peer.name} has proven a secret that is not accepted any more"
+            )
 
     def _give_up(self, link: Link, reason: str) -> None:
         """End a link whose peer may live: the session is over, its calls do not report a death, and
@@ -588,8 +634,13 @@ class Peers:
                 assert side.peer is not None
                 reader.limits = self._limits
                 verified = verified_peer(side.peer, connection.channel)
-                return _ProvenPeer(side.peer, reader, verified)
-            answer = side.receive(step.kind, step.control)
+                return _ProvenPeer(side.peer, reader, verified, side.secret)
+            try:
+                answer = side.receive(step.kind, step.control)
+            except ExpelledError as error:
+                if error.proven:
+                    self._policy.expelled(error)
+                raise
             if isinstance(side, Acceptor) and side.error is not None:
                 # The refusal goes to the dialer first, so that both sides name the same reason.
                 if answer is not None:
@@ -657,6 +708,8 @@ class Peers:
             # scheduler in which the answer arrived.
             if not link.settlement.is_open(offer) or link.ended is not None:
                 return None
+            self._check_still_admitted(settled)
+            # No await from here to the opening.
             if link.settlement.on_answered(offer, answer):
                 self._on_proven(link, settled, connection)
                 link.open(connection, answer.received)
@@ -739,6 +792,7 @@ class Peers:
         if isinstance(link, SettlementAnswerKind):
             await _send(connection, Kind.RESUME, _encode_answer(SettlementAnswer(link)))
             return
+        self._check_still_admitted(settled)
         # No await from the judgement to the opening: two connections never carry one session.
         answer = link.settlement.accept(offer, link.session.acknowledgement())
         dialling = self._dialling.get(link)
@@ -823,7 +877,9 @@ def verified_peer(peer: Peer, channel: Channel) -> VerifiedPeer:
         return VerifiedPeer("node", peer.name, peer.name, peer.incarnation, "secret")
     # A node's certificate may be for every name.
     name = peer.name if certified.name == ANY_NAME else certified.name
-    return VerifiedPeer(certified.role, name, peer.name, peer.incarnation, "certificate")
+    return VerifiedPeer(
+        certified.role, name, peer.name, peer.incarnation, "certificate", channel.fingerprint
+    )
 
 
 async def _send(connection: Connection, kind: Kind, control: bytes) -> None:

@@ -38,7 +38,8 @@ class KeyringFacts:
 
 class KeyringService(Actor):
     """Changes the secrets of a node. `share` gives them to the node's other processes; `before_end`
-    is called with the secret that stays, before the others are removed.
+    is called with the secret that stays, before the others are removed; `prove_again` drops all
+    connections of the node, so that its peers have to prove a secret that it accepts now.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class KeyringService(Actor):
         keyring: Keyring,
         share: Callable[[], Awaitable[None]],
         before_end: Callable[[bytes], Awaitable[None]],
+        prove_again: Callable[[], None],
     ) -> None:
         self._keyring = keyring
         self._share = share
         self._before_end = before_end
+        self._prove_again = prove_again
 
     @method(concurrent=True, idempotent=True)
     async def facts(self) -> dict[str, object]:
@@ -77,6 +80,13 @@ class KeyringService(Actor):
         except StoreError as error:
             return self._facts(f"the store could not be told: {error}")
         return await self._change(lambda: self._keyring.keep(name))
+
+    @method(concurrent=True, idempotent=True)
+    async def prove_again(self) -> None:
+        """Have all peers prove themselves again, also those whose sessions began with a secret that
+        is removed by now. No session ends by it, but those of peers that cannot.
+        """
+        self._prove_again()
 
     async def _change(self, change: Callable[[], None]) -> dict[str, object]:
         if self._keyring.origin == "certificates":

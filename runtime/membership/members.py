@@ -17,6 +17,7 @@ from actors.actor import Member
 from actors.errors import (
     DecodeError,
     EncryptionError,
+    ExpelledError,
     LeaseLostError,
     NodeNameTakenError,
     ProtocolError,
@@ -31,6 +32,7 @@ from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.links.link import Link
 from runtime.links.transports import Network
+from runtime.membership.expulsions import MARK, Expulsion, Expulsions
 from runtime.membership.lease import LeaseClock
 from runtime.store.interface import Compare, Entry, Get, Put, Store
 from runtime.wire.codec import Codec
@@ -67,6 +69,11 @@ async def accepts_connections(record: NodeRecord, network: Network) -> bool:
 
 
 PREFIX = "nodes/"
+
+
+def expulsion_key(name: str) -> str:
+    """The key that says that the node of this name is expelled."""
+    return f"{PREFIX}{MARK}{name}"
 
 
 logger = logging.getLogger("understudy.membership")
@@ -122,9 +129,17 @@ class Members:
     """
 
     def __init__(
-        self, store: Store, codec: Codec, gone: Callable[[Member], None], retry: float
+        self,
+        store: Store,
+        codec: Codec,
+        gone: Callable[[Member], None],
+        retry: float,
+        expulsions: Expulsions,
     ) -> None:
-        """`retry`: seconds between two attempts while the store cannot be reached."""
+        """`retry`: seconds between two attempts while the store cannot be reached. `expulsions`:
+        kept up to date with the members.
+        """
+        self._expulsions = expulsions
         self._store = store
         self._retry = retry
         self._codec = codec
@@ -219,7 +234,9 @@ class Members:
                 # `caught_up` may have read further meanwhile than this poll had come.
                 if event.revision > self.revision:
                     name = event.key.removeprefix(PREFIX)
-                    if event.kind == "put":
+                    if name.startswith(MARK):
+                        self._on_expulsion(name, event.value if event.kind == "put" else None)
+                    elif event.kind == "put":
                         self._enter(name, event.value, event.create_revision)
                     else:
                         self._leave(name)
@@ -232,12 +249,25 @@ class Members:
             return
         # The store was read afresh: members that are not there have left, though no event of it was
         # seen.
-        present = {entry.key.removeprefix(PREFIX): entry for entry in entries}
+        found = {entry.key.removeprefix(PREFIX): entry for entry in entries}
+        present = {name: entry for name, entry in found.items() if not name.startswith(MARK)}
+        expelled = {name: entry for name, entry in found.items() if name not in present}
+        self._expulsions.keep_only({name.removeprefix(MARK) for name in expelled})
         for name in [name for name in self._seen if name not in present]:
             self._leave(name)
         for name, entry in present.items():
             self._enter(name, entry.value, entry.create_revision)
+        for name, entry in expelled.items():
+            self._on_expulsion(name, entry.value)
         self._moved_to(revision)
+
+    def _on_expulsion(self, key: str, value: bytes | None) -> None:
+        """Enter an expulsion; None: it was taken back."""
+        name = key.removeprefix(MARK)
+        if value is None:
+            self._expulsions.drop(name)
+        else:
+            self._expulsions.put(Expulsion.decoded(name, value))
 
     def _enter(self, name: str, value: bytes, created: int) -> None:
         record = self._read(name, value)
@@ -376,7 +406,7 @@ class Registration:
 
         A node of the same name whose process is known to have ended is replaced at once. For one
         that accepts no connection, its lease is waited for. Raises `NodeNameTakenError` if a live
-        member has the name.
+        member has the name, and `ExpelledError` if the node of this name was expelled.
         """
         # Before the grant is asked for: the lease counts in the store from when it arrives there,
         # so this node gives up its names before the store gives them to others.
@@ -386,13 +416,19 @@ class Registration:
         key = PREFIX + self.record.name
         patience = self._environment.now() + self._timings.succession
         while True:
+            expelled = expulsion_key(self.record.name)
             result = await self._store.transaction(
-                [Compare(key, "create_revision", 0)], [Put(key, self._encoded(), lease)], [Get(key)]
+                [Compare(key, "create_revision", 0), Compare(expelled, "create_revision", 0)],
+                [Put(key, self._encoded(), lease)],
+                [Get(key), Get(expelled)],
             )
             if result.succeeded:
                 self.incarnation = result.revision
                 return self.incarnation
-            entry = result.responses[0]
+            entry, expulsion = result.responses
+            if isinstance(expulsion, Entry):
+                await self._store.revoke(lease)
+                raise ExpelledError(str(Expulsion.decoded(self.record.name, expulsion.value)))
             if isinstance(entry, Entry) and not await self._is_ending(
                 entry, result.revision, patience, network
             ):

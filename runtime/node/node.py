@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from actors.actor import Member, NodeInterface
-from actors.errors import CallError, LeaseLostError, StoreError
+from actors.errors import CallError, ExpelledError, LeaseLostError, StoreError
 from actors.filters import Filter
 from actors.handle import Handle
 from actors.method import Address
@@ -42,11 +42,14 @@ from runtime.isolation import ActorProxy, Isolation, IsolationFactory, NodeApi
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
+from runtime.links.peers import PeerPolicy
 from runtime.links.transports import Connection, Network
 from runtime.logs.archive import LogArchive
 from runtime.logs.capture import LogCapture
 from runtime.logs.service import LOG_SERVICE, ActorEnds, LogService
 from runtime.membership.cluster_session import ClusterSession, StoreLocator, rewrite_proof
+from runtime.membership.expulsion_service import EXPULSION_SERVICE, ExpulsionService
+from runtime.membership.expulsions import Expulsion, Expulsions
 from runtime.membership.journals import Journals
 from runtime.membership.keyring_service import KEYRING_SERVICE, KeyringService
 from runtime.membership.members import (
@@ -183,10 +186,11 @@ class Node(BaseNode):
         self._registration = registration = coordination.registration
         self._keyring = Keyring.of(secret)
         self.asked_to_leave = trio.Event()
-        self._given_up: LeaseLostError | None = None
+        self._given_up: LeaseLostError | ExpelledError | None = None
         """Why the cluster counts this node as dead; None if it does not. The block of `open_node`
         ends with it.
         """
+        self._expulsions = Expulsions(self._on_expulsion)
         self._following = trio.CancelScope()
         self._supervisions: WeakSet[SupervisionWork] = WeakSet()
         """The supervisors here, as long as they live."""
@@ -202,6 +206,7 @@ class Node(BaseNode):
         # node serves. So the registration, made over a client's link, is given the store here.
         self._endpoint = self._make_endpoint(network, faults, memory, call_timeout, filters, rules)
         self._lifetime = self._endpoint.lifetime
+        self._leased_names = LeasedNames(self._endpoint.host, self.name, self._was_given_up)
         self._contact: StoreLocator | None = None
         if coordination.peer is not None:
             self._contact = StoreLocator(
@@ -214,7 +219,9 @@ class Node(BaseNode):
         registration.use(store)
         self._identity = NodeId(self.name, self.incarnation)
         self._names = Names(store, codec, registration.record.lease, self.name, self.incarnation)
-        self._members = Members(store, codec, self._gone, environment.timings.renewal_retry)
+        self._members = Members(
+            store, codec, self._gone, environment.timings.renewal_retry, self._expulsions
+        )
         self._add_placement()
         self._add_services(coordination, log_memory)
         self._isolation: Isolation = make_isolation(
@@ -278,12 +285,7 @@ class Node(BaseNode):
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
         host.extensions.add("watching", self._watching)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
-        host.add_system(
-            KEYRING_SERVICE,
-            KeyringService(
-                self._keyring, lambda: self._isolation.share_secrets(), self._prove_to_store
-            ),
-        )
+        self._add_security()
         self._group_source = self._groups = Groups(
             self._endpoint,
             store,
@@ -316,6 +318,30 @@ class Node(BaseNode):
             # Also for a store that every node can reach: the command line's clients reach it only
             # through a node.
             host.add_system(store_service(coordination.identity), StoreService(coordination.store))
+
+    def _add_security(self) -> None:
+        """Register the services that change the secrets of the node, and that expel others."""
+        self._endpoint.host.add_system(
+            KEYRING_SERVICE,
+            KeyringService(
+                self._keyring,
+                lambda: self._isolation.share_secrets(),
+                self._prove_to_store,
+                self._endpoint.peers.prove_again,
+            ),
+        )
+        self._endpoint.host.add_system(
+            EXPULSION_SERVICE,
+            ExpulsionService(
+                self._endpoint,
+                self._store,
+                self._members,
+                self._expulsions,
+                self._environment,
+                self._was_expelled,
+                self._store_keeper,
+            ),
+        )
 
     async def _prove_to_store(self, secret: bytes) -> None:
         """See `KeyringService`: the store's record of the cluster shows the secret that stays."""
@@ -426,9 +452,25 @@ class Node(BaseNode):
         """Ask this node to drain and leave: the task that holds it waits for `asked_to_leave`."""
         self.asked_to_leave.set()
 
-    def _was_given_up(self, why: LeaseLostError) -> None:
-        self._given_up = self._given_up or why
+    def _was_given_up(self, why: LeaseLostError | ExpelledError) -> None:
+        # Expelled nodes lose their lease as well. What counts is why.
+        if self._given_up is None or isinstance(why, ExpelledError):
+            self._given_up = why
         self.leave()
+
+    def _was_expelled(self, error: ExpelledError) -> None:
+        """The cluster has expelled this node. It may learn that in several ways."""
+        if not isinstance(self._given_up, ExpelledError):
+            self._leased_names.on_expelled(error)
+
+    def _on_expulsion(self, expulsion: Expulsion) -> None:
+        """A node was expelled: cut the links to it. Its actors are placed elsewhere when its lease
+        has ended, as after a death.
+        """
+        if expulsion.name == self.name:
+            self._was_expelled(ExpelledError(str(expulsion)))
+        else:
+            self._endpoint.peers.end_refused()
 
     def status(self) -> dict[str, object]:
         """Facts about this node and what it knows of the cluster, as plain data."""
@@ -455,6 +497,12 @@ class Node(BaseNode):
             "incarnation": where[1],
             "away": self._coordination.registration.store_is_away,
         }
+
+    def _store_keeper(self) -> str:
+        """The name of the node that serves the store; "" for a store that is no node's."""
+        if self._coordination.kind != "embedded":
+            return ""
+        return self.name if self._contact is None else self._contact.peer.name
 
     def _facts(self) -> dict[str, object]:
         """Facts about this node without its actors, of whatever number they are."""
@@ -486,6 +534,7 @@ class Node(BaseNode):
         """
         self._endpoint.check_invariants()
         self._members.check_invariants()
+        self._expulsions.check_invariants()
         self._watching.check_invariants()
         self._groups.check_invariants()
         self._spawner.check_invariants()
@@ -578,7 +627,7 @@ class Node(BaseNode):
         with self._following:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._members.run)
-                names = LeasedNames(self._endpoint.host, self.name, self._was_given_up)
+                names = self._leased_names
                 nursery.start_soon(self._registration.keep, names, name="lease")
                 if self._contact is not None:
                     nursery.start_soon(
@@ -623,20 +672,22 @@ class Node(BaseNode):
         cancellation.
         """
         timings = self._environment.timings
+        # Nobody answers a node that is expelled, the store neither.
+        alone = isinstance(self._given_up, ExpelledError)
         with trio.move_on_after(timings.drain):
             try:
                 self._endpoint.host.draining = True
-                with trio.move_on_after(timings.goodbye):
+                with trio.move_on_after(0 if alone else timings.goodbye):
                     await self._registration.set_state("draining")
                 await self._endpoint.host.drain(timings.drain_calls, timings.drain_actors)
-                if self._references_move:
+                if self._references_move and not alone:
                     await self._hand_over_references()
                 self._endpoint.references.owned.takes_over = False
                 self._following.cancel()
                 if self._log is not None:
-                    with trio.move_on_after(timings.goodbye):
+                    with trio.move_on_after(0 if alone else timings.goodbye):
                         await self._log[1].write()
-                with trio.move_on_after(timings.goodbye):
+                with trio.move_on_after(0 if alone else timings.goodbye):
                     await self._registration.leave()
             except (StoreError, CallError) as error:
                 logger.info(
@@ -710,6 +761,7 @@ class Node(BaseNode):
             call_timeout=call_timeout,
             filters=filters,
             rules=rules,
+            policy=PeerPolicy(self._expulsions.refusal, self._was_expelled),
         )
 
     def _make_host(self, endpoint: RpcEndpoint) -> ActorHost:

@@ -38,6 +38,7 @@ import cbor2
 
 from actors.errors import (
     EncryptionError,
+    ExpelledError,
     HandshakeError,
     ProtocolError,
     ProtocolVersionError,
@@ -205,6 +206,7 @@ _REFUSALS: Final = (
     WrongPeerError,
     EncryptionError,
     WrongCertificateError,
+    ExpelledError,
 )
 
 
@@ -286,21 +288,28 @@ class Channel:
 
     `binding`: what both ends of the connection know, and nobody can make another connection have;
     empty for one that is not encrypted. `certified`: whom the peer's certificate names, which the
-    cluster's CA has signed; None where there is no CA. `lapsed()`: why that does not hold any
+    cluster's CA has signed; None where there is no CA. `fingerprint`: the SHA-256 of that
+    certificate, in hexadecimal digits. `lapsed()`: why that does not hold any
     more, so that the connection is to be closed; "" while it does.
     """
 
     binding: bytes = b""
     certified: Certified | None = None
+    fingerprint: str = ""
     lapsed: Callable[[], str] = attrs.field(default=_never, eq=False, repr=False)
 
 
 PLAIN: Final = Channel()
 
 
-def refusal(error: HandshakeError) -> tuple[Kind, bytes]:
-    """The frame that tells a dialer why it is refused."""
-    return Kind.REFUSED, _encode({"code": error.code, "text": str(error)[:MAX_REFUSAL_TEXT]})
+def refusal(error: HandshakeError, proof: bytes = b"") -> tuple[Kind, bytes]:
+    """The frame that tells a dialer why it is refused. `proof`: for one that has proven itself,
+    where the refusal is to be more than the word of a stranger.
+    """
+    fields: dict[str, object] = {"code": error.code, "text": str(error)[:MAX_REFUSAL_TEXT]}
+    if proof:
+        fields["proof"] = proof
+    return Kind.REFUSED, _encode(fields)
 
 
 def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
@@ -341,6 +350,11 @@ class _Side:
         self._claimed_version = 0
         self.peer: Peer | None = None
         self.version: int | None = None
+
+    @property
+    def secret(self) -> bytes:
+        """Where `peer` is set, the secret that both sides have proven."""
+        return self._secret
 
     def _admit(self, kind: int, control: bytes) -> Mapping[str, object]:
         """The fields of an incoming control part, once its kind is seen to be due."""
@@ -459,7 +473,20 @@ class Dialer(_Side):
             if kind is not HandshakeError
             else f"{readable} ({code!r}); look at that node's log for more"
         )
-        return kind(f"{refuser} refused the connection: {reason}")
+        error = kind(f"{refuser} refused the connection: {reason}")
+        if isinstance(error, ExpelledError):
+            error.proven = self._is_proven(fields.get("proof"))
+        return error
+
+    def _is_proven(self, proof: object) -> bool:
+        """True if a refusal is from one that knows the secret: anybody may send another. Only after
+        this side's own proof, so that no refusal is judged by what a stranger has chosen alone.
+        """
+        return (
+            bool(self._own_proof)
+            and isinstance(proof, bytes)
+            and hmac.compare_digest(proof, self._proof("refusal", self._own_proof))
+        )
 
     def _answer(self, fields: Mapping[str, object], control: bytes) -> tuple[Kind, bytes]:
         ours = self._introduction
@@ -492,7 +519,8 @@ class Acceptor(_Side):
 
     The parameters are those of `Dialer`, and so are the ValueErrors. `others`: secrets by which the
     dialer may prove itself as well, while the cluster's secret is being changed; this side then
-    proves itself by the same one.
+    proves itself by the same one. `judge`: says why a peer that has proven itself is refused all
+    the same, None if it is not.
     """
 
     def __init__(
@@ -502,8 +530,10 @@ class Acceptor(_Side):
         nonce: bytes,
         channel: Channel = PLAIN,
         others: Sequence[bytes] = (),
+        judge: Callable[[Peer], HandshakeError | None] = lambda peer: None,
     ) -> None:
         super().__init__(introduction, secret, nonce, channel, others)
+        self._judge = judge
         self._due = (Kind.HELLO,)
         self._write_challenge(
             MAX_VERSION
@@ -524,6 +554,10 @@ class Acceptor(_Side):
             if kind == Kind.HELLO:
                 return self._greet(fields, control)
             proof = self._verify(fields, "dialer")
+            assert self.peer is not None, "it has proven itself"
+            if (refused := self._judge(self.peer)) is not None:
+                self.peer, self.version, self.error = None, None, refused
+                return refusal(refused, self._proof("refusal", proof))
             return Kind.WELCOME, _encode({"proof": self._proof("acceptor", proof)})
         except HandshakeError as error:
             self.error = error

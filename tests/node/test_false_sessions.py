@@ -246,7 +246,7 @@ async def test_a_session_goes_on_with_its_own_peer_only() -> None:
 
         def proven(role: Any, name: str) -> _ProvenPeer:
             verified = VerifiedPeer(role, name, "client-1", 7, "certificate")
-            return _ProvenPeer(peer, cast("FrameReader", None), verified)
+            return _ProvenPeer(peer, cast("FrameReader", None), verified, b"secret")
 
         link = peers._link(peer)
         link.on_verified(proven("client", "alice").verified)

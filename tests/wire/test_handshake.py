@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import (
+    ExpelledError,
     HandshakeError,
     ProtocolError,
     ProtocolVersionError,
@@ -725,3 +726,36 @@ def test_a_peer_that_could_not_introduce_itself_cannot_be_made(fields: dict[str,
 def test_a_version_range_must_be_one(versions: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="version"):
         Introduction("blue", BOB.peer, versions)
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+def test_an_expulsion_counts_only_if_it_is_proven(stranger: bool) -> None:
+    dialer = Dialer(ALICE, SECRET, bytes(32))
+    acceptor = Acceptor(
+        BOB, SECRET, bytes(32), judge=lambda peer: ExpelledError(f"not {peer.name}")
+    )
+    answer = acceptor.receive(*dialer.start())
+    assert answer is not None
+    answer = dialer.receive(*answer)
+    assert answer is not None
+    refused = acceptor.receive(*answer)
+    assert refused is not None
+    assert acceptor.peer is None
+    assert isinstance(acceptor.error, ExpelledError)
+    if stranger:
+        # As one between the two could send it, with what has been on the wire.
+        proof = cbor2.loads(answer[1])["proof"]
+        refused = Kind.REFUSED, changed(refused[1], proof=proof)
+    with pytest.raises(ExpelledError, match="not alice") as caught:
+        dialer.receive(*refused)
+    assert caught.value.proven != stranger
+
+
+def test_an_expulsion_before_any_proof_is_the_word_of_a_stranger() -> None:
+    for proof in (bytes(32), b"", 7):
+        dialer = Dialer(ALICE, SECRET, bytes(32))
+        dialer.start()
+        refused = cbor2.dumps({"code": "expelled", "text": "go", "proof": proof})
+        with pytest.raises(ExpelledError) as caught:
+            dialer.receive(Kind.REFUSED, refused)
+        assert not caught.value.proven

@@ -1,0 +1,207 @@
+"""The rotation of a running cluster's secret, walked through its nodes by a command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from runtime.command_line.asking import Answers, Member, ask_nodes
+from runtime.environment import SystemEnvironment, host_identity
+from runtime.links.encryption import Tls
+from runtime.links.keyring import Keyring, read_secrets, secret_id, write_secrets
+from runtime.links.transports import is_loopback
+from runtime.membership.cluster_client import ClusterClient
+from runtime.membership.cluster_session import SIZE, VARIABLE
+from runtime.membership.keyring_service import KeyringFacts, keyring_of_node
+from runtime.membership.rotation import RotationStep, next_step
+
+STEP_SECONDS = 10.0
+"""How long a node may take for one step."""
+
+STATUS_SECONDS = 10.0
+
+PAST = {"install": "accepts", "use": "proves", "keep": "accepts nothing but"}
+
+
+@attrs.frozen
+class Rotation:
+    """What the user wants: the cluster is to have `target` only, but for the nodes `without`.
+    `file`: has the new secret, which is the target unless the rotation is taken `back`. `only`:
+    the members, as name and incarnation, that may have it; None for all, also those that join.
+    """
+
+    target: bytes
+    file: Path
+    back: bool = False
+    without: tuple[str, ...] = ()
+    only: frozenset[tuple[str, int]] | None = None
+
+    def concerns(self, member: Member) -> bool:
+        """True if this member is to be given the secret."""
+        return self.only is None or (member["name"], member["incarnation"]) in self.only
+
+
+def new_secret(path: Path) -> bytes:
+    """The secret in this file, which is made now if there is none."""
+    if not path.exists():
+        try:
+            write_secrets(path, [SystemEnvironment().token(SIZE).hex().encode()])
+        except OSError as error:
+            raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+        click.echo(f"made a new secret: {path}", err=True)
+    elif os.stat(path).st_mode & 0o077:
+        raise click.ClickException(f"others can read the secret in {path}: chmod 600 {path}")
+    found = read_secrets(path)
+    if len(found) != 1:
+        raise click.UsageError(f"{path} has {len(found)} secrets, and the cluster is to have one")
+    return found[0]
+
+
+async def rotate_secret(
+    client: ClusterClient, keyring: Keyring, tls: Tls, rotation: Rotation, chatty: bool
+) -> dict[str, KeyringFacts]:
+    """Walk the cluster until all nodes have the target only. Returns what they have. `keyring`:
+    that of the client. Raises `ClickException`.
+    """
+    while True:
+        # Anew before each step: nodes that have joined meanwhile are to be taken along.
+        members = [one for one in await members_now(client) if rotation.concerns(one)]
+        check_not_plain(members, tls)
+        found = _heeded(await keyring_facts(client, members), rotation)
+        _check_kept(members, found, rotation)
+        target = secret_id(rotation.target)
+        step = next_step({node: facts.ids for node, facts in found.items()}, target)
+        if step is None:
+            return found
+        if step.step == "keep":
+            # As the nodes will refuse the other one from now on.
+            keyring.use(target)
+        await _take(client, members, step, rotation)
+        if chatty:
+            nodes = ", ".join(sorted(step.nodes))
+            click.echo(f"{nodes}: {PAST[step.step]} the secret {target}")
+
+
+async def members_now(client: ClusterClient) -> list[Member]:
+    """The members as the dialled node knows them now; the client follows them."""
+    service = client.endpoint.node_service(client.status["node"], client.status["incarnation"])
+    told: dict[str, Any] = await service.options(timeout=STATUS_SECONDS).status()
+    client.follow(told["members"])
+    return list(told["members"])
+
+
+async def keyring_facts(client: ClusterClient, members: Sequence[Member]) -> Answers:
+    """What the members tell of their keyrings."""
+
+    async def ask(member: Member) -> KeyringFacts:
+        service = keyring_of_node(client.endpoint, member["name"], member["incarnation"])
+        return KeyringFacts.read(await service.facts.options(timeout=STEP_SECONDS)())
+
+    return await ask_nodes(client, ask, members)
+
+
+def _heeded(answers: Answers, rotation: Rotation) -> dict[str, KeyringFacts]:
+    """The keyrings of the nodes that are to change theirs. Raises `ClickException` if one of them
+    does not answer.
+    """
+    silent = {
+        node: reason for node, reason in answers.silent.items() if node not in rotation.without
+    }
+    if silent:
+        listed = "; ".join(f"{node}: {reason}" for node, reason in sorted(silent.items()))
+        raise click.ClickException(
+            f"the rotation waits for {', '.join(sorted(silent))}, without whose answer a secret is "
+            f"not removed, and nothing is broken meanwhile ({listed}). See to it and run the same "
+            "command again; or leave it out with --without NODE, and give it the new secret before "
+            "it starts again; or take the rotation back with --back"
+        )
+    return dict(answers.by_node)
+
+
+async def _take(
+    client: ClusterClient, members: Sequence[Member], step: RotationStep, rotation: Rotation
+) -> None:
+    """Do one step on its nodes. Raises `ClickException` if one of them has not done it."""
+    argument: bytes | str = secret_id(rotation.target)
+    if step.step == "install":
+        argument = rotation.target
+
+    async def ask(member: Member) -> KeyringFacts:
+        service = keyring_of_node(client.endpoint, member["name"], member["incarnation"])
+        call: Callable[..., Any] = getattr(service, step.step).options(timeout=STEP_SECONDS)
+        return KeyringFacts.read(await call(argument))
+
+    chosen = [member for member in members if member["name"] in step.nodes]
+    answers = await ask_nodes(client, ask, chosen)
+    facts = _heeded(answers, rotation)
+    target = secret_id(rotation.target)
+    for node, told in facts.items():
+        done = {
+            "install": target in told.ids,
+            "use": told.ids[0] == target,
+            "keep": told.ids == (target,),
+        }
+        if not done[step.step]:
+            raise click.ClickException(f"node {node} has not changed its secret: {told.problem}")
+
+
+def check_not_plain(members: Sequence[Member], tls: Tls) -> None:
+    """Refuse to send a secret over a network without encryption."""
+    if tls.mode not in ("off", "accept"):
+        return
+    here = host_identity()
+    outside = [
+        member["name"]
+        for member in members
+        if member["host"] != here and not all(map(is_loopback, member["addresses"]))
+    ]
+    if outside:
+        raise click.ClickException(
+            f"with --tls {tls.mode} the new secret could be read on the way to "
+            f"{', '.join(sorted(outside))}: write both secrets, one in a line, to the secret files "
+            "of all nodes; then the new one first; then the new one only"
+        )
+
+
+def _check_kept(
+    members: Sequence[Member], found: dict[str, KeyringFacts], rotation: Rotation
+) -> None:
+    """Refuse to take a rotation back where a node of this machine would write the secret of before
+    over the only copy of the new one. Raises `ClickException`.
+    """
+    if not rotation.back:
+        return
+    here = host_identity()
+    for member in members:
+        facts = found.get(member["name"])
+        if facts is None or not facts.path or member["host"] != here:
+            continue
+        # Only of this machine: the same path elsewhere is another file.
+        if os.path.exists(facts.path) and os.path.samefile(facts.path, rotation.file):
+            raise click.ClickException(
+                f"node {member['name']} has its secret in {rotation.file} itself, where it would "
+                "write the secret of before over the new one: copy that file, and give the copy "
+                "with --to"
+            )
+
+
+def left_to_do(rotation: Rotation, found: Mapping[str, KeyringFacts]) -> dict[str, str]:
+    """What the user must do at which nodes before they start again."""
+    return {node: told for node, facts in found.items() if (told := _advice(rotation, facts))}
+
+
+def _advice(rotation: Rotation, facts: KeyringFacts) -> str:
+    """What the user must do before that node starts again; "" for nothing."""
+    new = "the secret of before" if rotation.back else f"the secret in {rotation.file}"
+    if facts.origin == "file":
+        if not facts.problem:
+            return ""
+        return f"could not write {facts.path} ({facts.problem}): put {new} there before it restarts"
+    if facts.origin == "environment":
+        return f"has it in memory only: set {VARIABLE} to {new} before it restarts"
+    return f"has it in memory only: its program must give {new} when it restarts"
