@@ -1,30 +1,57 @@
-"""The news fragments have names that towncrier can tell apart: else no release can be made."""
+"""The news fragments can be collected: towncrier can tell their names apart once they have numbers,
+and refuses them all otherwise.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from importlib.util import module_from_spec, spec_from_file_location
 
 from tests.house import ROOT
 
-FOLDER = ROOT / "newsfragments"
 TYPES = [
     each["directory"]
     for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
 ]
 NAME = re.compile(rf"(\d+|\+[\w-]+)\.({'|'.join(TYPES)})(?:\.([\w-]+))?\.md")
+FRAGMENTS = [path for path in (ROOT / "newsfragments").iterdir() if path.name != "README.md"]
 
 
-def test_each_fragment_has_a_name_and_a_counter_of_its_own() -> None:
-    seen: dict[tuple[str, str, int], str] = {}
-    for path in sorted(FOLDER.iterdir()):
-        if path.name == "README.md":
-            continue
-        parsed = NAME.fullmatch(path.name)
-        assert parsed, f"{path.name}: name it NUMBER.TYPE.COUNTER.md, TYPE one of {TYPES}"
-        issue, kind, counter = parsed.groups()
-        # A counter that is no number is none, for towncrier.
-        key = (issue, kind, int(counter) if counter and counter.isdigit() else 0)
-        assert key not in seen, f"{path.name} and {seen[key]}: give one a number as its counter"
-        seen[key] = path.name
+def numbered(names: list[str]) -> list[str]:
+    """The names after ops/number_fragments.py."""
+    spec = spec_from_file_location("number_fragments", ROOT / "ops" / "number_fragments.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    new: dict[str, str] = module.renamed(names)
+    return [new.get(name, name) for name in names]
+
+
+def test_each_fragment_says_something_under_a_name_of_a_known_kind() -> None:
+    for path in FRAGMENTS:
+        assert NAME.fullmatch(path.name), f"{path.name}: its type is none of {TYPES}"
         assert path.read_text().strip(), f"{path.name} is empty"
+
+
+def test_with_numbers_no_two_fragments_are_the_same_to_towncrier() -> None:
+    keys = []
+    for name in numbered([path.name for path in FRAGMENTS]):
+        parsed = NAME.fullmatch(name)
+        assert parsed is not None
+        issue, kind, counter = parsed.groups()
+        keys.append((issue, kind, int(counter or 0)))
+    assert len(set(keys)) == len(keys)
+
+
+def test_words_get_numbers_that_are_free_and_the_rest_stays() -> None:
+    names = ["3.misc.1.md", "3.misc.md", "3.misc.b.md", "3.misc.a.md", "+x.doc.md", "README.md"]
+    assert numbered(names) == [
+        "3.misc.1.md",
+        "3.misc.md",
+        "3.misc.3.md",
+        "3.misc.2.md",
+        "+x.doc.md",
+        "README.md",
+    ]
