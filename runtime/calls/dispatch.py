@@ -168,7 +168,7 @@ class Dispatch:
             )
             return
         call = request(parts, self._codec, self._contexts)
-        if link.restricted:
+        if link.restricted and call.chain is not None:
             # Only methods wait for other methods, and nodes run them: what it says of a chain could
             # let its calls into turns of others.
             call = call._replace(chain=None)

@@ -46,8 +46,10 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "calls": READERS,
             "stacks": READERS,
             "actor": READERS,
-            # It takes processor time of the node.
+            # These take processor time of the node.
             "profile": OPERATORS,
+            "clock": OPERATORS,
+            "record": OPERATORS,
         },
         "@expulsions": {"listing": READERS, "expel": OPERATORS, "readmit": OPERATORS},
         "@journals": {"listing": READERS, "remove_journal": OPERATORS},
