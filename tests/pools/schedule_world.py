@@ -34,6 +34,8 @@ class Worker:
     counts: dict[int, int] = attrs.Factory(dict)
     """Items that each batch has now, by its number: what is recalled is not run."""
     done: dict[int, list[tuple[int, object]]] = attrs.Factory(dict)
+    known: bool = False
+    """It has told how long an item takes."""
 
 
 class World:
@@ -127,6 +129,7 @@ class World:
                 worker.batches.append(batch)
                 worker.counts[batch.number] = len(batch.items)
                 worker.done[batch.number] = []
+                assert len(worker.batches) <= 1 + worker.known, "more than the credit"
             elif not worker.batches and worker.name not in self.schedule.known():
                 self.workers.remove(worker)
         elif what < 0.85:
@@ -158,6 +161,7 @@ class World:
                 done.append((RETURNED, index * index))
             return
         worker.batches.pop(0)
+        worker.known = worker.known or bool(done)
         told = list(done)
         if self.draw.random() < 0.1:
             # As a member of whose batch a part was recalled answers for that part.

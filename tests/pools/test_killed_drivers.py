@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runtime.blocking import open_local_cluster
+from tests.etcd import shared_etcd
 from tests.pools.journal_program import Recorder
 
 pytestmark = pytest.mark.cluster
@@ -45,14 +46,14 @@ def drive(address: str, folder: Path, items: int, life: int) -> subprocess.Popen
     )
 
 
-def kill_again_and_again(folder: Path, items: int, kills: int) -> None:
+def kill_again_and_again(folder: Path, items: int, kills: int, store: str | None = None) -> None:
     """Each driver is killed when it has given so many results more; the last one comes to its end.
     Nothing that was given is run again by a later one.
     """
     draw = random.Random(kills)
     squares = [item * item for item in range(items)]
     with (
-        open_local_cluster(nodes=2) as cluster,
+        open_local_cluster(nodes=2, store=store) as cluster,
         cluster.pool("recorders", Recorder, str(folder), size=2),
     ):
         acknowledged = 0
@@ -78,10 +79,21 @@ def kill_again_and_again(folder: Path, items: int, kills: int) -> None:
         after = ran(folder)
         assert all(after[item] == before[item] for item in range(acknowledged))
         assert set(after) == set(range(items))
+        (journal,) = cluster.pool_journals()
+        assert (journal.items, journal.driver) == (items, None)
+        assert cluster.remove_pool_journal(journal.name)
+        assert cluster.pool_journals() == []
 
 
 def test_a_driver_that_is_killed_once_is_followed_by_one_that_goes_on(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, 4_000, 1)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_journal_in_etcd_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
+    with shared_etcd(1) as server:
+        kill_again_and_again(tmp_path, 4_000, 1, server.address)
 
 
 @pytest.mark.long

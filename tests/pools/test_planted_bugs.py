@@ -70,6 +70,14 @@ def knows_no_window(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MapSchedule, "_limit", lambda self: 10**9)
 
 
+def gives_more_than_the_credit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MapSchedule, "_credit", lambda self, pace: 10**9)
+
+
+def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(map_schedule, "MOST_DEATHS", 2)
+
+
 PLANTS: tuple[tuple[Plant, dict[str, Any]], ...] = (
     (repeats_without_leave, {"repeats": False}),
     (forgets_what_was_recalled, {"batch": 5}),
@@ -78,6 +86,8 @@ PLANTS: tuple[tuple[Plant, dict[str, Any]], ...] = (
     (keeps_no_order, {}),
     (tries_poison_for_ever, {"poison": frozenset({7})}),
     (knows_no_window, {"window": 3}),
+    (gives_more_than_the_credit, {}),
+    (gives_up_too_early, {"poison": frozenset({7})}),
 )
 
 
