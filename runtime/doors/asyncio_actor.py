@@ -14,15 +14,14 @@ import inspect
 import threading
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterable,
     Awaitable,
     Callable,
     Coroutine,
     Mapping,
     Sequence,
 )
-from contextvars import ContextVar, copy_context
-from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack, cast
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, cast
 
 import attrs
 import trio
@@ -42,10 +41,16 @@ from actors.actor import (
 from actors.handle import Handle
 from actors.method import Caller, MethodDefinition
 from actors.options import SpawnChanges
+from actors.pools import JournalSummary
 from actors.reference import Reference
 from runtime.calls.filtered_calls import caller_of_node
 from runtime.doors.asyncio_door import AioDoor, run_in
+from runtime.doors.asyncio_pools import AioPool
+from runtime.doors.asyncio_sources import AsyncioTask, items_in_trio
 from runtime.doors.portal import Portal
+
+if TYPE_CHECKING:
+    from runtime.pools.pool import Pool
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -54,39 +59,6 @@ HOOKS = ("on_start", "on_stop", "on_ended")
 
 OF_METHOD: Final[ContextVar[Portal | None]] = ContextVar("OF_METHOD", default=None)
 """The portal of the method that the running asyncio task belongs to."""
-
-
-class _AsyncioTask(Generic[T]):
-    """A coroutine as a task of the actor's loop, for a task of trio that waits for its end."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T], token: trio.lowlevel.TrioToken) -> None:
-        self._coroutine = coroutine
-        self._token = token
-        self._context = copy_context()
-        self._task: asyncio.Task[T] | None = None
-        self.done = trio.Event()
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop's thread."""
-        self._task = loop.create_task(self._coroutine, context=self._context)
-        self._task.add_done_callback(self._ended)
-
-    def cancel(self) -> None:
-        """In the loop's thread, after `start`."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def result(self) -> T:
-        """What it returned or raised, once it is done."""
-        assert self._task is not None, "it was started before it ended"
-        return self._task.result()
-
-    def _ended(self, _: asyncio.Task[T]) -> None:
-        try:
-            self._token.run_sync_soon(self.done.set)
-        except trio.RunFinishedError:
-            # No task waits any more.
-            return
 
 
 class AsyncioLoop:
@@ -140,7 +112,7 @@ class AsyncioLoop:
             portal = Portal(self._token, nursery, f"a method of {self._name}")
             before = OF_METHOD.set(portal)
             try:
-                task = _AsyncioTask(function(*args), self._token)
+                task = AsyncioTask(function(*args), self._token)
             finally:
                 OF_METHOD.reset(before)
             self._loop.call_soon_threadsafe(task.start, self._loop)
@@ -184,94 +156,6 @@ class AsyncioLoop:
             self._token.run_sync_soon(event.set)
         except trio.RunFinishedError:
             return
-
-
-async def items_in_trio(
-    generator: AsyncGenerator[T, None],
-    started: Callable[[], Awaitable[asyncio.AbstractEventLoop]],
-    token: trio.lowlevel.TrioToken,
-) -> AsyncGenerator[T, None]:
-    """The items of a generator that runs in the loop which `started` waits for, for the trio run of
-    `token`. The generator is closed when this one is.
-    """
-    loop = await started()
-    pump = _Pump(generator, token)
-    task = _AsyncioTask(pump.run(), token)
-    loop.call_soon_threadsafe(task.start, loop)
-    try:
-        while found := await pump.next(task.done):
-            yield found[0]
-            loop.call_soon_threadsafe(pump.wanted.set)
-        task.result()
-    finally:
-        try:
-            loop.call_soon_threadsafe(task.cancel)
-        except RuntimeError:
-            # The loop is closed: it has ended all its tasks, or never came to start this one.
-            pass
-        else:
-            with trio.CancelScope(shield=True):
-                await task.done.wait()
-
-
-def asyncio_source(
-    items: AsyncIterable[T], loop: asyncio.AbstractEventLoop
-) -> AsyncGenerator[T, None]:
-    """The items for a map of an asynchronous iterable of `loop`, which runs there in one task. Call
-    it in the loop of the connections.
-    """
-
-    async def each() -> AsyncGenerator[T, None]:
-        async for item in items:
-            yield item
-
-    async def started() -> asyncio.AbstractEventLoop:
-        await trio.lowlevel.checkpoint()
-        return loop
-
-    generator = items if isinstance(items, AsyncGenerator) else each()
-    return items_in_trio(generator, started, trio.lowlevel.current_trio_token())
-
-
-class _Pump(Generic[T]):
-    """Hands the items of a generator over, one at a time. It runs in one task of asyncio, because a
-    generator may rely on that.
-    """
-
-    def __init__(self, generator: AsyncGenerator[T, None], token: trio.lowlevel.TrioToken) -> None:
-        self._generator = generator
-        self._token = token
-        self._item: tuple[T] | None = None
-        self._there = trio.Event()
-        self.wanted = asyncio.Event()
-
-    async def run(self) -> None:
-        """In asyncio."""
-        try:
-            async for item in self._generator:
-                self._token.run_sync_soon(self._arrived, item)
-                await self.wanted.wait()
-                self.wanted.clear()
-        finally:
-            await self._generator.aclose()
-
-    async def next(self, done: trio.Event) -> tuple[T] | None:
-        """In trio: the next item; None when there is none any more."""
-        async with trio.open_nursery() as nursery:
-
-            async def look_for_the_end() -> None:
-                await done.wait()
-                self._there.set()
-
-            nursery.start_soon(look_for_the_end)
-            await self._there.wait()
-            nursery.cancel_scope.cancel()
-        found, self._item, self._there = self._item, None, trio.Event()
-        return found
-
-    def _arrived(self, item: T) -> None:
-        self._item = (item,)
-        self._there.set()
 
 
 class ActorDoor(AioDoor):
@@ -492,24 +376,28 @@ class AioNode:
             "its members, or look them up by name"
         )
 
-    async def pool(self, name: str | None, actor: object, /, *args: object, **options: Any) -> Any:
-        """Refuse it: pools are used from trio. Raises TypeError."""
-        raise _no_pool(name)
+    async def pool(self, name: str | None, actor: Any, /, *args: object, **options: Any) -> Any:
+        """See `NodeInterface.pool`."""
+        pool = await self._door.wait(lambda: self._node.pool(name, actor, *args, **options))
+        return AioPool(self._door, cast("Pool[Any]", pool))
 
-    async def lookup_pool(self, name: str, actor: object) -> Any:
-        """Refuse it: pools are used from trio. Raises TypeError."""
-        raise _no_pool(name)
+    async def lookup_pool(self, name: str, actor: Any) -> Any:
+        """See `NodeInterface.lookup_pool`."""
+        pool = await self._door.wait(lambda: self._node.lookup_pool(name, actor))
+        return AioPool(self._door, cast("Pool[Any]", pool))
+
+    async def pool_journals(self) -> list[JournalSummary]:
+        """See `NodeInterface.pool_journals`."""
+        return await self._door.wait(self._node.pool_journals)
+
+    async def remove_pool_journal(self, name: str, *, unused_for: float = 0.0) -> bool:
+        """See `NodeInterface.remove_pool_journal`."""
+        return await self._door.wait(
+            lambda: self._node.remove_pool_journal(name, unused_for=unused_for)
+        )
 
     async def _handle(self, ask: Callable[[], Awaitable[object]]) -> Any:
         return self._door.handle(await self._door.wait(ask))
-
-
-def _no_pool(name: str | None) -> TypeError:
-    what = "a pool" if name is None else f"pool {name!r}"
-    return TypeError(
-        f"{what} cannot be used from an actor under asyncio; let an actor on trio map its items, "
-        "or a program that has connected with runtime.aio"
-    )
 
 
 class AsyncioActor(Actor):

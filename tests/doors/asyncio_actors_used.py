@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,7 @@ import trio
 from actors import Actor, ExitReason, Reference, method
 from actors.actor import Ended
 from runtime.aio import AsyncioActor
+from tests.pools.actors_used import NoSuchShapeError, Squares
 
 
 class Plain(Actor):
@@ -190,8 +192,27 @@ class Under(AsyncioActor):
         return [*words, self.name, self.node.members()[0].name]
 
     @method
-    async def open_pool(self) -> None:
-        await self.node.pool("resize", Plain, size=1)
+    async def map_items(self, count: int) -> list[int]:
+        """What each way to a pool gives: of items in memory, of an async source, one by one."""
+
+        async def source() -> AsyncIterator[int]:
+            for number in range(count):
+                await asyncio.sleep(0)
+                yield number
+
+        async with await self.node.pool("squares", Squares, size=2) as pool:
+            found = [result async for result in pool.map(Squares.square, range(count))]
+            same = await self.node.lookup_pool("squares", Squares)
+            again = [result async for result in same.map(Squares.square, source(), journal="job")]
+            assert found == again
+            assert await (await pool.submit(Squares.square, 3)).fetch() == 9
+            assert await (await pool.choose()).add(1, 2) == 3  # type: ignore[misc]
+            with contextlib.suppress(NoSuchShapeError):
+                async for _ in pool.map(Squares.picky, source()):
+                    pass
+            (kept,) = await self.node.pool_journals()
+            assert await self.node.remove_pool_journal(kept.name)
+        return found
 
     @method
     async def keep(self, value: int) -> int:

@@ -117,8 +117,7 @@ async def test_what_it_asks_of_its_node(node: Node) -> None:
     await has_noted(notes, "ended under-child")
     assert await under.total(await node.put([1, 2, 3])) == 6
     assert await under.keep(4) == 4
-    with pytest.raises(RemoteError, match="pool 'resize' cannot be used from an actor under async"):
-        await under.open_pool()
+    assert await under.map_items(20) == [item * item for item in range(20)]
 
 
 async def test_a_task_of_its_own_that_raises_ends_it_and_its_supervisor_starts_it_again(

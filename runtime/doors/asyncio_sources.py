@@ -1,0 +1,135 @@
+"""Tasks and generators of asyncio that trio waits for: streams of actors under asyncio, and sources
+of a pool's items in asyncio programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class AsyncioTask(Generic[T]):
+    """A coroutine as a task of the actor's loop, for a task of trio that waits for its end."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], token: trio.lowlevel.TrioToken) -> None:
+        self._coroutine = coroutine
+        self._token = token
+        self._context = copy_context()
+        self._task: asyncio.Task[T] | None = None
+        self.done = trio.Event()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop's thread."""
+        self._task = loop.create_task(self._coroutine, context=self._context)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """In the loop's thread, after `start`."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> T:
+        """What it returned or raised, once it is done."""
+        assert self._task is not None, "it was started before it ended"
+        return self._task.result()
+
+    def _ended(self, _: asyncio.Task[T]) -> None:
+        try:
+            self._token.run_sync_soon(self.done.set)
+        except trio.RunFinishedError:
+            # No task waits any more.
+            return
+
+
+async def items_in_trio(
+    generator: AsyncGenerator[T, None],
+    started: Callable[[], Awaitable[asyncio.AbstractEventLoop]],
+    token: trio.lowlevel.TrioToken,
+) -> AsyncGenerator[T, None]:
+    """The items of a generator that runs in the loop which `started` waits for, for the trio run of
+    `token`. The generator is closed when this one is.
+    """
+    loop = await started()
+    pump = _Pump(generator, token)
+    task = AsyncioTask(pump.run(), token)
+    loop.call_soon_threadsafe(task.start, loop)
+    try:
+        while found := await pump.next(task.done):
+            yield found[0]
+            loop.call_soon_threadsafe(pump.wanted.set)
+        task.result()
+    finally:
+        try:
+            loop.call_soon_threadsafe(task.cancel)
+        except RuntimeError:
+            # The loop is closed: it has ended all its tasks, or never came to start this one.
+            pass
+        else:
+            with trio.CancelScope(shield=True):
+                await task.done.wait()
+
+
+def asyncio_source(
+    items: AsyncIterable[T], loop: asyncio.AbstractEventLoop
+) -> AsyncGenerator[T, None]:
+    """The items for a map of an asynchronous iterable of `loop`, which runs there in one task. Call
+    it in the loop of the connections.
+    """
+
+    async def each() -> AsyncGenerator[T, None]:
+        async for item in items:
+            yield item
+
+    async def started() -> asyncio.AbstractEventLoop:
+        await trio.lowlevel.checkpoint()
+        return loop
+
+    generator = items if isinstance(items, AsyncGenerator) else each()
+    return items_in_trio(generator, started, trio.lowlevel.current_trio_token())
+
+
+class _Pump(Generic[T]):
+    """Hands the items of a generator over, one at a time. It runs in one task of asyncio, because a
+    generator may rely on that.
+    """
+
+    def __init__(self, generator: AsyncGenerator[T, None], token: trio.lowlevel.TrioToken) -> None:
+        self._generator = generator
+        self._token = token
+        self._item: tuple[T] | None = None
+        self._there = trio.Event()
+        self.wanted = asyncio.Event()
+
+    async def run(self) -> None:
+        """In asyncio."""
+        try:
+            async for item in self._generator:
+                self._token.run_sync_soon(self._arrived, item)
+                await self.wanted.wait()
+                self.wanted.clear()
+        finally:
+            await self._generator.aclose()
+
+    async def next(self, done: trio.Event) -> tuple[T] | None:
+        """In trio: the next item; None when there is none any more."""
+        async with trio.open_nursery() as nursery:
+
+            async def look_for_the_end() -> None:
+                await done.wait()
+                self._there.set()
+
+            nursery.start_soon(look_for_the_end)
+            await self._there.wait()
+            nursery.cancel_scope.cancel()
+        found, self._item, self._there = self._item, None, trio.Event()
+        return found
+
+    def _arrived(self, item: T) -> None:
+        self._item = (item,)
+        self._there.set()
