@@ -13,6 +13,7 @@ it would have to show another certificate, and then both proofs fail.
 from __future__ import annotations
 
 import functools
+import hashlib
 import ipaddress
 import logging
 import math
@@ -211,6 +212,13 @@ class EncryptedNetwork:
         self._log = LimitedLog(logger, environment.now)
         self._self_signed: Credentials | None = None
         self._look_at = -math.inf
+
+    def own_fingerprint(self) -> str:
+        """The SHA-256 of this process's certificate, as `fingerprint` tells that of a peer; ""
+        where none is given.
+        """
+        own = self._files.current().certificate if self._files is not None else None
+        return hashlib.sha256(own).hexdigest() if own else ""
 
     def check_own_certificate(self, cluster: str, name: str) -> None:
         """Refuse to be a node of this name with a certificate for another, before others do.

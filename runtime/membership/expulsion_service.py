@@ -29,7 +29,8 @@ TOLD_SECONDS = 1.0
 
 class ExpulsionService(Actor):
     """Expels nodes on behalf of operators. `was_expelled` is called when this node is told that it
-    is expelled itself; `store_keeper()` is the node that serves the store, "" for none.
+    is expelled itself; `store_keeper()` is the node that serves the store, "" for none;
+    `own_certificate()` the SHA-256 of this node's certificate, "" for none.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ExpulsionService(Actor):
         environment: Environment,
         was_expelled: Callable[[ExpelledError], None],
         store_keeper: Callable[[], str],
+        own_certificate: Callable[[], str],
     ) -> None:
         self._endpoint = endpoint
         self._store = store
@@ -49,6 +51,7 @@ class ExpulsionService(Actor):
         self._environment = environment
         self._was_expelled = was_expelled
         self._store_keeper = store_keeper
+        self._own_certificate = own_certificate
 
     @method(concurrent=True, idempotent=True)
     async def listing(self) -> list[dict[str, object]]:
@@ -158,8 +161,9 @@ class ExpulsionService(Actor):
         return link.verified.certificate if link is not None and link.verified is not None else ""
 
     def _others_with(self, certificate: str, name: str) -> list[str]:
-        """Other nodes that show the same certificate here."""
-        return sorted(
+        """Other nodes that show the same certificate here, or this node if it has the same."""
+        own = [self._endpoint.identity.name] if self._own_certificate() == certificate else []
+        return own + sorted(
             link.peer.name
             for link in self._endpoint.peers.links.values()
             if link.verified is not None

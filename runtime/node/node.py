@@ -40,6 +40,7 @@ from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
 from runtime.isolation import ActorProxy, Isolation, IsolationFactory, NodeApi
 from runtime.isolation.base_node import ActorStarter, BaseNode
+from runtime.links.encryption import EncryptedNetwork
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
 from runtime.links.peers import PeerPolicy
@@ -178,6 +179,7 @@ class Node(BaseNode):
         rules: AdmissionRules = NO_RULES,
     ) -> None:
         self._environment = environment
+        self._network = network
         self._thread_limit = thread_limit
         self._references_move = memory.on_leave == "move"
         self._nursery = nursery
@@ -340,6 +342,7 @@ class Node(BaseNode):
                 self._environment,
                 self._was_expelled,
                 self._store_keeper,
+                self._own_certificate,
             ),
         )
 
@@ -497,6 +500,12 @@ class Node(BaseNode):
             "incarnation": where[1],
             "away": self._coordination.registration.store_is_away,
         }
+
+    def _own_certificate(self) -> str:
+        """The SHA-256 of this node's certificate; "" if it has none that a CA has signed."""
+        return (
+            self._network.own_fingerprint() if isinstance(self._network, EncryptedNetwork) else ""
+        )
 
     def _store_keeper(self) -> str:
         """The name of the node that serves the store; "" for a store that is no node's."""

@@ -213,13 +213,21 @@ async def test_an_expelled_certificate_is_refused_under_every_name(authority: Au
         return {"tls": given, "platform": Platform(environment=Elsewhere())}
 
     shared = joining("shared")
-    async with open_node("w1", tls=authority.tls(node_uri("w1"))) as w1:
+    shared_by_all = authority.tls(node_uri("*"), stem="w1")
+    async with open_node("w1", tls=shared_by_all) as w1:
         place: dict[str, Any] = {"join": w1.address}
         async with open_node("w3", **place, **shared), open_node("w4", **place, **shared):
             await w1.wait_for(3)
             await until(lambda: len(w1._endpoint.peers.links) >= 2, "both have links")
             assert "w4 shows the certificate of w3" in (await expel(w1, "w3"))["problem"]
         await w1.wait_gone("w3")
+        of_w1: dict[str, Any] = {
+            "tls": shared_by_all,
+            "platform": Platform(environment=Elsewhere()),
+        }
+        async with open_node("w5", **place, **of_w1):
+            await w1.wait_for(2)
+            assert "w1 shows the certificate of w5" in (await expel(w1, "w5"))["problem"]
         own = joining("own")
         async with until_expelled("w2", **place, **own):
             await w1.wait_for(2)
