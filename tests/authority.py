@@ -96,6 +96,24 @@ class Authority:
             path.chmod(0o600)
         return Tls(ca=ca or place / "ca.pem", certificate=certificate, key=key_file, **more)  # type: ignore[arg-type]
 
+    def revoke(self, *stems: str, days: float = 1, begins: float = -1) -> bytes:
+        """A list with the latest certificates of these files."""
+        now = datetime.datetime.now(datetime.UTC)
+        made = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.name)
+            .last_update(now + datetime.timedelta(days=begins))
+            .next_update(now + datetime.timedelta(days=days))
+        )
+        for stem in stems:
+            made = made.add_revoked_certificate(
+                x509.RevokedCertificateBuilder()
+                .serial_number(self.issued[stem].serial_number)
+                .revocation_date(now)
+                .build()
+            )
+        return made.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
 
 def node_uri(name: str, cluster: str = "understudy", role: str = "node") -> str:
     return f"understudy://{cluster}/{role}/{name}"

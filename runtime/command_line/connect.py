@@ -54,6 +54,19 @@ def security_options(command: F) -> F:
                 metavar="FILE",
                 expose_value=False,
                 callback=_choose_file,
+                help=f"{what} Default: {TLS_VARIABLE}_{name.upper()}.",
+            )
+            for name, what in (
+                ("crl", "Lists of revoked certificates (PEM), one of each CA."),
+                ("map", "Which SPIFFE IDs in certificates stand for which members."),
+            )
+        ),
+        *(
+            click.option(
+                f"--tls-{name}",
+                metavar="FILE",
+                expose_value=False,
+                callback=_choose_file,
                 help=f"{what} (PEM). The three are given together; both sides then show "
                 f"certificates. Default: {TLS_VARIABLE}_{name.upper()}.",
             )
@@ -85,6 +98,8 @@ def chosen_tls() -> Tls:
                 ca=meta.get(f"{TLS_VARIABLE}.tls_ca", ""),
                 certificate=meta.get(f"{TLS_VARIABLE}.tls_cert", ""),
                 key=meta.get(f"{TLS_VARIABLE}.tls_key", ""),
+                crl=meta.get(f"{TLS_VARIABLE}.tls_crl", ""),
+                map=meta.get(f"{TLS_VARIABLE}.tls_map", ""),
             )
         )
     except ValueError as error:

@@ -20,6 +20,7 @@ import trio
 
 from actors.errors import StoreError, UnderstudyError
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
+from runtime.links.credentials import read_credentials
 from runtime.links.encryption import TLS_VARIABLE, Tls, find_tls, system_network
 from runtime.links.keyring import read_secrets
 from runtime.links.transports import Connection
@@ -28,6 +29,10 @@ from runtime.membership.cluster_session import (
     find_secret,
     shared_secret_path,
 )
+from runtime.wire.certificates import valid_until
+
+ENDS_SOON_DAYS = 14
+"""Before its end, a certificate needs attention: the time that `understudy tls expiry` gives."""
 
 
 @attrs.frozen
@@ -193,7 +198,16 @@ def _tls() -> Finding:
             trio.run(talk, tls)
         except BaseExceptionGroup as group:
             raise_alone(group)
-        shown = f", and {tls.certificate} is accepted by {tls.ca}" if tls.has_files else ""
+        shown = ""
+        if tls.has_files:
+            certificate = read_credentials(tls.files).certificate
+            days = (valid_until(certificate) - SystemEnvironment().wall_time()) / 86400
+            if days < ENDS_SOON_DAYS:
+                raise ValueError(
+                    f"{tls.certificate} ends in {days:.1f} days: write a new certificate over it; "
+                    "nodes read it again by themselves"
+                )
+            shown = f", and {tls.certificate} is accepted by {tls.ca} for {days:.0f} days"
         return (
             f"TLS 1.3 works ({ssl.OPENSSL_VERSION}): what leaves this machine is encrypted{shown}"
         )

@@ -358,6 +358,8 @@ async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tl
             if tls.has_files
             else ()
         ),
+        *(("--tls-crl", tls.crl) if tls.crl else ()),
+        *(("--tls-map", tls.map) if tls.map else ()),
         *(("--json",) if as_json else ()),
     ]
     # The pipe ends with this process, in whatever way that does, and the dashboard with the pipe.

@@ -102,21 +102,12 @@ def cert(
 ) -> None:
     """Make a certificate and its key: NAME.pem and NAME-key.pem in the directory of the CA."""
     from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     authority = _read(directory / "ca.pem")
-    try:
-        signer = serialization.load_pem_private_key(
-            (directory / "ca-key.pem").read_bytes(), password=None
-        )
-    except (OSError, ValueError, TypeError) as error:
-        raise click.ClickException(
-            f"{directory / 'ca-key.pem'} cannot be read ({error}); `understudy tls ca` makes it"
-        ) from None
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise click.ClickException(f"{directory / 'ca-key.pem'} is no key of `understudy tls ca`")
+    signer = _signer(directory)
     stem = out or ("any" if name == ANY_NAME else name)
     if not re.fullmatch(r"[\w.@+-]+", stem) or stem.startswith((".", "-")):
         raise click.UsageError(f"{stem!r} is no good name of a file: give --out another one")
@@ -152,6 +143,79 @@ def cert(
     _write(where_key, _key_pem(key), 0o600)
     _write(where, _pem(made), 0o644)
     click.echo(f"--tls-ca {directory / 'ca.pem'} --tls-cert {where} --tls-key {where_key}")
+
+
+@tls.command(epilog="Example:  understudy tls revoke --dir pki pki/w1.pem")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@directory_option
+@_days(CA_DAYS)
+def revoke(files: tuple[Path, ...], directory: Path, days: int) -> None:
+    """Add certificates to crl.pem, the list of revoked ones, which every node gets as --tls-crl.
+    Without FILES: make the list, or sign it again with new dates.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    authority, signer = _read(directory / "ca.pem"), _signer(directory)
+    where = directory / "crl.pem"
+    known, number = _revoked(where, authority)
+    now = _now()
+    for file in files:
+        found = _read(file)
+        try:
+            found.verify_directly_issued_by(authority)
+        except Exception:  # whatever cryptography finds wrong
+            raise click.ClickException(
+                f"{file} was not signed by {directory / 'ca.pem'}, so it cannot be revoked by it"
+            ) from None
+        known.setdefault(
+            found.serial_number,
+            x509.RevokedCertificateBuilder()
+            .serial_number(found.serial_number)
+            .revocation_date(now)
+            .build(),
+        )
+    made = (
+        x509.CertificateRevocationListBuilder(revoked_certificates=list(known.values()))
+        .issuer_name(authority.subject)
+        .last_update(now - BACKDATED)
+        .next_update(now + datetime.timedelta(days=days))
+        .add_extension(x509.CRLNumber(number + 1), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+            critical=False,
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    aside = directory / f"crl.pem.{os.getpid()}"
+    aside.unlink(missing_ok=True)
+    _write(aside, _crl_pem(made), 0o644)
+    # As a whole: nodes read it at any moment.
+    aside.replace(where)
+    click.echo(f"{where}: {len(known)} revoked; give it to every node, as --tls-crl")
+
+
+def _revoked(
+    file: Path, authority: x509.Certificate
+) -> tuple[dict[int, x509.RevokedCertificate], int]:
+    """What the list has, by serial numbers, and its own number. Raises ClickException for one that
+    the CA has not signed: it would be lost.
+    """
+    from cryptography import x509
+
+    if not file.exists():
+        return {}, 0
+    try:
+        found = x509.load_pem_x509_crl(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{file} is no list of revoked certificates: {error}") from None
+    try:
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound:
+        number = 0
+    if not found.is_signature_valid(authority.public_key()):  # type: ignore[arg-type]
+        raise click.ClickException(f"{file} is another CA's list: move it away first")
+    return {one.serial_number: one for one in found}, number
 
 
 @tls.command()
@@ -249,6 +313,23 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
     )
 
 
+def _signer(directory: Path) -> EllipticCurvePrivateKey:
+    """The CA's key."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    file = directory / "ca-key.pem"
+    try:
+        signer = serialization.load_pem_private_key(file.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise click.ClickException(
+            f"{file} cannot be read ({error}); `understudy tls ca` makes it"
+        ) from None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise click.ClickException(f"{file} is no key of `understudy tls ca`")
+    return signer
+
+
 def _read(file: Path) -> x509.Certificate:
     from cryptography import x509
 
@@ -260,6 +341,12 @@ def _read(file: Path) -> x509.Certificate:
 
 
 def _pem(made: x509.Certificate) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def _crl_pem(made: x509.CertificateRevocationList) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     return made.public_bytes(serialization.Encoding.PEM)

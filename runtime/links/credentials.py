@@ -5,45 +5,120 @@ its own making, or files with one that a CA has signed, which are read again whe
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import attrs
 
 from runtime.environment import Environment
 from runtime.wire.certificates import SelfSigned
-from runtime.wire.handshake import Certified
+from runtime.wire.handshake import Certified, CertifiedRole
 
-MOST_PEM_BYTES = 1024 * 1024
-"""Of a file with certificates: a larger one is none."""
+MOST_PEM_BYTES = 16 * 1024 * 1024
+"""Of a file with certificates or revoked ones: of a larger one the rest is not looked at."""
+
+MOST_RULES = 1000
+"""Lines of a map of names."""
 
 logger = logging.getLogger("understudy.links")
 
 
 @attrs.frozen
 class CertificateFiles:
-    """Paths of PEM files: the CA's certificates, and this process's own with its private key."""
+    """Paths of PEM files: the CA's certificates, this process's own with its private key, and the
+    lists of revoked ones; and of the map of names, see `NameMap`. The last two may be "".
+    """
 
     ca: str
     certificate: str
     key: str
+    crl: str = ""
+    map: str = ""
+
+
+class NameMap:
+    """Which names in certificates of others, as SPIFFE IDs, stand for which
+    `understudy://CLUSTER/ROLE/NAME`.
+
+    `text`: a rule in each line, of two words, the name there and the name here. `{word}` in the
+    first matches one or more letters, digits, and `.`, `_`, `-`, and is put into the second in the
+    same place. The first rule that matches counts. Raises ValueError, which names the line.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        self._rules: list[tuple[re.Pattern[str], str]] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.partition("#")[0].split()
+            if words:
+                try:
+                    self._rules.append(_rule(words))
+                except ValueError as error:
+                    raise ValueError(f"line {number}: {error}") from None
+        if len(self._rules) > MOST_RULES:
+            raise ValueError(f"{len(self._rules)} rules are more than {MOST_RULES}")
+
+    def certified(self, uris: tuple[str, ...]) -> Certified:
+        """Whom a certificate with these URIs names."""
+        found = Certified.of(uris)
+        # A SPIFFE certificate has no other URI (X509-SVID, 2): one with more was not made by it.
+        if found.role or len(uris) != 1:
+            return found
+        for pattern, target in self._rules:
+            if match := pattern.fullmatch(uris[0]):
+                named = Certified.of((target.format_map(match.groupdict()),))
+                return attrs.evolve(named, uris=uris)
+        return found
+
+
+def _rule(words: list[str]) -> tuple[re.Pattern[str], str]:
+    """Raises ValueError for words that are no rule."""
+    if len(words) != 2:
+        raise ValueError("a rule is two words, spiffe://... and understudy://CLUSTER/ROLE/NAME")
+    source, target = words
+    scheme, _, rest = source.partition("://")
+    domain, slash, _ = rest.partition("/")
+    if scheme != "spiffe" or not slash or not re.fullmatch(r"[a-z0-9._-]+", domain):
+        raise ValueError(
+            f"{source} is not spiffe://TRUST-DOMAIN/PATH; the trust domain is written out"
+        )
+    pieces = re.split(r"\{([a-z]+)\}", source)
+    names = pieces[1::2]
+    if len(set(names)) != len(names) or any("{" in piece or "}" in piece for piece in pieces[::2]):
+        raise ValueError(f"{source} may have {{word}} in it, each word once, of letters a to z")
+    pattern = "".join(
+        f"(?P<{piece}>[A-Za-z0-9._-]+)" if odd else re.escape(piece)
+        for odd, piece in zip(itertools.cycle((False, True)), pieces, strict=False)
+    )
+    unknown = set(re.findall(r"\{([^{}]*)\}", target)) - set(names)
+    # The role is written out: what a name there has in it must not choose rights.
+    plain = re.sub(r"\{[a-z]+\}", "x", target)
+    if unknown or not Certified.of((plain,)).role or "{" in target.split("/")[3]:
+        raise ValueError(
+            f"{target} is not understudy://CLUSTER/ROLE/NAME with a role that is written out "
+            f"({', '.join(get_args(CertifiedRole))}) and the words of {source}"
+        )
+    return re.compile(pattern), target
 
 
 @attrs.frozen
 class Credentials:
     """What this process shows in TLS handshakes, and what it asks of others. `certificate`: its
-    own, as DER. `trust`: differs where certificates of others are judged differently.
+    own, as DER. `trust`: differs where certificates of others are judged differently. `names`:
+    whom they name.
     """
 
     server: ssl.SSLContext
     client: ssl.SSLContext
     certificate: bytes
     trust: bytes = b""
+    names: NameMap = attrs.field(factory=NameMap)
 
 
 def client_context() -> ssl.SSLContext:
@@ -82,8 +157,8 @@ def read_credentials(files: CertificateFiles) -> Credentials:
     """With certificates that a CA has signed, at both ends. Raises ValueError, which names the file
     and what to do.
     """
-    content: dict[str, bytes] = {}
-    for file in (files.ca, files.certificate, files.key):
+    content: dict[str, bytes] = {"": b""}
+    for file in filter(None, attrs.astuple(files)):
         try:
             with open(file, "rb") as opened:
                 content[file] = opened.read(MOST_PEM_BYTES)
@@ -113,7 +188,29 @@ def read_credentials(files: CertificateFiles) -> Credentials:
             context.load_verify_locations(files.ca)
         except (OSError, ValueError) as error:
             raise ValueError(f"{files.ca} holds no CA's certificate in PEM ({error})") from None
-    return Credentials(server, client, certificate, content[files.ca])
+        if files.crl:
+            _load_revoked(context, files.crl, content[files.crl])
+    try:
+        names = NameMap(content[files.map].decode())
+    except ValueError as error:
+        raise ValueError(f"{files.map} is no map of names: {error}") from None
+    trust = b"\0".join(content[file] for file in (files.ca, files.crl, files.map))
+    return Credentials(server, client, certificate, trust, names)
+
+
+def _load_revoked(context: ssl.SSLContext, file: str, content: bytes) -> None:
+    """Have certificates refused that a list in `file` names. Raises ValueError for other files."""
+    # OpenSSL would trust a certificate that is in the file as one of a CA.
+    if b"-----BEGIN X509 CRL-----" not in content or b"CERTIFICATE-----" in content:
+        raise ValueError(
+            f"{file} holds no list of revoked certificates in PEM, or something else beside it; "
+            "`understudy tls revoke` makes one"
+        )
+    try:
+        context.load_verify_locations(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} holds no list of revoked certificates ({error})") from None
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _first_certificate(pem: bytes) -> str:
@@ -138,13 +235,13 @@ def own_certified(credentials: Credentials) -> Certified | None:
             continue
         except ssl.SSLError:
             return None
-    return certified_by(client)
+    return certified_by(client, credentials.names)
 
 
-def certified_by(tls: ssl.SSLObject) -> Certified:
+def certified_by(tls: ssl.SSLObject, map_: NameMap) -> Certified:
     """Whom the peer's certificate names, which was verified."""
     names = cast("tuple[tuple[str, str], ...]", (tls.getpeercert() or {}).get("subjectAltName", ()))
-    return Certified.of(tuple(value for kind, value in names if kind == "URI"))
+    return map_.certified(tuple(value for kind, value in names if kind == "URI"))
 
 
 def fingerprint(tls: ssl.SSLObject) -> str:
@@ -192,7 +289,7 @@ class FileCredentials:
     def _look(self) -> tuple[object, ...]:
         """Differs when a file was written, replaced, or had its rights changed."""
         found: list[object] = []
-        for file in attrs.astuple(self._files):
+        for file in filter(None, attrs.astuple(self._files)):
             try:
                 status = os.stat(file)
             except OSError as error:

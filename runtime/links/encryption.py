@@ -54,7 +54,7 @@ from runtime.wire.frames import encode_frame
 from runtime.wire.handshake import Channel, check_certified, refusal
 
 TLS_VARIABLE = "UNDERSTUDY_TLS"
-FILE_VARIABLES = ("CA", "CERT", "KEY")
+FILE_VARIABLES = ("CA", "CERT", "KEY", "CRL", "MAP")
 """Ends of the names of the variables for files."""
 
 TlsMode = Literal["off", "accept", "require"]
@@ -75,9 +75,11 @@ TLS_REFUSED: Final = {"TLSV1_ALERT_PROTOCOL_VERSION"}
 
 ALERTS: Final = {
     "ALERT_CERTIFICATE_EXPIRED": "the other end says that this side's certificate has expired: "
-    "make a new one, or look at the clock of the other end",
-    "ALERT_UNKNOWN_CA": "the other end does not know the CA of this side's certificate: give both "
-    "sides the same --tls-ca",
+    "make a new one, or look at the clock of the other end, and at the dates of its --tls-crl",
+    "ALERT_CERTIFICATE_REVOKED": "the other end says that this side's certificate was revoked: "
+    "make a new one",
+    "ALERT_UNKNOWN_CA": "the other end does not know the CA of this side's certificate, or has "
+    "no --tls-crl of it: give both sides the same",
     "ALERT_DECRYPT_ERROR": "the other end finds the signature of this side's certificate "
     "wrong: its CA has the name of another one there, and another key",
     "ALERT_BAD_CERTIFICATE": "the other end does not accept this side's certificate; it may not be "
@@ -86,6 +88,22 @@ ALERTS: Final = {
     "and --tls-key",
 }
 """What a peer's alerts (RFC 8446, 6.2) mean, by a part of OpenSSL's name for them."""
+
+_UNKNOWN_CA: Final = "none of the CAs that this side has (--tls-ca) has signed it"
+
+VERDICTS: Final = {
+    3: "this side has no list of revoked certificates (--tls-crl) of the CA that has signed it",
+    9: "compare the clocks of both machines",
+    10: "make a new one for the other end, or look at this machine's clock",
+    11: "the list of revoked certificates (--tls-crl) is not valid yet: look at this machine's "
+    "clock",
+    12: "the list of revoked certificates (--tls-crl) has expired: make it again, for example with "
+    "`understudy tls revoke`",
+    **dict.fromkeys((2, 18, 19, 20, 21), _UNKNOWN_CA),
+    23: "the list of revoked certificates (--tls-crl) has it",
+    26: "it is for another purpose: it needs both serverAuth and clientAuth",
+}
+"""What is to be done about a certificate that is not accepted, by OpenSSL's X509_V_ERR_... ."""
 
 logger = logging.getLogger("understudy.links")
 
@@ -97,13 +115,17 @@ class Tls:
     `mode`: see `TlsPolicy`. `ca`, `certificate`, `key`: paths of PEM files, given together. With
     them each side of a connection must show a certificate that the CA has signed for this cluster;
     and they may stand in place of the secret, in which case everything but the Unix sockets within
-    a machine is encrypted. Raises ValueError for what does not go together.
+    a machine is encrypted. `crl`: path of a PEM file with the lists of revoked certificates of each
+    CA. `map`: path of a file by which SPIFFE IDs name members, see `NameMap`. Raises ValueError for
+    what does not go together.
     """
 
     mode: TlsMode | None = None
     ca: str = attrs.field(default="", converter=os.fspath)
     certificate: str = attrs.field(default="", converter=os.fspath)
     key: str = attrs.field(default="", converter=os.fspath)
+    crl: str = attrs.field(default="", converter=os.fspath)
+    map: str = attrs.field(default="", converter=os.fspath)
 
     def __attrs_post_init__(self) -> None:
         if self.mode is not None and self.mode not in get_args(TlsMode):
@@ -121,6 +143,11 @@ class Tls:
             raise ValueError("certificates are of no use with TLS off: leave one of them out")
 
     @property
+    def files(self) -> CertificateFiles:
+        """The paths."""
+        return CertificateFiles(self.ca, self.certificate, self.key, self.crl, self.map)
+
+    @property
     def has_files(self) -> bool:
         """True if certificates are given."""
         return bool(self.ca)
@@ -136,7 +163,8 @@ class Tls:
 
 def find_tls(given: Tls | str | None) -> Tls:
     """What the caller gives, completed by `UNDERSTUDY_TLS`, and for the files by
-    `UNDERSTUDY_TLS_CA`, `_CERT` and `_KEY`. Raises ValueError for what does not go together.
+    `UNDERSTUDY_TLS_CA`, `_CERT`, `_KEY`, `_CRL` and `_MAP`. Raises ValueError for what does not go
+    together.
     """
     asked = given if isinstance(given, Tls) else Tls(mode=cast("TlsMode | None", given or None))
     mode = asked.mode
@@ -147,10 +175,23 @@ def find_tls(given: Tls | str | None) -> Tls:
                 f"{', '.join(get_args(TlsMode))}"
             )
         mode = cast("TlsMode", value)
-    if asked.has_files or mode == "off":
+    if mode == "off":
         return attrs.evolve(asked, mode=mode)
-    ca, certificate, key = (os.environ.get(f"{TLS_VARIABLE}_{one}", "") for one in FILE_VARIABLES)
-    return Tls(mode=mode, ca=ca, certificate=certificate, key=key)
+    variables = (os.environ.get(f"{TLS_VARIABLE}_{one}", "") for one in FILE_VARIABLES)
+    ca, certificate, key, crl, map_ = variables
+    if asked.has_files:
+        ca, certificate, key = asked.ca, asked.certificate, asked.key
+    if (asked.crl or asked.map) and not ca:
+        raise ValueError("--tls-crl and --tls-map need --tls-ca, --tls-cert and --tls-key")
+    return Tls(
+        mode=mode,
+        ca=ca,
+        certificate=certificate,
+        key=key,
+        # Variables that are set for all programs of a machine mean nothing without a CA.
+        crl=asked.crl or (crl if ca else ""),
+        map=asked.map or (map_ if ca else ""),
+    )
 
 
 class Admission(Enum):
@@ -256,6 +297,10 @@ class EncryptedNetwork:
         """
         return None if self._files is None else valid_until(self._files.current().certificate)
 
+    def files_problem(self) -> str:
+        """Why its files cannot be used as they are now; "" if they can, or there are none."""
+        return "" if self._files is None else self._files.problem
+
     def beside(self) -> Network | None:
         """See `Network.beside`."""
         sockets = self._sockets.beside()
@@ -313,12 +358,12 @@ class EncryptedNetwork:
         own = credentials.certificate if server and credentials is not None else None
         secured = TlsConnection(connection, context, own)
         await secured.shake_hands()
-        if validity is not None:
+        if validity is not None and credentials is not None:
             validity.on_shown(secured.tls)
             secured.on_verified(
                 Channel(
                     secured.channel.binding,
-                    certified_by(secured.tls),
+                    certified_by(secured.tls, credentials.names),
                     fingerprint(secured.tls),
                     validity.lapsed,
                 )
@@ -471,8 +516,8 @@ def tls_reason(error: ssl.SSLError) -> str:
     """Why a TLS handshake has failed, and at which end what is to be done about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"the certificate of the other end is not accepted here: {error.verify_message}; look "
-            "at its dates and at this machine's clock, and at the CA that this side has (--tls-ca)"
+            f"the certificate of the other end is not accepted here: {error.verify_message}; "
+            + VERDICTS.get(error.verify_code, "look at it with `understudy tls info`")
         )
     reason = error.reason or str(error)
     told = next((text for part, text in ALERTS.items() if part in reason), "")
@@ -506,11 +551,7 @@ def system_network(
     """The network of this machine, encrypted as `tls` says. `spin`, `may_spin`: see
     `SocketNetwork`. Raises ValueError if the certificates that it names cannot be used.
     """
-    files = (
-        FileCredentials(CertificateFiles(tls.ca, tls.certificate, tls.key))
-        if tls.has_files
-        else None
-    )
+    files = FileCredentials(tls.files) if tls.has_files else None
     return EncryptedNetwork(
         SocketNetwork(spin, environment.timings, may_spin),
         TlsPolicy(tls.mode),

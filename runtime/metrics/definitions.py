@@ -462,6 +462,14 @@ DEFINITIONS: Final = (
     ),
     Definition(
         "process",
+        "understudy_tls_files_unusable",
+        "gauge",
+        (),
+        "1 while the certificate files cannot be used and what was read before stays in use; only "
+        "of a node with certificate files.",
+    ),
+    Definition(
+        "process",
         "understudy_gc_pause_seconds",
         "histogram",
         ("generation",),

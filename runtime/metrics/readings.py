@@ -282,3 +282,4 @@ def _read_network(found: Readings, network: Network) -> None:
         end = network.certificate_end()
         if end is not None:
             found.put("understudy_tls_certificate_expiry_timestamp_seconds", end)
+            found.put("understudy_tls_files_unusable", bool(network.files_problem()))

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from runtime.faults import Fault, Faults, Point
 from runtime.node.opening import Platform
-from runtime.testing.etcd_server import EtcdServer, open_etcd
+from runtime.testing.etcd_server import EtcdCertificates, EtcdServer, open_etcd
 
 if TYPE_CHECKING:
     from runtime.blocking import BlockingLocalCluster
@@ -46,6 +46,7 @@ __all__ = [
     "AsyncLocalCluster",
     "BlockingLocalCluster",
     "BlockingVirtualCluster",
+    "EtcdCertificates",
     "EtcdNamespace",
     "EtcdServer",
     "Fault",

@@ -41,20 +41,44 @@ class EtcdServerMember:
         return self.directory / f"{self.name}.log"
 
 
+@attrs.frozen
+class EtcdCertificates:
+    """Paths of PEM files, by which an etcd and its clients prove themselves to each other. The
+    certificate is for 127.0.0.1, and both the server's and the clients'.
+    """
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
 class EtcdServer:
     """A running etcd of one or more members: `open_etcd(...)`."""
 
     def __init__(
-        self, members: list[EtcdServerMember], binary: str, arguments: Sequence[str] = ()
+        self,
+        members: list[EtcdServerMember],
+        binary: str,
+        arguments: Sequence[str] = (),
+        certificates: EtcdCertificates | None = None,
     ) -> None:
         self.members = members
         self._binary = binary
         self._arguments = arguments
+        self._certificates = certificates
 
     @property
     def address(self) -> str:
         """Where it is: for `open_node(store=...)` and `--store`."""
-        return "etcd://" + ",".join(f"127.0.0.1:{member.client_port}" for member in self.members)
+        members = ",".join(f"127.0.0.1:{member.client_port}" for member in self.members)
+        return f"etcd://{members}{self._options}"
+
+    @property
+    def _options(self) -> str:
+        files = self._certificates
+        if files is None:
+            return ""
+        return f"?ca={files.ca}&cert={files.certificate}&key={files.key}"
 
     def kill(self, index: int = 0) -> None:
         """End a member at once (SIGKILL)."""
@@ -77,8 +101,10 @@ class EtcdServer:
 
     def _launch(self, member: EtcdServerMember) -> None:
         peers = ",".join(f"{each.name}=http://127.0.0.1:{each.peer_port}" for each in self.members)
+        files = self._certificates
+        scheme = "http" if files is None else "https"
         client, peer = (
-            f"http://127.0.0.1:{member.client_port}",
+            f"{scheme}://127.0.0.1:{member.client_port}",
             f"http://127.0.0.1:{member.peer_port}",
         )
         command = [
@@ -99,6 +125,9 @@ class EtcdServer:
             "500",
             *self._arguments,
         ]
+        if files is not None:
+            command += ["--client-cert-auth", "--trusted-ca-file", str(files.ca)]
+            command += ["--cert-file", str(files.certificate), "--key-file", str(files.key)]
         with member.log.open("ab") as log:
             # Started by this thread: the kernel's signal at the parent's end comes when the thread
             # ends that asked for it.
@@ -116,7 +145,8 @@ class EtcdServer:
         `StoreError` with the end of a member's log if it does not come to that.
         """
         for member in self.members:
-            gateway = Gateway(EtcdAddress.parse(f"etcd://127.0.0.1:{member.client_port}"))
+            address = f"etcd://127.0.0.1:{member.client_port}{self._options}"
+            gateway = Gateway(EtcdAddress.parse(address))
             try:
                 with trio.fail_after(START_SECONDS):
                     await self._answers(gateway)
@@ -156,13 +186,16 @@ class EtcdServer:
 
 @asynccontextmanager
 async def open_etcd(
-    members: int = 1, *, arguments: Sequence[str] = ()
+    members: int = 1,
+    *,
+    arguments: Sequence[str] = (),
+    certificates: EtcdCertificates | None = None,
 ) -> AsyncIterator[EtcdServer]:
     """A local etcd of `members` processes on free ports and temporary files, which end with the
     block. Raises `StoreError` without etcd.
 
     `arguments`: more of them for `etcd` itself, for example `["--quota-backend-bytes",
-    "100000000"]`.
+    "100000000"]`. `certificates`: clients connect over TLS, and must show one.
     """
     binary = which("etcd")
     if binary is None:
@@ -175,7 +208,7 @@ async def open_etcd(
             )
             for index in range(members)
         ]
-        server = EtcdServer(found, binary, arguments)
+        server = EtcdServer(found, binary, arguments, certificates)
         try:
             for index in range(members):
                 await server.start(index)

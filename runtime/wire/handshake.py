@@ -765,10 +765,15 @@ def check_certified(certified: Certified, cluster: str, role: Role, name: str) -
         wrong += f"{CLIENT_NAMES!r} in front"
     else:
         return
+    command = f"understudy tls cert --cluster {cluster} --role node --name {name}"
     raise WrongCertificateError(
         f"the certificate of node {name!r} {wrong} "
-        f"({', '.join(certified.uris) or 'it has no URI at all'}): make one with "
-        f"`understudy tls cert --cluster {cluster} --role node --name {name}`"
+        f"({', '.join(certified.uris) or 'it has no URI at all'}): "
+        + (
+            "give the other side a --tls-map that names it"
+            if any(uri.startswith("spiffe://") for uri in certified.uris)
+            else f"make one with `{command}`"
+        )
     )
 
 

@@ -66,8 +66,8 @@ async def test_alerts_and_dashboard_name_only_metrics_that_exist() -> None:
     assert named("\n".join(queries())) <= known
 
 
-def test_there_are_thirteen_alerts_each_with_a_case_that_fires_and_one_that_does_not() -> None:
-    assert len(set(NAMES)) == len(NAMES) == 13
+def test_there_are_fourteen_alerts_each_with_a_case_that_fires_and_one_that_does_not() -> None:
+    assert len(set(NAMES)) == len(NAMES) == 14
     cases = CASES.read_text().split("  - interval:")[1:]
     for name in NAMES:
         own = [case for case in cases if f"alertname: {name}\n" in case]

@@ -229,6 +229,16 @@ async def test_the_end_of_a_certificate(tmp_path: Path) -> None:
     _read_network(found, network)
     name = "understudy_tls_certificate_expiry_timestamp_seconds"
     assert found.numbers[name] == [((), end.timestamp())]
+    assert found.numbers["understudy_tls_files_unusable"] == [((), 0)]
+    (tmp_path / "key").chmod(0o644)
+    found = Readings()
+    _read_network(found, network)
+    assert found.numbers[name] == [((), end.timestamp())], "what was read before"
+    assert found.numbers["understudy_tls_files_unusable"] == [((), 1)]
+    (tmp_path / "key").chmod(0o600)
+    found = Readings()
+    _read_network(found, network)
+    assert found.numbers["understudy_tls_files_unusable"] == [((), 0)]
 
 
 async def test_a_node_without_certificate_files_has_no_end_of_one(pair: Pair) -> None:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -57,12 +58,17 @@ class Machine:
 
 @asynccontextmanager
 async def machine(
-    authority: Authority, place: Path, name: str, founder: Machine | None = None, days: float = 1
+    authority: Authority,
+    place: Path,
+    name: str,
+    founder: Machine | None = None,
+    days: float = 1,
+    **more: Any,
 ) -> AsyncIterator[Machine]:
     here = place / name
     here.mkdir()
     (here / "ca.pem").write_bytes(authority.pem)
-    tls = authority.tls(node_uri(name), place=here, stem=name, ends=days)
+    tls = authority.tls(node_uri(name), place=here, stem=name, ends=days, **more)
     async with open_node(
         name,
         join=None if founder is None else founder.node.address,
@@ -191,3 +197,45 @@ async def test_an_expired_certificate_ends_its_connection_and_a_new_one_brings_i
             authority.tls(node_uri("there"), place=there.place, stem="there")
         assert here.link(there) is link
         assert link.connected
+
+
+async def test_a_revoked_certificate_ends_its_connections_and_no_other_link_is_harmed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "understudy")
+    authority = Authority(tmp_path / "ca")
+    revoked = tmp_path / "crl.pem"
+    revoked.write_bytes(authority.revoke())
+    async with AsyncExitStack() as stack:
+
+        async def opened(name: str, founder: Machine | None = None) -> Machine:
+            return await stack.enter_async_context(
+                machine(authority, tmp_path, name, founder, crl=revoked)
+            )
+
+        here = await opened("here")
+        there, bad = await opened("there", here), await opened("bad", here)
+        echo = await here.node.options(on="there").spawn(Echo)
+        on_bad = await here.node.options(on="bad").spawn(Echo)
+        assert await on_bad.echo(1) == 1
+        link, lost = here.link(there), here.link(bad)
+        before = link.counters.connections
+        async with load([], [echo]):
+            # Of a CA that has its list in the file, and one that does not parse: it changes
+            # nothing.
+            revoked.write_text("-----BEGIN X509 CRL-----\nx\n-----END X509 CRL-----\n")
+            await until(
+                lambda: any("holds no list of revoked" in line for line in caplog.messages),
+                "the file is looked at",
+            )
+            assert lost.connected
+            revoked.write_bytes(authority.revoke("bad"))
+            await until(lambda: bool(lost.dial_errors), "it is refused")
+            assert not lost.connected
+            assert "certificate revoked; the list of revoked certificates" in lost.undialled()
+            await until(lambda: link.counters.connections > before, "others are judged again")
+        assert here.link(there) is link
+        assert any(
+            "the other end says that this side's certificate was revoked" in line
+            for line in caplog.messages
+        ), "the side that has it is told"

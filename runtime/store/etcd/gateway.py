@@ -5,6 +5,7 @@ until one answers, as far as repeating it is safe.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import ssl
@@ -23,6 +24,8 @@ from runtime.store.etcd.translation import (
     refusal_in,
 )
 from runtime.timings import Timings
+
+logger = logging.getLogger("understudy.store")
 
 # One HTTP/1.1 connection to a member of an etcd: h11 for the protocol, trio for the bytes.
 
@@ -79,6 +82,40 @@ def trust_of(address: EtcdAddress) -> ssl.SSLContext | None:
             "address"
         ) from None
     return context
+
+
+class EtcdTrust:
+    """What `trust_of` returns, made again when a file has changed. Files that are missing or cannot
+    be used leave in use what was read before. Raises ValueError if they cannot be used at first.
+    """
+
+    def __init__(self, address: EtcdAddress) -> None:
+        self._address = address
+        self._seen = self._look()
+        self._context = trust_of(address)
+
+    def context(self) -> ssl.SSLContext | None:
+        """For a connection that is opened now; None for one without TLS."""
+        seen = self._look()
+        if seen != self._seen:
+            # Noted first: what is wrong is reported once.
+            self._seen = seen
+            try:
+                self._context = trust_of(self._address)
+            except ValueError as error:
+                logger.error("%s; what was read before stays in use", error)
+        return self._context
+
+    def _look(self) -> list[object]:
+        found: list[object] = []
+        for file in (self._address.ca, self._address.cert, self._address.key):
+            try:
+                status = None if file is None else os.stat(file)
+            except OSError as error:
+                found.append(error.errno)
+            else:
+                found.append(status and (status.st_ino, status.st_mtime_ns, status.st_size))
+        return found
 
 
 class EtcdConnection:
@@ -278,7 +315,7 @@ class Gateway:
         protocol()
         self._timings = Timings() if timings is None else timings
         self._address = address
-        self._trust = trust_of(address)
+        self._trust = EtcdTrust(address)
         self._members = [EtcdMember(host, port) for host, port in address.endpoints]
         self._token = ""
         self._login = trio.Lock()
@@ -335,7 +372,9 @@ class Gateway:
         try:
             with trio.fail_after(self._timings.etcd_attempt):
                 token = await self._logged_in(member, path)
-                connection = await EtcdConnection.opened(member.host, member.port, self._trust)
+                connection = await EtcdConnection.opened(
+                    member.host, member.port, self._trust.context()
+                )
                 try:
                     await connection.send(path, json.dumps(body).encode(), token)
                     status = await connection.status()
@@ -417,7 +456,7 @@ class Gateway:
             with trio.fail_after(seconds):
                 token = await self._logged_in(member, path)
                 connection = member.waiting() or await EtcdConnection.opened(
-                    member.host, member.port, self._trust
+                    member.host, member.port, self._trust.context()
                 )
                 # From here on bytes may reach etcd. A time-out before this point is safe to repeat;
                 # one after it is not.

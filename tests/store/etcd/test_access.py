@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,10 @@ import trustme
 from actors.errors import JoinError, StoreError, StoreUnavailableError
 from runtime import open_node
 from runtime.store.etcd.address import EtcdAddress
-from runtime.store.etcd.gateway import Gateway
+from runtime.store.etcd.gateway import EtcdTrust, Gateway
+from runtime.store.etcd.store import EtcdStore
 from runtime.store.etcd.translation import EtcdRefusalError
-from runtime.testing import EtcdServer, open_etcd
+from runtime.testing import EtcdCertificates, EtcdServer, open_etcd
 from tests.etcd import needs_etcd
 from tests.store.etcd.conftest import store_at
 
@@ -95,6 +96,90 @@ async def test_a_client_certificate_is_shown(etcd: EtcdServer, tmp_path: Path) -
         async with store_at(address) as opened:
             with pytest.raises(StoreUnavailableError):
                 await opened._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.3)
+
+
+def certificates(place: Path, authority: trustme.CA) -> EtcdCertificates:
+    """Files with a certificate of this authority for 127.0.0.1, written over those of before."""
+    files = EtcdCertificates(place / "ca.pem", place / "cert.pem", place / "key.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(str(files.key))
+    issued.cert_chain_pems[0].write_to_path(str(files.certificate))
+    authority.cert_pem.write_to_path(str(files.ca))
+    return files
+
+
+async def test_an_etcd_that_wants_certificates_keeps_a_cluster_while_they_are_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = trustme.CA()
+    for name in ("server", "clients", "strangers"):
+        (tmp_path / name).mkdir()
+    stranger = certificates(tmp_path / "strangers", trustme.CA())
+    files = certificates(tmp_path / "clients", authority)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            open_etcd(certificates=certificates(tmp_path / "server", authority))
+        )
+        plain = server.address.partition("?")[0]
+        given = f"{plain}?ca={files.ca}&cert={files.certificate}&key={files.key}"
+        node, there = [
+            await stack.enter_async_context(open_node(name, store=given, secret="of the tests"))
+            for name in ("here", "there")
+        ]
+        await node.wait_for(2)
+        for address, why in (
+            (plain, "answers"),
+            (f"{plain}?ca={files.ca}", "answers"),
+            (f"{plain}?ca={files.ca}&cert={stranger.certificate}&key={stranger.key}", "answers"),
+            (f"{plain}?ca={stranger.ca}", "certificate verify failed"),
+        ):
+            async with store_at(address) as opened:
+                with pytest.raises(StoreUnavailableError, match=why):
+                    await opened._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.3)
+        # A node that joins by another has to be given the files as well.
+        with pytest.raises(JoinError, match="needs a user or certificates"):
+            async with open_node(join=node.address, secret="of the tests"):
+                pass
+        for replace in (
+            lambda: certificates(tmp_path / "clients", authority),
+            lambda: files.certificate.write_text("none"),
+        ):
+            replace()
+            # As when etcd has closed them, so that both nodes show their certificates again.
+            for each in (node, there):
+                store = each._own_store
+                assert isinstance(store, EtcdStore)
+                for member in store._gateway._members:
+                    member.end_streams()
+                    while member.idle:
+                        member.idle.pop().close()
+                assert await store.put(f"after/{each.name}", b"1") > 1
+        assert any("what was read before stays in use" in line for line in caplog.messages)
+        assert {member.name for member in node.members()} == {"here", "there"}
+
+
+async def test_certificates_for_etcd_are_read_again_and_broken_ones_leave_the_old_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = trustme.CA()
+    files = certificates(tmp_path, authority)
+    address = EtcdAddress.parse(
+        f"etcd://127.0.0.1:1?ca={files.ca}&cert={files.certificate}&key={files.key}"
+    )
+    trust = EtcdTrust(address)
+    first = trust.context()
+    assert trust.context() is first
+    certificates(tmp_path, authority)
+    second = trust.context()
+    assert second is not first
+    files.certificate.write_text("none")
+    for _ in range(3):
+        assert trust.context() is second
+    files.key.unlink()
+    assert trust.context() is second
+    assert len([line for line in caplog.messages if "stays in use" in line]) == 2
+    certificates(tmp_path, authority)
+    assert trust.context() not in (first, second)
 
 
 def test_files_that_are_no_certificates_are_refused_at_once(tmp_path: Path) -> None:
