@@ -151,7 +151,7 @@ async def test_certificates_and_the_ca_are_replaced_under_load_and_no_call_fails
         # From here on nothing but the change itself cuts a connection.
         made = [link.counters.connections for link in links]
         lost = here.link(forgotten)
-        assert lost.connected
+        await until(lambda: lost.connected, "the last cut is over")
         async with load([], [echo, back]):
             write_authorities(rotated, new)
             await until(
