@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Literal
 
 import attrs
@@ -85,11 +86,11 @@ class DynamicRestartMachine:
         """Where in its life the supervisor is."""
         return self._phase
 
-    def children(self) -> list[ChildView]:
-        """All children, the oldest first."""
+    def children(self, most: int | None = None) -> list[ChildView]:
+        """All children, the oldest first, or the first `most` of them."""
         return [
             ChildView(child.rule, _seen(child), child.restarts, child.last_exit)
-            for child in self._children.values()
+            for child in islice(self._children.values(), most)
         ]
 
     def rests(self, id: str) -> bool:

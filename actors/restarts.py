@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Literal
 
 import attrs
@@ -268,8 +269,8 @@ class RestartMachine:
         """The phase of the supervisor: "new", "starting", "running", "stopping" or "ended"."""
         return self._phase
 
-    def children(self) -> list[ChildView]:
-        """All children in the order of their start."""
+    def children(self, most: int | None = None) -> list[ChildView]:
+        """All children in the order of their start, or the first `most` of them."""
         coming = self._coming()
         return [
             ChildView(
@@ -278,7 +279,7 @@ class RestartMachine:
                 c.restarts,
                 c.last_exit,
             )
-            for id, c in self._children.items()
+            for id, c in islice(self._children.items(), most)
         ]
 
     def rests(self, id: str) -> bool:

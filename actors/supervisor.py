@@ -324,6 +324,8 @@ class SupervisorStatus:
     max_children: int | None
     children: tuple[ChildStatus, ...]
     deaths: tuple[DeathReport, ...]
+    children_left_out: int = 0
+    """Further children that are not listed; only in answers that are bounded."""
 
 
 class SupervisorWork(Protocol):

@@ -130,7 +130,7 @@ class NotebookMagic:
         node = cluster._door.node
         members = cluster.members()
         identities = [NodeId(member.name, member.incarnation) for member in members]
-        ask = partial(ask_for_actors, node._endpoint, node._names, identities)
+        ask = partial(ask_for_actors, node._endpoint, identities)
         reports = cluster._door.wait(ask)
         lines = [f"cluster {node.cluster}: {len(members)} nodes"]
         for member in members:

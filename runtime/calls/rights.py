@@ -26,6 +26,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
     {
         "@node": {
             "status": ALL,
+            "contact": ALL,
             "methods": ALL,
             "wait_started": ALL,
             "watch_actor": ALL,
@@ -41,6 +42,11 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
         "@plain": {"describe": ALL, "call": CALLERS, "call_keyed": CALLERS, "stream": CALLERS},
         "@inspection": {
             "overview": READERS,
+            "actors": READERS,
+            "top": READERS,
+            "present": READERS,
+            "near": READERS,
+            "supervision": READERS,
             "statistics": READERS,
             "blocked": READERS,
             "calls": READERS,

@@ -74,17 +74,10 @@ def why(error: CallError) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def inspection(client: ClusterClient, member: Member) -> Any:
-    """The inspection service of a member, which has `NODE_SECONDS` to answer."""
+def inspection(client: ClusterClient, member: Member, seconds: float = 0.0) -> Any:
+    """The inspection service of a member, which has `seconds` and `NODE_SECONDS` to answer."""
     service = inspection_of(client.endpoint, member["name"], member["incarnation"])
-    return service.options(timeout=NODE_SECONDS)
-
-
-def node_status(client: ClusterClient, member: Member) -> Awaitable[dict[str, Any]]:
-    """What a member says of itself."""
-    service = client.endpoint.node_service(member["name"], member["incarnation"])
-    answer: Awaitable[dict[str, Any]] = service.options(timeout=NODE_SECONDS).status()
-    return answer
+    return service.options(timeout=seconds + NODE_SECONDS)
 
 
 async def find_actor(client: ClusterClient, name: str) -> Member:
@@ -94,18 +87,17 @@ async def find_actor(client: ClusterClient, name: str) -> Member:
     members: dict[str, Member] = {one["name"]: one for one in client.status["members"]}
     with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
         # Without the store, which may be on a node that is blocked, the nodes are asked alone.
-        for address in await client.names.all():
-            if address.name == name and address.node in members:
-                return members[address.node]
-    answers = await ask_nodes(client, lambda member: node_status(client, member))
-    names: list[str] = []
-    for node, status in answers.by_node.items():
-        for actor in status["actors"]:
-            if actor["name"] == name:
-                return members[node]
-            names.append(actor["name"])
+        address = await client.names.find(name)
+        if address is not None and address.node in members:
+            return members[address.node]
+    answers = await ask_nodes(client, lambda member: inspection(client, member).present([name]))
+    for node, found in answers.by_node.items():
+        if found:
+            return members[node]
     text = f"no actor called {name!r} is on a node that answers"
-    near = difflib.get_close_matches(name, names, n=1)
+    alike = await ask_nodes(client, lambda member: inspection(client, member).near(name))
+    names = {one for found in alike.by_node.values() for one in found}
+    near = difflib.get_close_matches(name, sorted(names), n=1)
     if near:
         text = f"{text}; did you mean {near[0]!r}?"
     if answers.silent:

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import attrs
 import click
 import trio
 
-from runtime.command_line.asking import Answers, ask_nodes, inspection, node_status
+from runtime.command_line.asking import Answers, ask_nodes, inspection
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
 from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
 from runtime.command_line.pools import pools_of
-from runtime.command_line.tables import Row, actors_of, ordered, shown, table
+from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
 from runtime.identifiers import NodeId
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
+from runtime.observation.actor_listing import COLUMNS as ACTOR_COLUMNS
+from runtime.observation.conditions import Condition, check_column, parse_condition
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import read_calls
 
 COLUMNS = {
     "nodes": ("name", "state", "incarnation", "pid", "address", "actors", "links"),
-    "actors": ("name", "node", "class", "epoch", "waiting", "running", "served", "supervisor"),
+    "actors": ACTOR_COLUMNS,
     "calls": ("actor", "method", "node", "state", "seconds", "left", "caller", "from_node"),
     "links": ("node", "peer", "connected", "connections", "bytes_received"),
     "pools": POOL_COLUMNS,
@@ -44,14 +43,19 @@ SORTED_BY = {
 }
 """The column that each kind is sorted by, if you choose no other; with `-` the greatest first."""
 
-COMPARISONS: tuple[tuple[str, Callable[[Any, Any], bool]], ...] = (
-    ("!=", lambda found, wanted: not _equal(found, wanted)),
-    (">=", operator.ge),
-    ("<=", operator.le),
-    ("=", lambda found, wanted: _equal(found, wanted)),
-    (">", operator.gt),
-    ("<", operator.lt),
-)
+
+@attrs.frozen
+class Selection:
+    """The rows that are asked for."""
+
+    kind: str
+    conditions: tuple[Condition, ...]
+    sort: str
+    limit: int
+
+    def first(self, rows: list[Row]) -> list[Row]:
+        """The chosen rows in their order, at most `limit`."""
+        return ordered(rows, self.sort)[: self.limit]
 
 
 @click.command(
@@ -92,13 +96,15 @@ def listing(
     out, and which nodes did not answer: then the exit status is 1.
     """
     columns = COLUMNS[kind]
-    holds = [_condition(text, columns) for text in filters]
     column = sort or SORTED_BY[kind]
-    if column.removeprefix("-") not in columns:
-        raise click.UsageError(f"there is no column {column!r}; choose one of {', '.join(columns)}")
-    rows, answers = trio.run(_ask, kind, address, cluster, secret_file)
-    chosen = ordered([row for row in rows if all(test(row) for test in holds)], column)
-    first, left_out = chosen[:limit], max(0, len(chosen) - limit)
+    try:
+        check_column(column.removeprefix("-"), columns)
+        conditions = tuple(parse_condition(text, columns) for text in filters)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    selection = Selection(kind, conditions, column, limit)
+    first, count, answers = trio.run(_ask, selection, address, cluster, secret_file)
+    left_out = count - len(first)
     if as_json:
         facts = {
             kind: first,
@@ -115,46 +121,37 @@ def listing(
     raise SystemExit(1 if answers.silent else 0)
 
 
-def _condition(text: str, columns: tuple[str, ...]) -> Callable[[Row], bool]:
-    """The test that `--filter` asks for. Raises UsageError."""
-    split = next(
-        ((*text.partition(sign), compare) for sign, compare in COMPARISONS if sign in text), None
-    )
-    if split is None:
-        raise click.UsageError(f"--filter takes COLUMN=VALUE, for example node=w1, not {text!r}")
-    name, sign, wanted, compare = split
-    if name not in columns:
-        raise click.UsageError(f"there is no column {name!r}; choose one of {', '.join(columns)}")
-    if sign in ("=", "!="):
-        return lambda row: compare(row[name], wanted)
-    try:
-        number = float(wanted)
-    except ValueError:
-        raise click.UsageError(f"--filter {text!r}: {wanted!r} is no number") from None
-    return lambda row: isinstance(row[name], int | float) and compare(row[name], number)
-
-
-def _equal(found: object, wanted: str) -> bool:
-    return fnmatch.fnmatchcase(shown(found), wanted) or str(found) == wanted
-
-
 async def _ask(
-    kind: str, address: str, cluster: str, secret_file: Path | None
-) -> tuple[list[Row], Answers]:
+    wanted: Selection, address: str, cluster: str, secret_file: Path | None
+) -> tuple[list[Row], int, Answers]:
+    """The rows that are shown, of how many, and who has answered."""
     async with connect(address, cluster, secret_file) as client:
-        if kind == "calls":
-            answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
-            return list(_calls(answers)), answers
-        if kind == "deaths":
-            return await _deaths(client)
-        answers = await ask_nodes(client, lambda member: node_status(client, member))
-        if kind == "nodes":
-            return list(_nodes(client, answers)), answers
-        if kind == "pools":
-            return await pools_of(client, answers), answers
-        if kind == "links":
-            return list(_links(answers)), answers
-        return list(actors_of(answers)), answers
+        if wanted.kind == "actors":
+            # The nodes choose and sort, so that their answers are short.
+            conditions = [condition.told() for condition in wanted.conditions]
+            answers = await ask_nodes(
+                client,
+                lambda member: inspection(client, member).actors(
+                    conditions, wanted.sort, wanted.limit
+                ),
+            )
+            return wanted.first(list(actors_of(answers))), count_of(answers), answers
+        rows, answers = await _rows(wanted.kind, client)
+    rows = [row for row in rows if all(one.holds(row[one.column]) for one in wanted.conditions)]
+    return wanted.first(rows), len(rows), answers
+
+
+async def _rows(kind: str, client: ClusterClient) -> tuple[list[Row], Answers]:
+    """All rows of what there are not very many of."""
+    if kind == "calls":
+        answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
+        return list(_calls(answers)), answers
+    if kind == "deaths":
+        return await _deaths(client)
+    if kind == "pools":
+        return await pools_of(client)
+    answers = await ask_nodes(client, lambda member: inspection(client, member).overview())
+    return list(_links(answers) if kind == "links" else _nodes(client, answers)), answers
 
 
 def _nodes(client: ClusterClient, answers: Answers) -> Iterator[Row]:
@@ -164,8 +161,8 @@ def _nodes(client: ClusterClient, answers: Answers) -> Iterator[Row]:
             **{name: member[name] for name in ("name", "state", "incarnation", "pid")},
             "state": member["state"] if status else "silent",
             "address": status.get("address"),
-            "actors": len(status["actors"]) if status else None,
-            "links": len(status["links"]) if status else None,
+            "actors": status.get("actor_count"),
+            "links": len(status["links"]) + status["links_left_out"] if status else None,
         }
 
 

@@ -13,12 +13,14 @@ import trio
 from actors.errors import CallError
 from actors.messages import import_path
 from actors.method import Address
-from runtime.command_line.asking import NODE_SECONDS, Answers, ask_nodes, node_status, why
+from runtime.command_line.asking import NODE_SECONDS, Answers, ask_nodes, inspection, why
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.journals import Where, journals_of
 from runtime.command_line.tables import Row, actors_of, ordered, table
 from runtime.command_line.units import seconds_ago
 from runtime.membership.cluster_client import ClusterClient
+from runtime.observation.actor_listing import MOST_ROWS
+from runtime.observation.conditions import Condition
 from runtime.pools.supervisor import PoolSupervisor, PoolView
 
 COLUMNS = ("name", "what", "size", "members", "draining", "nodes", "problem")
@@ -81,16 +83,17 @@ def pools(
 
 async def _ask(address: str, cluster: str, secret_file: Path | None) -> tuple[list[Row], Answers]:
     async with connect(address, cluster, secret_file) as client:
-        answers = await ask_nodes(client, lambda member: node_status(client, member))
-        return await pools_of(client, answers), answers
+        return await pools_of(client)
 
 
-async def pools_of(client: ClusterClient, answers: Answers) -> list[Row]:
-    """The pools whose supervisors are among the actors that nodes have told, each a row. Those that
-    do not answer are noted among the silent.
-    """
+async def pools_of(client: ClusterClient) -> tuple[list[Row], Answers]:
+    """The pools of the cluster, each a row. Those that do not answer are noted among the silent."""
     incarnations = {one["name"]: one["incarnation"] for one in client.status["members"]}
     path = import_path(PoolSupervisor)
+    wanted = [Condition("class", "=", path).told()]
+    answers = await ask_nodes(
+        client, lambda member: inspection(client, member).actors(wanted, "name", MOST_ROWS)
+    )
     rows: list[Row] = []
 
     async def ask(actor: Row) -> None:
@@ -113,9 +116,8 @@ async def pools_of(client: ClusterClient, answers: Answers) -> list[Row]:
 
     async with trio.open_nursery() as nursery:
         for actor in actors_of(answers):
-            if actor["class"] == path:
-                nursery.start_soon(ask, actor)
-    return rows
+            nursery.start_soon(ask, actor)
+    return rows, answers
 
 
 def _row(name: str, view: PoolView) -> Row:

@@ -81,6 +81,8 @@ def _print(facts: dict[str, Any]) -> None:
             click.echo(
                 f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}"
             )
+        if left_out := node.get("actors_left_out", 0):
+            click.echo(f"    and {left_out:,} more actors: `understudy list actors` shows them")
         kept = node.get("references", {})
         if any(kept.get(what) for what in ("owned", "held", "fetched_bytes")):
             click.echo(f"    references: {_references(kept)}")

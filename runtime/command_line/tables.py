@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from runtime.command_line.asking import Answers
-from runtime.observation.tree import plain
+from runtime.observation.conditions import shown
 
 Row = dict[str, Any]
 
@@ -30,20 +30,13 @@ def table(columns: Iterable[str], rows: list[Row]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def shown(value: object) -> str:
-    """One value as it stands in a table: short, and in one line whatever is in it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    # One row is one line, whatever a name or an error has in it.
-    return plain(str(value))[:60]
-
-
 def actors_of(answers: Answers) -> Iterator[Row]:
     """The actors that nodes have told, each a row."""
-    for node, status in answers.by_node.items():
-        for actor in status["actors"]:
-            yield {"node": node, **actor}
+    for node, told in answers.by_node.items():
+        for actor in told["actors"]:
+            yield {**actor, "node": node}
+
+
+def count_of(answers: Answers) -> int:
+    """How many actors there are of which nodes have told the first ones."""
+    return sum(told["count"] for told in answers.by_node.values())

@@ -24,6 +24,7 @@ from runtime.identifiers import NodeId
 from runtime.logs.archive import archived_lines, archived_nodes
 from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient, unreached
+from runtime.observation.conditions import Condition
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import OpenCall, WaitGraph, read_calls
@@ -174,6 +175,7 @@ class ClusterQuestions:
         left_out = 0
         for root in tree.roots:
             left_out += _add_branches(branches, root)
+            left_out += sum(branch.children_left_out for branch in root.walk())
         deaths = sorted(
             ((death, branch.name) for branch in tree.walk() for death in branch.deaths),
             key=lambda pair: -pair[0].at,
@@ -198,7 +200,7 @@ class ClusterQuestions:
             branches=branches,
             deaths=rows,
             loose={name: {"name": name} for name in loose},
-            problems=_problems(tree.problems),
+            problems=_problems((*tree.problems, *tree.left_out)),
             totals={
                 "tree": {
                     "branches_left_out": left_out,
@@ -319,7 +321,11 @@ class ClusterQuestions:
 
     async def _pools(self) -> TopicSnapshot:
         path = import_path(PoolSupervisor)
-        answers, silent = await self._ask_nodes(lambda member: self._inspection(member).overview())
+        wanted = [Condition("class", "=", path).told()]
+        answers, silent = await self._ask_nodes(
+            lambda member: self._inspection(member).actors(wanted, "name", MOST_ROWS)
+        )
+        incarnations = {one["name"]: one["incarnation"] for one in self.members}
         pools: Rows = {}
 
         async def ask(node: str, incarnation: int, actor: dict[str, Any]) -> None:
@@ -337,9 +343,8 @@ class ClusterQuestions:
 
         async with trio.open_nursery() as nursery:
             for node, told in answers.items():
-                for actor in told["actors"]:
-                    if actor["class"] == path and len(pools) < MOST_ROWS:
-                        nursery.start_soon(ask, node, told["incarnation"], actor)
+                for actor in told["actors"][: max(0, MOST_ROWS - len(pools))]:
+                    nursery.start_soon(ask, node, incarnations[node], actor)
         return self._snapshot(pools=pools, problems=_silent(silent))
 
     async def _store(self) -> TopicSnapshot:

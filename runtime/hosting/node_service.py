@@ -103,12 +103,14 @@ class NodeService(Actor):
         self,
         host: ActorHost,
         node: str,
-        status: Callable[[], dict[str, object]],
+        status: Callable[[], Awaitable[dict[str, object]]],
+        contact: Callable[[], dict[str, object]],
         leave: Callable[[], None],
     ) -> None:
         self._host = host
         self._node = node
         self._status = status
+        self._contact = contact
         self._leave = leave
         self._tickets: OrderedDict[str, list[Address]] = OrderedDict()
 
@@ -240,8 +242,17 @@ class NodeService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def status(self) -> dict[str, object]:
-        """Return facts about this node."""
-        return self._status()
+        """Return facts about this node, the members, and some of its actors; `actors_left_out`
+        counts the others.
+        """
+        return await self._status()
+
+    @method(concurrent=True, idempotent=True)
+    async def contact(self) -> dict[str, object]:
+        """Return what a process needs to take part in the cluster: the members, and where the store
+        is. Of the same size however many actors there are.
+        """
+        return self._contact()
 
     @method(concurrent=True, idempotent=True)
     async def leave_cluster(self) -> None:

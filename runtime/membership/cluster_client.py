@@ -19,6 +19,8 @@ from actors.errors import (
     HandshakeError,
     HandshakeTimeoutError,
     JoinError,
+    MethodNotFoundError,
+    NotAllowedError,
     ProtocolError,
 )
 from actors.method import Address
@@ -231,16 +233,25 @@ async def open_client(
 
 
 async def _status(endpoint: RpcEndpoint, contact: Link, seconds: float) -> dict[str, Any]:
-    """Ask the dialled node for its status; `seconds` for each attempt. Raises CallError."""
+    """Ask the dialled node for its contact facts; `seconds` for each attempt. Raises CallError."""
     service = endpoint.node_service(contact.peer.name, contact.peer.incarnation)
     for left in reversed(range(PATIENCE)):
         try:
-            return cast("dict[str, Any]", await service.options(timeout=seconds).status())
+            return await contact_facts(service.options(timeout=seconds))
         except CallTimeoutError:
             # A connection that stands is one that is heard on: the node lives, and has much to do.
             if not left or not contact.connected:
                 raise
     raise AssertionError("the last attempt has returned or raised")
+
+
+async def contact_facts(service: Any) -> dict[str, Any]:
+    """What a node says of itself, the members and the store. Raises CallError."""
+    try:
+        return cast("dict[str, Any]", await service.contact())
+    except (MethodNotFoundError, NotAllowedError):
+        # A node of an earlier version, whose answer has its actors as well.
+        return cast("dict[str, Any]", await service.status())
 
 
 async def answered(

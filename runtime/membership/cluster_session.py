@@ -39,6 +39,7 @@ from runtime.links.transports import Network, split_address
 from runtime.membership.cluster_client import (
     ClusterClient,
     answered,
+    contact_facts,
     open_client,
     peer_of,
     unreached,
@@ -238,9 +239,7 @@ class StoreLocator:
                             address.removeprefix("tcp:")
                         )
                         service = self._endpoint.node_service(link.peer.name, link.peer.incarnation)
-                        return cast(
-                            "dict[str, Any]", await service.options(timeout=seconds).status()
-                        )
+                        return await contact_facts(service.options(timeout=seconds))
                     except WrongStoreError as error:
                         # An address may mean another machine here: the next one counts as well.
                         foreign = error

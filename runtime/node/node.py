@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 from weakref import WeakSet
 
@@ -34,11 +35,12 @@ from runtime.functions.service import (
     most_workers,
 )
 from runtime.groups.groups import Groups
+from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost, LeasedNames, SupervisedActors
 from runtime.hosting.node_service import NODE_SERVICE, NodeService, store_service
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
-from runtime.isolation import ActorProxy, Isolation, IsolationFactory, NodeApi
+from runtime.isolation import Isolation, IsolationFactory, NodeApi
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.links.encryption import EncryptedNetwork
 from runtime.links.keyring import Keyring
@@ -62,6 +64,7 @@ from runtime.membership.members import (
 from runtime.membership.names import NAMES, Lookups, Names
 from runtime.membership.remote_store import StoreService
 from runtime.membership.stand_by import Reach, Report, StandBy
+from runtime.observation.actor_listing import actor_row
 from runtime.observation.cluster_html import cluster_html
 from runtime.observation.inspection_service import (
     INSPECTION_SERVICE,
@@ -69,7 +72,9 @@ from runtime.observation.inspection_service import (
     InspectionService,
 )
 from runtime.observation.node_queries import ask_for_tree
+from runtime.observation.overviews import ActorsSummary
 from runtime.observation.recordings import Recordings
+from runtime.observation.slices import in_slices
 from runtime.observation.tree import Tree
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService
 from runtime.pools.journal_service import JOURNAL_SERVICE, JournalService
@@ -94,34 +99,18 @@ if TYPE_CHECKING:
 # shows it.
 
 
-def describe(
-    node: Node, endpoint: RpcEndpoint, store: dict[str, object], pid: int, now: float
-) -> dict[str, object]:
-    """Return the facts about a node as plain data. `store`: those about the store. `now`: seconds
-    on the node's clock.
-    """
-    return {
-        **describe_without_actors(node, endpoint, store, pid),
-        "members": [attrs.asdict(member) for member in node.members()],
-        "actors": [
-            {
-                "name": cell.address.name,
-                "class": cell.address.class_path,
-                "epoch": cell.address.epoch,
-                "waiting": cell.waiting,
-                "running": len(cell.running),
-                "served": cell.served,
-                "registered": cell.address.registered,
-                "supervisor": endpoint.host.supervisors.get(cell.address.name, ""),
-                "supervises": type(cell.instance).supervises is True,
-                "started": cell.started,
-                "age": now - cell.supervises_since if cell.supervises_since is not None else None,
-            }
-            | ({"pid": cell.instance.pid} if isinstance(cell.instance, ActorProxy) else {})
-            for cell in endpoint.host.cells.values()
-            if not cell.system
-        ],
-    }
+def describe_actors(
+    cells: Iterable[ActorCell], supervisors: Mapping[str, str], now: float
+) -> list[dict[str, object]]:
+    """Return a row of plain data for each actor. `now`: seconds on the node's clock."""
+    rows: list[dict[str, object]] = []
+    for cell in cells:
+        since = cell.supervises_since
+        row = {**actor_row(cell, supervisors), "age": None if since is None else now - since}
+        if row["pid"] is None:
+            del row["pid"]
+        rows.append(row)
+    return rows
 
 
 def describe_without_actors(
@@ -259,7 +248,10 @@ class Node(BaseNode):
         """Register the services that other nodes call, and those that actors use."""
         host, store = self._endpoint.host, self._store
         self._log = self._keep_log(log_memory)
-        host.add_system(NODE_SERVICE, NodeService(host, self.name, self.status, self.leave))
+        host.add_system(
+            NODE_SERVICE,
+            NodeService(host, self.name, self._bounded_status, self._contact_facts, self.leave),
+        )
         host.add_system(
             PLAIN_SERVICE,
             PlainCallService(
@@ -477,13 +469,24 @@ class Node(BaseNode):
 
     def status(self) -> dict[str, object]:
         """Facts about this node and what it knows of the cluster, as plain data."""
-        return describe(
-            self,
-            self._endpoint,
-            self._store_facts(),
-            self._registration.record.pid,
-            self._environment.now(),
-        )
+        host = self._endpoint.host
+        cells = [cell for cell in host.cells.values() if not cell.system]
+        rows = describe_actors(cells, host.supervisors, self._environment.now())
+        return {**self._contact_facts(), "actors": rows}
+
+    async def _bounded_status(self) -> dict[str, object]:
+        """`status`, with the actors of an overview: the supervisors, and those with most calls."""
+        host = self._endpoint.host
+        summary = ActorsSummary()
+        cells = [cell for cell in host.cells.values() if not cell.system]
+        await in_slices(cells, summary.add, self._environment.now)
+        rows = describe_actors(summary.first, host.supervisors, self._environment.now())
+        left_out = len(cells) - len(rows)
+        return {**self._contact_facts(), "actors": rows, "actors_left_out": left_out}
+
+    def _contact_facts(self) -> dict[str, object]:
+        """Facts about this node and the cluster, without its actors."""
+        return {**self._facts(), "members": [attrs.asdict(one) for one in self.members()]}
 
     def _store_facts(self) -> dict[str, object]:
         """Where this node's store is, and whether it is away."""

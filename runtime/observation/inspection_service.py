@@ -23,10 +23,13 @@ from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import read_stacks
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
+from runtime.observation.actor_listing import ActorListing
 from runtime.observation.blocked_loops import BlockedLoops
-from runtime.observation.open_calls import describe_calls
+from runtime.observation.conditions import Condition
+from runtime.observation.open_calls import describe_all_calls, describe_calls
 from runtime.observation.overviews import Overviews
 from runtime.observation.recordings import Recordings
+from runtime.observation.supervision_report import SupervisionReport
 from runtime.statistics.call_statistics import CallStatistics
 
 INSPECTION_SERVICE = "@inspection"
@@ -113,6 +116,8 @@ class InspectionService(Actor):
         self._profiling = False
         self._measurement = measurement
         self._overviews = Overviews(host, environment, facts)
+        self._listing = ActorListing(host, node, environment.now)
+        self._supervision = SupervisionReport(host, environment.now)
         self._members = members
         self._recordings = recordings
 
@@ -125,6 +130,34 @@ class InspectionService(Actor):
         if with_members:
             found["members"] = [attrs.asdict(member) for member in self._members()]
         return found
+
+    @method(concurrent=True, idempotent=True)
+    async def actors(self, conditions: list[list[str]], sort: str, most: int) -> dict[str, Any]:
+        """The actors for which all conditions hold, each a column, a sign and a value; see
+        `ActorListing.select`.
+        """
+        wanted = [Condition(column, sign, value) for column, sign, value in conditions]
+        return await self._listing.select(wanted, sort, most)
+
+    @method(concurrent=True, idempotent=True)
+    async def top(self, sort: str, seconds: float, most: int) -> dict[str, Any]:
+        """The actors that have most to do, over the next seconds; see `ActorListing.top`."""
+        return await self._listing.top(sort, seconds, most)
+
+    @method(concurrent=True, idempotent=True)
+    async def present(self, names: list[str]) -> list[str]:
+        """Those of these names that actors here have."""
+        return self._listing.present(names)
+
+    @method(concurrent=True, idempotent=True)
+    async def near(self, name: str) -> list[str]:
+        """Names of actors here that are like this one; see `ActorListing.near`."""
+        return await self._listing.near(name)
+
+    @method(concurrent=True, idempotent=True)
+    async def supervision(self) -> dict[str, Any]:
+        """The supervisors here and their children; see `SupervisionReport.read`."""
+        return await self._supervision.read()
 
     @method(concurrent=True, idempotent=True)
     async def statistics(self, most: int = 200) -> dict[str, Any]:
@@ -158,7 +191,8 @@ class InspectionService(Actor):
     @method(concurrent=True, idempotent=True)
     async def calls(self) -> dict[str, Any]:
         """The calls that run or wait here; see `describe_calls`."""
-        return describe_calls(self._host.cells.values(), self._node, self._environment.now())
+        cells = list(self._host.cells.values())
+        return await describe_all_calls(cells, self._node, self._environment.now)
 
     @method(concurrent=True, idempotent=True)
     async def stacks(self, actor: str | None = None) -> dict[str, Any]:

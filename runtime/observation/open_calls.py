@@ -7,12 +7,15 @@ not be asked at the same moment, and an actor in a process of its own is seen li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import attrs
 
 from runtime.hosting.cell import ActorCell, Invocation
+from runtime.observation.slices import in_slices
 
 MOST_CALLS = 2000
 """Calls that one node tells, those that have run or waited longest."""
@@ -46,24 +49,59 @@ class OpenCall:
         return f"{self.actor}.{self.method}"
 
 
+async def describe_all_calls(
+    cells: Sequence[ActorCell], node: str, now: Callable[[], float]
+) -> dict[str, Any]:
+    """`describe_calls` for all actors of a node, in slices. `now`: the node's clock."""
+    told = _LongestCalls()
+    await in_slices(cells, told.add, now)
+    return told.described(node, now())
+
+
 def describe_calls(cells: Iterable[ActorCell], node: str, now: float) -> dict[str, Any]:
     """What a node tells of the calls of its actors: at most `MOST_CALLS`, the longest first.
     `now`: seconds on its clock.
     """
-    told = [
-        _told(job, state, node, now)
-        for cell in cells
-        if not cell.system
-        for state, jobs in (("running", cell.running), ("waiting", cell.mailbox or ()))
-        for job in jobs
-        if not job.cancelled
-    ]
-    told.sort(key=lambda call: -(call["seconds"] or 0.0))
-    return {"calls": told[:MOST_CALLS], "left_out": max(0, len(told) - MOST_CALLS)}
+    told = _LongestCalls()
+    told.add(cells)
+    return told.described(node, now)
+
+
+class _LongestCalls:
+    """The calls that have run or waited longest of all that are added, `MOST_CALLS` of them."""
+
+    def __init__(self) -> None:
+        self._longest: list[tuple[float, str, Invocation]] = []
+        self._count = 0
+
+    def add(self, cells: Iterable[ActorCell]) -> None:
+        found = [
+            (_since(job, state), state, job)
+            for cell in cells
+            if not cell.system
+            for state, jobs in (("running", cell.running), ("waiting", cell.mailbox or ()))
+            for job in jobs
+            if not job.cancelled
+        ]
+        self._count += len(found)
+        if found:
+            both = [*self._longest, *found]
+            # What has no time has begun just now.
+            self._longest = heapq.nsmallest(MOST_CALLS, both, key=lambda one: one[0] or math.inf)
+
+    def described(self, node: str, now: float) -> dict[str, Any]:
+        return {
+            "calls": [_told(job, state, node, now) for _, state, job in self._longest],
+            "left_out": self._count - len(self._longest),
+        }
+
+
+def _since(job: Invocation, state: str) -> float:
+    return job.suspended_at if state == "running" else job.queued_at
 
 
 def _told(job: Invocation, state: str, node: str, now: float) -> dict[str, Any]:
-    since = job.suspended_at if state == "running" else job.queued_at
+    since = _since(job, state)
     links = job.chain.links if job.chain is not None else ()
     peer = getattr(job.link, "peer", None)
     return {

@@ -8,12 +8,12 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import trio
-
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
-from runtime.isolation.actor_proxy import ActorProxy
+from runtime.observation.actor_listing import actor_row
+from runtime.observation.kept_answers import KeptAnswer
+from runtime.observation.slices import in_slices
 
 MOST_ACTORS = 200
 """Actors that an overview lists: supervisors first, then those with most calls."""
@@ -22,14 +22,6 @@ MOST_CLASSES = 100
 """Classes of actors for which it has sums."""
 
 MOST_LINKS = 200
-
-SLICE = 1000
-"""Actors that are looked at before other tasks of the node have a turn."""
-
-REST = 100
-"""An overview is kept for so many times as long as it took to make. So all dashboards together take
-at most a hundredth of a node's event loop.
-"""
 
 Actors = dict[str, Any]
 
@@ -43,35 +35,25 @@ class Overviews:
         self._host = host
         self._environment = environment
         self._facts = facts
-        self._lock = trio.Lock()
-        self._kept: Actors = {}
-        self._keep_until = 0.0
+        self._actors = KeptAnswer(self._summarize, environment.now)
 
     async def read(self) -> dict[str, Any]:
-        """An overview. Its part about actors may be as old as `REST` times the time it took."""
-        async with self._lock:
-            if not self._kept or self._environment.now() >= self._keep_until:
-                await self._renew()
+        """An overview. Its part about actors is kept for a while, see `KeptAnswer`."""
+        actors = await self._actors.read()
         facts: dict[str, Any] = self._facts()
         links: list[dict[str, Any]] = facts["links"]
         return {
             **facts,
             "links": links[:MOST_LINKS],
             "links_left_out": max(0, len(links) - MOST_LINKS),
-            **self._kept,
+            **actors,
         }
 
-    async def _renew(self) -> None:
+    async def _summarize(self) -> tuple[Actors, float]:
         cells = [cell for cell in self._host.cells.values() if not cell.system]
-        spent = 0.0
         summary = ActorsSummary()
-        for start in range(0, len(cells), SLICE):
-            began = self._environment.now()
-            summary.add(cells[start : start + SLICE])
-            spent += self._environment.now() - began
-            await trio.lowlevel.checkpoint()
-        self._kept = summary.as_plain(self._host.supervisors)
-        self._keep_until = self._environment.now() + REST * spent
+        spent = await in_slices(cells, summary.add, self._environment.now)
+        return summary.as_plain(self._host.supervisors), spent
 
 
 class ActorsSummary:
@@ -81,6 +63,11 @@ class ActorsSummary:
         self._count = 0
         self._first: list[ActorCell] = []
         self._classes: dict[str, list[int]] = {}
+
+    @property
+    def first(self) -> list[ActorCell]:
+        """The actors that matter most, `MOST_ACTORS` of them."""
+        return self._first
 
     def add(self, cells: Iterable[ActorCell]) -> None:
         """Look at some more."""
@@ -104,7 +91,7 @@ class ActorsSummary:
         """As plain data. `supervisors`: for whom actors were started, by name."""
         names = ("actors", "waiting", "running", "served")
         return {
-            "actors": [_told(cell, supervisors) for cell in self._first],
+            "actors": [actor_row(cell, supervisors) for cell in self._first],
             "actor_count": self._count,
             "actors_left_out": self._count - len(self._first),
             "classes": {
@@ -116,24 +103,7 @@ class ActorsSummary:
 
 def _weight(cell: ActorCell) -> tuple[bool, int, int]:
     return (
-        getattr(cell.instance, "supervises", False) is True,
+        type(cell.instance).supervises is True,
         cell.waiting + len(cell.running),
         cell.served,
     )
-
-
-def _told(cell: ActorCell, supervisors: dict[str, str]) -> dict[str, Any]:
-    instance = cell.instance
-    return {
-        "name": cell.address.name,
-        "class": cell.address.class_path,
-        "epoch": cell.address.epoch,
-        "registered": cell.address.registered,
-        "waiting": cell.waiting,
-        "running": len(cell.running),
-        "served": cell.served,
-        "started": cell.started,
-        "supervises": getattr(instance, "supervises", False) is True,
-        "supervisor": supervisors.get(cell.address.name, ""),
-        "pid": instance.pid if isinstance(instance, ActorProxy) else None,
-    }

@@ -83,6 +83,8 @@ class Branch:
     automatic_shutdown: str | None = None
     max_children: int | None = None
     children: tuple[Branch, ...] = ()
+    children_left_out: int = 0
+    """Further children, which were not asked for because there are too many."""
     deaths: tuple[DeathReport, ...] = ()
 
     def walk(self) -> Iterator[Branch]:
@@ -97,7 +99,7 @@ class Branch:
 @attrs.frozen(kw_only=True)
 class Tree:
     """All trees of a cluster, by the names of their roots. `problems`: what could not be asked, one
-    sentence each.
+    sentence each. `left_out`: what nodes did not tell because there was too much, likewise.
 
     `loose`: actors that are neither supervisors nor children of one, by name.
     """
@@ -106,6 +108,7 @@ class Tree:
     roots: tuple[Branch, ...]
     problems: tuple[str, ...] = ()
     loose: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def walk(self) -> Iterator[Branch]:
         """All branches, in the order in which they are drawn."""
@@ -152,7 +155,7 @@ class Tree:
             for stem, branch in rows
         )
         shown = [html_table(["name", *COLUMNS, ""], cells, len(rows))] if rows else []
-        problems = [*([] if rows else ["no supervisors"]), *self.problems]
+        problems = [*([] if rows else ["no supervisors"]), *self.problems, *self.left_out]
         return card("tree", self.cluster, [], *shown, note="; ".join(problems))
 
     def facts(self) -> dict[str, object]:
@@ -160,6 +163,7 @@ class Tree:
         plain: dict[str, object] = {
             "cluster": self.cluster,
             "problems": list(self.problems),
+            "left_out": list(self.left_out),
             "roots": [attrs.asdict(root, value_serializer=_finite) for root in self.roots],
         }
         return plain
@@ -170,12 +174,14 @@ def assemble(
     actors: Iterable[KnownActor],
     statuses: Mapping[str, SupervisorStatus | str],
     problems: Iterable[str],
+    left_out: Iterable[str] = (),
 ) -> Tree:
     """The tree. `statuses`: what the supervisors say of themselves, or why one does not, in words,
-    by name.
+    by name. `left_out`: see `Tree`.
     """
     known = {actor.name: actor for actor in actors}
-    return _Assembly(known, statuses).tree(cluster, tuple(problems))
+    tree = _Assembly(known, statuses).tree(cluster, tuple(problems))
+    return attrs.evolve(tree, left_out=tuple(left_out))
 
 
 class _Assembly:
@@ -260,6 +266,7 @@ class _Assembly:
                 automatic_shutdown=status.automatic_shutdown,
                 max_children=status.max_children,
                 children=tuple(self._child(branch.name, child, above) for child in status.children),
+                children_left_out=status.children_left_out,
                 deaths=status.deaths,
             )
         if status is not None:
@@ -398,7 +405,7 @@ def draw_tree(
     return "\n".join(
         [
             *(drawn if branches else ["no supervisors"]),
-            *(_cut(plain(problem), width, lines) for problem in tree.problems),
+            *(_cut(plain(text), width, lines) for text in (*tree.problems, *tree.left_out)),
         ]
     )
 
@@ -437,6 +444,8 @@ def plain(text: str) -> str:
     """Without line breaks and what else could move a terminal's cursor: names and reasons come from
     anywhere.
     """
+    if text.isprintable():
+        return text
     return "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in text
     )
@@ -502,6 +511,8 @@ def _note(branch: Branch) -> str:
     """What is wrong, if anything is."""
     if branch.state == SILENT:
         return plain(branch.problem)
+    if branch.children_left_out:
+        return f"and {branch.children_left_out:,} more children"
     if branch.state in FAILED and branch.last_exit is not None:
         return f"last: {short(branch.last_exit)}"
     return ""

@@ -225,6 +225,9 @@ class ChildTable:
         for spec in specs:
             self.put(spec)
 
+    def __len__(self) -> int:
+        return len(self._children)
+
     def __iter__(self) -> Iterator[ChildState]:
         return iter(tuple(self._children.values()))
 
@@ -567,11 +570,16 @@ class SupervisionWork:
         answer = await self._ask(lambda request: self._machine.delete(id, request))
         self._refuse(id, answer)
 
-    def status(self) -> SupervisorStatus:
-        """See `Supervisor.status`."""
+    @property
+    def child_count(self) -> int:
+        """How many children it has."""
+        return len(self._children)
+
+    def status(self, most: int | None = None) -> SupervisorStatus:
+        """See `Supervisor.status`. `most`: the children that it lists, the first in order."""
         now = self._environment.now()
         children: list[ChildStatus] = []
-        for view in self._machine.children():
+        for view in self._machine.children(most):
             child = self._children.get(view.rule.id)
             if child is not None:
                 children.append(child.status(view, now))
@@ -586,6 +594,7 @@ class SupervisionWork:
             max_children=supervisor.max_children,
             children=tuple(children),
             deaths=tuple(self._deaths),
+            children_left_out=0 if most is None else max(0, self.child_count - most),
         )
 
     # Requests

@@ -64,8 +64,9 @@ def states(tree: Tree) -> dict[str, str]:
     return {branch.id: branch.state for branch in tree.walk()}
 
 
-async def asked_with(node: Node, names: object) -> Tree:
-    members = [NodeId(member.name, member.incarnation) for member in node.members()]
+async def asked_with(node: Node, names: object, members: list[NodeId] | None = None) -> Tree:
+    if members is None:
+        members = [NodeId(member.name, member.incarnation) for member in node.members()]
     return await ask_for_tree(node._endpoint, cast("Names", names), members, node.cluster)
 
 
@@ -131,38 +132,43 @@ async def test_a_supervisor_that_starts_is_shown_with_what_runs_already_and_is_n
         }
 
 
-async def test_a_supervisor_with_another_status_is_said_to_hide_its_own_and_its_children_are_shown(
-    pair: Pair,
-) -> None:
+async def test_a_supervisor_with_another_status_of_its_own_hides_nothing(pair: Pair) -> None:
     with trio.fail_after(10):
         await pair.here.options(name="liar").spawn(Liar, [ChildSpec.of("a", Worker)])
         tree = await pair.there.tree()
-        assert states(tree) == {"liar": "does not answer", "a": "running"}
-        assert "hides the supervisor's own" in draw_tree(tree)
-        assert not tree.answers
+        assert states(tree) == {"liar": "running", "a": "running"}
+        assert tree.roots[0].strategy == "one-for-one"
+        assert tree.answers
 
 
 async def test_without_the_store_the_tree_is_that_of_the_nodes_that_answer(pair: Pair) -> None:
     class Away:
-        async def owners(self) -> list[object]:
+        async def owned(self, names: list[str]) -> dict[str, object]:
+            assert names == ["top"], "only what no node has told is asked for"
             raise StoreUnavailableError("the store is away\nfor a while")
 
     class Silent:
-        async def owners(self) -> list[object]:
+        async def owned(self, names: list[str]) -> dict[str, object]:
             await trio.sleep_forever()
             raise AssertionError
 
+    child = ChildSpec.of("a", Worker).changed(on="here")
+    here = [NodeId("here", pair.here.incarnation)]
     with trio.fail_after(10):
-        await pair.there.options(name="top").spawn(Supervisor, [ChildSpec.of("a", Worker)])
+        await pair.there.options(name="top").spawn(Supervisor, [child])
         for names, problem in (
             (Away(), "the store is away"),
             (Silent(), "did not answer within 1 s"),
         ):
-            tree = await asked_with(pair.here, names)
-            assert states(tree) == {"top": "running", "a": "running"}
+            tree = await asked_with(pair.here, names, here)
+            assert states(tree) == {"top": "gone", "a": "running"}
             (told,) = tree.problems
             assert problem in told
             assert "for a while" not in told
+            # What the nodes tell needs no store.
+            tree = await asked_with(pair.here, names)
+            assert states(tree) == {"top": "running", "a": "running"}
+            assert tree.answers
 
 
 async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_shown(

@@ -51,7 +51,7 @@ def test_classes_beyond_the_bound_are_summed_together() -> None:
             self.address = self
             self.class_path = f"m:C{number}"
             self.name, self.epoch, self.registered = f"a{number}", 1, True
-            self.instance, self.started = None, True
+            self.instance, self.started = Idle(), True
             self.waiting, self.running, self.served = 1, (), 2
 
     summary = ActorsSummary()

@@ -1,0 +1,89 @@
+"""Conditions on the columns of rows, as `--filter` takes them: the node that has the rows applies
+them, and sends what is left.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+from collections.abc import Callable, Collection
+from typing import Final
+
+import attrs
+
+from runtime.observation.tree import plain
+
+SIGNS: Final = ("!=", ">=", "<=", "=", ">", "<")
+"""Those of two characters first: the others are within them."""
+
+MOST_CONDITIONS = 20
+"""Conditions of one question."""
+
+_COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+@attrs.frozen
+class Condition:
+    """What holds in a row: its `column` compared by `sign` with `wanted`; for `=` and `!=` that may
+    have wildcards. Raises ValueError where a number is needed and is none.
+    """
+
+    column: str
+    sign: str
+    wanted: str
+    _number: float = attrs.field(init=False, default=0.0)
+
+    def __attrs_post_init__(self) -> None:
+        if self.sign not in SIGNS:
+            raise ValueError(f"there is no comparison {self.sign!r}: use one of {', '.join(SIGNS)}")
+        if self.sign in _COMPARISONS:
+            try:
+                object.__setattr__(self, "_number", float(self.wanted))
+            except ValueError:
+                text = f"{self.column}{self.sign}{self.wanted}"
+                raise ValueError(f"{text!r}: {self.wanted!r} is no number") from None
+
+    def holds(self, value: object) -> bool:
+        """True if it holds for this value of the column."""
+        compare = _COMPARISONS.get(self.sign)
+        if compare is not None:
+            return isinstance(value, int | float) and compare(value, self._number)
+        equal = str(value) == self.wanted or fnmatch.fnmatchcase(shown(value), self.wanted)
+        return equal == (self.sign == "=")
+
+    def told(self) -> list[str]:
+        """As it is sent to a node."""
+        return [self.column, self.sign, self.wanted]
+
+
+def parse_condition(text: str, columns: Collection[str]) -> Condition:
+    """The condition that a person has written, such as `waiting>10`. Raises ValueError."""
+    sign = next((sign for sign in SIGNS if sign in text), None)
+    if sign is None:
+        raise ValueError(f"a filter is COLUMN=VALUE, for example node=w1, not {text!r}")
+    column, _, wanted = text.partition(sign)
+    check_column(column, columns)
+    return Condition(column, sign, wanted)
+
+
+def check_column(column: str, columns: Collection[str]) -> None:
+    """Raises ValueError for a column that there is not."""
+    if column not in columns:
+        raise ValueError(f"there is no column {column!r}; choose one of {', '.join(columns)}")
+
+
+def shown(value: object) -> str:
+    """One value as it stands in a table: short, and in one line whatever is in it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    # One row is one line, whatever a name or an error has in it.
+    return plain(str(value))[:60]
