@@ -116,7 +116,7 @@ class ActorGroups(Protocol):
         ...
 
 
-def hook(function: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Any]:
+def hook(function: Callable[P, Coroutine[Any, Any, object]]) -> Callable[P, Any]:
     """A method that the runtime calls, and that users may override with an `async def` or a plain
     `def`: no narrower type admits both.
     """
@@ -599,6 +599,18 @@ class Actor(Observer):
         It is cancelled when the time allowed for stopping (5 seconds) is over; a plain `def` runs
         in a thread, and is left running then.
         """
+
+    @hook
+    async def on_inspect(self) -> object:
+        """Called when someone inspects this actor, by `understudy inspect` or a dashboard, which
+        asks every second: return what is worth seeing of its state. Text is shown as it is, a dict
+        one item a line, anything else by its `repr`; of all that, the first 8 KiB.
+
+        Runs between two methods, never beside one that takes a turn, and for a second at most: then
+        an `async def` is cancelled, and a plain `def`, which runs in a thread, is left running.
+        What it raises is shown, and has no other effect.
+        """
+        return None
 
     async def save(self, state: object, *, answer: object = attrs.NOTHING) -> None:
         """Save `state` (anything that can be a message) under the actor's name, beyond its end.

@@ -185,6 +185,11 @@ def summary_of(error: BaseException) -> str:
     return f"{class_name(type(error))}: {text}" if text else class_name(type(error))
 
 
+def traceback_object(error: BaseException) -> TracebackType | None:
+    """The traceback of an exception, without asking its class."""
+    return cast("TracebackType | None", _TRACEBACK.__get__(error))
+
+
 def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     """The traceback as text, with causes and notes, of `most` characters at most: what is left out
     is in the middle.

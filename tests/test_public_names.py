@@ -52,6 +52,7 @@ ACTOR = {
     "node",
     "nursery",
     "on_ended",
+    "on_inspect",
     "on_start",
     "on_stop",
     "options",

@@ -45,6 +45,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "actors": READERS,
             "top": READERS,
             "present": READERS,
+            "named": READERS,
             "near": READERS,
             "supervision": READERS,
             "statistics": READERS,
@@ -52,6 +53,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "calls": READERS,
             "stacks": READERS,
             "actor": READERS,
+            "state": READERS,
             # These take processor time of the node.
             "profile": OPERATORS,
             "clock": OPERATORS,
@@ -59,6 +61,8 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
         },
         "@expulsions": {"listing": READERS, "expel": OPERATORS, "readmit": OPERATORS},
         "@journals": {"listing": READERS, "remove_journal": OPERATORS},
+        # What variables hold may be secret.
+        "@debug": {"failures": OPERATORS, "evaluate": OPERATORS},
         "@logs": {"read": READERS, "ends": READERS},
         # Without the methods of values: those of an array can write files.
         "@references": {

@@ -10,12 +10,20 @@ from typing import Any
 import click
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, NodeUnreachableError, StoreError
-from runtime.command_line.asking import NODE_SECONDS, find_actor, inspection, why
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    MethodNotFoundError,
+    NodeUnreachableError,
+    NotAllowedError,
+    StoreError,
+)
+from runtime.command_line.asking import NODE_SECONDS, Member, find_actor, inspection, why
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
 from runtime.command_line.units import many, size
 from runtime.logs.formats import iso
+from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.names import saved_bytes
 from runtime.observation.open_calls import OpenCall, read_calls
 from runtime.observation.tree import plain
@@ -48,6 +56,7 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
             saved = await saved_bytes(client.store, actor)
         try:
             facts: dict[str, Any] | None = await inspection(client, member).actor(actor)
+            state = await _state_of(client, member, actor)
         except CallError as error:
             raise NodeUnreachableError(
                 f"{actor} is on node {member['name']}, which did not answer: {why(error)}",
@@ -57,7 +66,16 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
         raise ActorNotFoundError(
             f"{actor} has just left node {member['name']}: try again in a moment", actor=actor
         )
-    return {**facts, "saved_bytes": saved, "ends": ends[-SHOWN_ENDS:]}
+    return {**facts, "saved_bytes": saved, "ends": ends[-SHOWN_ENDS:], "actor_state": state}
+
+
+async def _state_of(client: ClusterClient, member: Member, actor: str) -> dict[str, Any] | None:
+    """What the actor says of its state. Raises CallError."""
+    with suppress(MethodNotFoundError, NotAllowedError):
+        # A node of an earlier version asks its actors for nothing.
+        found: dict[str, Any] | None = await inspection(client, member).state(actor)
+        return found
+    return None
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
@@ -81,6 +99,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     ]
     if facts["saved_bytes"] is not None:
         lines.append(f"  saved       {size(facts['saved_bytes'])}")
+    lines += _state_lines(facts["actor_state"])
     for end in facts["ends"]:
         lines.append(
             f"  ended       {iso(end['time'])[:-6]}Z on {plain(end['node'])}, epoch "
@@ -99,6 +118,17 @@ def _state(facts: dict[str, Any]) -> str:
     if facts["paused"]:
         return "paused: its node's lease is in doubt, see `understudy status`"
     return "up"
+
+
+def _state_lines(state: dict[str, Any] | None) -> list[str]:
+    """What the actor says of its state, indented; why it says nothing; nothing without the hook."""
+    if state is None or (state["text"] is None and not state["problem"]):
+        return []
+    if state["text"] is None:
+        return [f"  says        {plain(state['problem'])}"]
+    first, *others = state["text"].splitlines() or [""]
+    cut = ["and more, which is not shown"] if state["is_cut"] else []
+    return [f"  says        {plain(first)}", *(f"{'':14}{plain(one)}" for one in [*others, *cut])]
 
 
 def _call(call: OpenCall) -> str:

@@ -21,6 +21,7 @@ from runtime.version import __version__
 COMMANDS = (
     "call",
     "dashboard",
+    "debug",
     "demo",
     "doctor",
     "expel",

@@ -93,6 +93,19 @@ def _check_tracing() -> None:
         raise click.ClickException(str(error)) from None
 
 
+def _check_places(data_dir: Path | None, join: str | None, store: str | None) -> None:
+    """Raises UsageError for options of which only one can say where the store is."""
+    if data_dir is not None and (join is not None or store is not None):
+        raise click.UsageError(
+            "--data-dir is for the node that founds a cluster and keeps its store; leave it out "
+            "beside --join or --store"
+        )
+    if join is not None and store is not None:
+        raise click.UsageError(
+            "a store leads to its cluster by itself: give --join or --store, not both"
+        )
+
+
 @click.command(epilog="Example:  understudy node --name w1 --join 127.0.0.1:7400")
 @click.option("--name", help="Unique among the live nodes; generated if left out.")
 @click.option(
@@ -165,6 +178,18 @@ def _check_tracing() -> None:
     is_flag=True,
     help="Record the file and line that create each referenced value, for `understudy refs "
     "--where`.",
+)
+@click.option(
+    "--post-mortem",
+    is_flag=True,
+    help="Keep the frames of the last failures of actors, with their variables as text, for "
+    "`understudy debug`.",
+)
+@click.option(
+    "--debuggable",
+    is_flag=True,
+    help="Keep the frames themselves as well, so that attributes and items of variables can be "
+    "looked up later. They keep alive all that they refer to: for development.",
 )
 @click.option(
     "--thread-limit",
@@ -243,6 +268,8 @@ def node(
     reference_directory: Path | None,
     references_on_leave: OnLeave,
     trace_references: bool,
+    post_mortem: bool,
+    debuggable: bool,
     thread_limit: int,
     spawnable: tuple[str, ...],
     applications: tuple[str, ...],
@@ -267,15 +294,7 @@ def node(
     listed = _spawnable(spawnable, applications)
     if tracing:
         _check_tracing()
-    if data_dir is not None and (join is not None or store is not None):
-        raise click.UsageError(
-            "--data-dir is for the node that founds a cluster and keeps its store; leave it out "
-            "beside --join or --store"
-        )
-    if join is not None and store is not None:
-        raise click.UsageError(
-            "a store leads to its cluster by itself: give --join or --store, not both"
-        )
+    _check_places(data_dir, join, store)
     local = local_cluster_at(join) if join is not None else None
     secret = secret_for(join, secret_file)
     opening = open_node(
@@ -294,6 +313,8 @@ def node(
         reference_directory=reference_directory,
         references_on_leave=references_on_leave,
         trace_references=trace_references,
+        post_mortem=post_mortem,
+        debuggable=debuggable,
         thread_limit=thread_limit,
         spawnable=listed,
         blocked_limit=blocked_limit,

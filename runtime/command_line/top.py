@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -10,11 +11,14 @@ import trio
 
 from runtime.command_line.asking import Answers, ask_nodes, inspection
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.tables import actors_of, count_of, ordered, table
+from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
 from runtime.command_line.units import Number
+from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.actor_listing import LONGEST_WINDOW, TOP_COLUMNS
 
-COLUMNS = ("name", "node", "waiting", "wait", "running", "turn", "served", "rate", "class")
+COLUMNS = (
+    *("name", "node", "waiting", "wait", "running", "turn", "served", "rate", "restarts", "class"),
+)
 
 
 @click.command(epilog="Example:  understudy top --sort wait --seconds 5")
@@ -24,7 +28,7 @@ COLUMNS = ("name", "node", "waiting", "wait", "running", "turn", "served", "rate
     default="waiting",
     show_default=True,
     help="By calls in the mailbox, by how long the oldest of them waits, by how long the current "
-    "turn takes, or by calls served per second.",
+    "turn takes, by calls served per second, or by restarts in the window.",
 )
 @click.option(
     "--seconds",
@@ -48,11 +52,12 @@ def top(
     answer.
 
     wait: seconds that the oldest call in the mailbox has waited. turn: seconds for which the
-    longest running call has run. rate: calls served per second of the window.
+    longest running call has run. rate: calls served per second of the window. restarts: how often
+    its supervisor has restarted it in the window.
     """
-    answers = trio.run(_ask, sort, seconds, limit, address, cluster, secret_file)
-    shown = ordered(list(actors_of(answers)), f"-{sort}")[:limit]
-    left_out = count_of(answers) - len(shown)
+    rows, count, answers = trio.run(_ask, sort, seconds, limit, address, cluster, secret_file)
+    shown = ordered(rows, f"-{sort}")[:limit]
+    left_out = count - len(shown)
     if as_json:
         facts = {"actors": shown, "left_out": left_out, "silent": answers.silent}
         click.echo(json.dumps(facts, indent=2))
@@ -66,8 +71,35 @@ def top(
 
 async def _ask(
     sort: str, seconds: float, limit: int, address: str, cluster: str, secret_file: Path | None
-) -> Answers:
+) -> tuple[list[Row], int, Answers]:
+    """The first actors of each node, of how many in all, and who has answered."""
     async with connect(address, cluster, secret_file) as client:
-        return await ask_nodes(
+        answers = await ask_nodes(
             client, lambda member: inspection(client, member, seconds).top(sort, seconds, limit)
         )
+        restarts: Counter[str] = Counter()
+        for told in answers.by_node.values():
+            restarts.update(told["restarts"])
+        rows, count = list(actors_of(answers)), count_of(answers)
+        if sort == "restarts":
+            names = [name for name, _ in restarts.most_common(limit)]
+            rows, count = await _restarted(client, names), len(restarts)
+    # Where a supervisor may be on a node that says less, nothing is known of the others.
+    is_whole = not answers.silent and not any(
+        told["restarts_left_out"] for told in answers.by_node.values()
+    )
+    for row in rows:
+        row["restarts"] = restarts.get(row["name"], 0 if is_whole else None)
+    return rows, count, answers
+
+
+async def _restarted(client: ClusterClient, names: list[str]) -> list[Row]:
+    """A row for each of these actors, also of those that run nowhere at the moment."""
+    found = await ask_nodes(client, lambda member: inspection(client, member).named(names))
+    rows = {
+        row["name"]: {**row, "node": node, "rate": None}
+        for node, told in found.by_node.items()
+        for row in told
+    }
+    nothing: Row = dict.fromkeys(COLUMNS)
+    return [rows.get(name) or {**nothing, "name": name} for name in names]

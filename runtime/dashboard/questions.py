@@ -264,6 +264,8 @@ class ClusterQuestions:
             )
         try:
             facts: dict[str, Any] | None = await self._inspection(member).actor(name)
+            # Runs the actor's hook, for a second at most.
+            state: dict[str, Any] | None = await self._inspection(member).state(name)
         except CallError as error:
             text = f"{name} is on {member['name']}, which does not answer: "
             return self._snapshot(problems=_problems([text + self._why(member, error)]))
@@ -273,7 +275,7 @@ class ClusterQuestions:
         calls = read_calls(member["name"], facts)
         told = {key: value for key, value in facts.items() if key != "calls"}
         return self._snapshot(
-            facts={name: told},
+            facts={name: {**told, "actor_state": state}},
             calls={str(place): _call(call) for place, call in enumerate(calls[:MOST_CALLS])},
         )
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-HOOKS = ("on_start", "on_stop", "on_ended")
+HOOKS = ("on_start", "on_stop", "on_ended", "on_inspect")
 
 OF_METHOD: Final[ContextVar[Portal | None]] = ContextVar("OF_METHOD", default=None)
 """The portal of the method that the running asyncio task belongs to."""

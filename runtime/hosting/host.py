@@ -57,6 +57,7 @@ from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog, SavedStates
 from runtime.hosting.filtered_methods import filtered, has_filters
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
+from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
@@ -534,6 +535,8 @@ class ActorHost:
         self._start_failures: OrderedDict[ActorId, Callable[[], ActorStartError]] = OrderedDict()
         self._next_number = 0
         self.spans: Spans = NO_SPANS
+        self.post_mortems: PostMortems | None = None
+        """Keeps the frames of failures; None if the node was not asked to. See `keep_failures`."""
         self.recorder: TimelineRecorder | None = None
         """Records what happens here; None while nothing is recorded. See `record`."""
         self.filters: tuple[Filter, ...] = ()
@@ -547,6 +550,11 @@ class ActorHost:
         have arrived for them. Other nodes may see the claim in the store before this node gets the
         store's answer: their calls wait here, so that they are not refused while later ones run.
         """
+
+    def keep_failures(self, post_mortems: PostMortems) -> None:
+        """Keep the frames of the last failures of actors from now on."""
+        self.post_mortems = post_mortems
+        self.workers.on_failure = post_mortems.on_failure
 
     def record(self, recorder: TimelineRecorder | None) -> None:
         """Record turns, starts and ends of actors from now on; None: stop."""
@@ -945,7 +953,9 @@ class ActorHost:
                 await self._construct(cls, instance, args, kwargs)
                 await self.threads.hook(instance.on_start)
                 context.start_turn = None
-        except BaseException:
+        except BaseException as error:
+            if self.post_mortems is not None and not is_cancellation(error):
+                self.post_mortems.on_failure(cell, "its start", error)
             self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
             raise
         finally:
@@ -1241,6 +1251,9 @@ class ActorHost:
             )
             return
         reason = _why(error)
+        # What SystemExit ends is a method that has raised it, and the workers have reported that.
+        if self.post_mortems is not None and not issubclass(type(error), SystemExit):
+            self.post_mortems.on_failure(cell, "a task of its own", error)
         # An end that the runtime itself caused needs no traceback through the runtime, and an
         # intended end is no error. The end of a supervised actor is reported by its supervisor, in
         # one line with the consequence; here the traceback is logged at level INFO.

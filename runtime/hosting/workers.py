@@ -235,6 +235,8 @@ class TaskWorkers:
         """
         self.statistics: CallStatistics | None = None
         """Counts runs; None while nothing is measured."""
+        self.on_failure: Callable[[ActorCell, str, BaseException], None] | None = None
+        """Called with what a method has raised; None if no failures are kept."""
         # An attribute and not a method, so that what is not recorded costs nothing; see `record`.
         self.run: Callable[[Invocation, TaskWorker, trio.lowlevel.Task], Awaitable[None]] = (
             self._run
@@ -543,6 +545,8 @@ class TaskWorkers:
         else:
             if self.statistics is not None:
                 self.statistics.run_raised(job.cell.address, job.definition.name)
+            if self.on_failure is not None:
+                self.on_failure(job.cell, job.definition.name, error)
             tell = functools.partial(job.sink.raised, job, error)
         if job.cell.paused:
             job.cell.hold(job, tell)

@@ -29,6 +29,7 @@ from actors.method import InThread, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, SpawnOptions
 from actors.supervision import ExitReason
 from runtime.calls.error_codec import PassedOnError
+from runtime.hosting.actor_state import ActorState, gives_state
 from runtime.hosting.cell import (
     EndedElsewhereError,
     RefusedElsewhereError,
@@ -144,6 +145,14 @@ class ActorProxy(Actor):
         if self._process is None:
             return {"silent": "it has not started yet", "tasks": [], "threads": []}
         return await self._process.stacks()
+
+    async def state(self) -> ActorState:
+        """What the actor says of its state; see `ActorStates.read`."""
+        if not gives_state(self._cls):
+            return ActorState()
+        if self._process is None:
+            return ActorState(problem="its process has not started yet")
+        return await self._process.state()
 
     async def profile(self, seconds: float, rate: int) -> bytes:
         """See `ChildProcessHandle.profile`."""

@@ -48,6 +48,7 @@ from runtime.environment import Environment, SystemEnvironment
 from runtime.functions.named import FunctionCall, call_hook
 from runtime.groups.groups import Followed
 from runtime.groups.memberships import GroupMembership
+from runtime.hosting.actor_state import ActorState, ActorStates
 from runtime.hosting.cell import ActorCell, Invocation, why_not_started
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog
@@ -618,6 +619,7 @@ class ControlService(Actor):
         self._host = host
         self._actor = address
         self._watching = watching
+        self._states = ActorStates(host)
         self.asked = False
         """True once the node has asked to stop the actor: then its end is not reported."""
 
@@ -631,6 +633,14 @@ class ControlService(Actor):
     async def stacks(self) -> dict[str, Any]:
         """The tasks of the actor and the threads of this process; see `read_stacks`."""
         return read_stacks(self._host.workers.running, self._host.now(), self._actor.name)
+
+    @method(concurrent=True, idempotent=True)
+    async def state(self) -> dict[str, Any]:
+        """What the actor says of its state; the fields of an `ActorState`."""
+        cell = self._host.cells.get(self._actor.name)
+        if cell is None:
+            return attrs.asdict(ActorState(problem="it has ended"))
+        return attrs.asdict(await self._states.read(cell))
 
     @method(concurrent=True)
     async def tell(self, notice: Ended) -> bool:

@@ -15,11 +15,13 @@ from actors.handle import Handle
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
+from runtime.hosting.actor_state import STATE_SECONDS, ActorState
 from runtime.identifiers import NodeId
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
 from runtime.isolation.messages import CONTROL_SERVICE, ISOLATED_ACTOR, LaunchRequest, StartFailure
 from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
 from runtime.processes import ChildProcess, ExitStatus
+from runtime.user_errors import text_of
 
 logger = logging.getLogger("understudy.isolation")
 
@@ -30,6 +32,10 @@ kernel is left behind.
 
 
 STACKS_SECONDS = 1.0
+
+
+STATE_MARGIN = 0.5
+"""Seconds beyond those of the hook that the process has to answer for the state of its actor."""
 """How long the event loop, and then a thread, of the process may take to tell its stacks."""
 
 SECRETS_SECONDS = 2.0
@@ -154,6 +160,15 @@ class ChildProcessHandle:
             silent = str(error).partition("\n")[0]
             return {"silent": silent, "tasks": [], "threads": await self._threads()}
         return answer
+
+    async def state(self) -> ActorState:
+        """What the actor says of its state, or why it does not."""
+        seconds = STATE_SECONDS + STATE_MARGIN
+        try:
+            answer = await self._control().state.options(timeout=seconds)()
+        except CallError as error:
+            return ActorState(problem=f"its process does not answer: {text_of(error)}")
+        return ActorState(**answer)
 
     async def replace_secrets(self, secrets: list[bytes]) -> None:
         """Give the process the secrets by which it proves itself to other nodes from now on. If its

@@ -66,6 +66,7 @@ from runtime.membership.remote_store import StoreService
 from runtime.membership.stand_by import Reach, Report, StandBy
 from runtime.observation.actor_listing import actor_row
 from runtime.observation.cluster_html import cluster_html
+from runtime.observation.debug_service import DEBUG_SERVICE, DebugService
 from runtime.observation.inspection_service import (
     INSPECTION_SERVICE,
     CallMeasurement,
@@ -246,7 +247,7 @@ class Node(BaseNode):
 
     def _add_services(self, coordination: ClusterSession, log_memory: int | None) -> None:
         """Register the services that other nodes call, and those that actors use."""
-        host, store = self._endpoint.host, self._store
+        endpoint, host, store = self._endpoint, self._endpoint.host, self._store
         self._log = self._keep_log(log_memory)
         host.add_system(
             NODE_SERVICE,
@@ -255,11 +256,7 @@ class Node(BaseNode):
         host.add_system(
             PLAIN_SERVICE,
             PlainCallService(
-                host,
-                self._endpoint.codec,
-                self._environment,
-                self._nursery,
-                self._endpoint.admission,
+                host, endpoint.codec, self._environment, self._nursery, endpoint.admission
             ),
         )
         self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
@@ -276,6 +273,7 @@ class Node(BaseNode):
             ),
         )
         self._add_journals(coordination.registration.record.lease)
+        host.add_system(DEBUG_SERVICE, DebugService(host))
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
         host.extensions.add("watching", self._watching)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))

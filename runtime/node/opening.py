@@ -27,6 +27,7 @@ from runtime.calls.spawnable import checked_spawnable
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.functions.named import hook_path
+from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory
@@ -121,6 +122,8 @@ class _NodeSettings:
     faults: Faults | None
     memory: MemoryOptions
     trace_references: bool
+    post_mortem: bool
+    debuggable: bool
     thread_limit: int = attrs.field(validator=attrs.validators.ge(1))
     blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
     log_memory: int | None = attrs.field(
@@ -183,6 +186,8 @@ async def open_node(
     reference_directory: str | os.PathLike[str] | None = None,
     references_on_leave: OnLeave = "move",
     trace_references: bool = False,
+    post_mortem: bool = False,
+    debuggable: bool = False,
     thread_limit: int = NODE_THREADS,
     blocked_limit: float = BLOCKED_LIMIT_SECONDS,
     log_memory: int = LOG_MEMORY_BYTES,
@@ -220,6 +225,10 @@ async def open_node(
     - `reference_directory`: directory of these files. By default TMPDIR or /var/tmp.
     - `references_on_leave`: "move" them to other nodes when this one leaves, or "lose".
     - `trace_references`: note where each `put` and `.remote(...)` is, for `understudy refs`.
+    - `post_mortem`: keep the frames of the last failures of actors, with their variables as text,
+      for `understudy debug`.
+    - `debuggable`: keep the frames themselves, too, so that attributes and items of variables can
+      be looked up later. They keep alive all that they refer to: it is for development.
     - `thread_limit`: plain methods that may run at once on this node, in threads.
     - `blocked_limit`: seconds for which a blocked loop keeps its membership.
     - `log_memory`: bytes of the process's log that the node keeps for `understudy logs`; 0 keeps
@@ -247,13 +256,8 @@ async def open_node(
     end of the block if the cluster has given the node up. After the block the node answers with
     `NotAMemberError`.
     """
-    _check(
-        name,
-        cluster,
-        {"join": join, "listen": listen, "advertise": advertise, "store": store},
-        data_dir,
-        metrics,
-    )
+    addresses = {"join": join, "listen": listen, "advertise": advertise, "store": store}
+    _check(name, cluster, addresses, data_dir, metrics)
     platform = platform or Platform()
     found_tls = settle_tls(secret, tls)
     network = _network(platform, found_tls)
@@ -276,6 +280,8 @@ async def open_node(
         faults=platform.faults or _faults_asked_for(),
         memory=_memory(reference_memory, reference_directory, references_on_leave, platform),
         trace_references=trace_references,
+        post_mortem=post_mortem,
+        debuggable=debuggable,
         thread_limit=thread_limit,
         blocked_limit=blocked_limit,
         log_memory=log_memory if platform.network is None else None,
@@ -528,6 +534,10 @@ def _configure(node: Node, settings: _NodeSettings) -> None:
     if settings.trace_references:
         node._endpoint.references.site = calling_site
     node._endpoint.on_process_start = settings.on_process_start
+    if settings.post_mortem or settings.debuggable:
+        node._endpoint.host.keep_failures(
+            PostMortems(settings.environment, node._nursery, keeps_frames=settings.debuggable)
+        )
 
 
 async def _held_store(nursery: trio.Nursery, settings: _NodeSettings) -> _LocalStore | None:

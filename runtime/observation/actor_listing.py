@@ -5,6 +5,8 @@ about a hundred thousand actors costs the node a scan in slices, and one short a
 from __future__ import annotations
 
 import difflib
+import heapq
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -56,7 +58,7 @@ def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
 COLUMNS: Final = ("name", "node", "class", "epoch", "waiting", "running", "served", "supervisor")
 """What actors can be filtered and sorted by."""
 
-TOP_COLUMNS: Final = ("waiting", "wait", "turn", "rate")
+TOP_COLUMNS: Final = ("waiting", "wait", "turn", "rate", "restarts")
 """What `top` sorts by, the greatest first."""
 
 
@@ -100,9 +102,14 @@ class ActorListing:
         `TOP_COLUMNS`. `rate`: calls served per second of the window, which lasts `seconds`. `wait`:
         seconds that the oldest call in the mailbox has waited. `turn`: for which the longest
         running call has run.
+
+        `restarts`: how often supervisors of this node have restarted children in the window, by
+        name, at most `MOST_ROWS` of them; `restarts_left_out` counts the others. The children may
+        be on other nodes, so with `sort="restarts"` there are no rows: see `named`.
         """
         check_column(sort, TOP_COLUMNS)
         async with self._windows:
+            restarts = self._host.counts.restarted.copy()
             before: dict[ActorCell, int] = {}
             await in_slices(
                 self._cells(),
@@ -112,6 +119,11 @@ class ActorListing:
             began = self._now()
             await trio.sleep(min(seconds, LONGEST_WINDOW))
             best = BestRows(min(most, MOST_ROWS), descending=True)
+            restarted = self._host.counts.restarted.since(restarts)
+            told = dict(heapq.nlargest(MOST_ROWS, restarted.items(), key=lambda pair: pair[1]))
+            answer = {"restarts": told, "restarts_left_out": len(restarted) - len(told)}
+            if sort == "restarts":
+                return {"actors": [], "count": 0, **answer}
 
             def rate(cell: ActorCell) -> float:
                 # One that was started within the window has served all of its calls in it.
@@ -130,11 +142,18 @@ class ActorListing:
             )
 
             def row(cell: ActorCell) -> Row:
-                wait = longest_wait(cell, self._now())
-                turn = longest_turn(cell, self._now())
-                return {**self._row(cell), "wait": wait, "turn": turn, "rate": rate(cell)}
+                return {**self._timed_row(cell), "rate": rate(cell)}
 
-            return {"actors": await self._rows(best, row), "count": best.count}
+            return {"actors": await self._rows(best, row), "count": best.count, **answer}
+
+    def named(self, names: Iterable[str]) -> list[Row]:
+        """Rows of those of these names that actors here have, of the first `MOST_ROWS` names, with
+        `wait` and `turn` of `top`.
+        """
+        return [
+            self._timed_row(self._host.cells[name])
+            for name in self.present(itertools.islice(names, MOST_ROWS))
+        ]
 
     async def near(self, name: str, most: int = 3) -> list[str]:
         """The names of actors here that are most like this one, of the first `MOST_COMPARED`."""
@@ -160,6 +179,10 @@ class ActorListing:
         rows: list[Row] = []
         await in_slices(best.taken(), lambda cells: rows.extend(map(row, cells)), self._now)
         return rows
+
+    def _timed_row(self, cell: ActorCell) -> Row:
+        wait, turn = longest_wait(cell, self._now()), longest_turn(cell, self._now())
+        return {**self._row(cell), "wait": wait, "turn": turn}
 
     def _row(self, cell: ActorCell) -> Row:
         return {**actor_row(cell, self._host.supervisors), "node": self._node}

@@ -18,6 +18,7 @@ from actors.actor import Actor, Member
 from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
+from runtime.hosting.actor_state import ActorStates
 from runtime.hosting.host import ActorHost
 from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import read_stacks
@@ -118,6 +119,7 @@ class InspectionService(Actor):
         self._overviews = Overviews(host, environment, facts)
         self._listing = ActorListing(host, node, environment.now)
         self._supervision = SupervisionReport(host, environment.now)
+        self._states = ActorStates(host)
         self._members = members
         self._recordings = recordings
 
@@ -148,6 +150,11 @@ class InspectionService(Actor):
     async def present(self, names: list[str]) -> list[str]:
         """Those of these names that actors here have."""
         return self._listing.present(names)
+
+    @method(concurrent=True, idempotent=True)
+    async def named(self, names: list[str]) -> list[dict[str, Any]]:
+        """Rows of the actors of these names; see `ActorListing.named`."""
+        return self._listing.named(names)
 
     @method(concurrent=True, idempotent=True)
     async def near(self, name: str) -> list[str]:
@@ -236,6 +243,22 @@ class InspectionService(Actor):
     async def record(self, seconds: float) -> bytes:
         """What this node does in the next seconds, for a timeline; see `Recordings.take`."""
         return await self._recordings.take(seconds)
+
+    @method(concurrent=True, idempotent=True)
+    async def state(self, name: str) -> dict[str, Any] | None:
+        """What an actor says of its state, the fields of an `ActorState`; None if it is not here.
+        Runs its hook `on_inspect`.
+        """
+        cell = self._host.cells.get(name)
+        if cell is None or cell.system:
+            return None
+        instance = cell.instance
+        found = (
+            await instance.state()
+            if isinstance(instance, ActorProxy)
+            else await self._states.read(cell)
+        )
+        return attrs.asdict(found)
 
     @method(concurrent=True, idempotent=True)
     async def actor(self, name: str) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ happens that is no part of the way of every call.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from runtime.statistics.call_statistics import OTHER
@@ -12,6 +13,9 @@ from runtime.statistics.waits import WaitedSeconds
 
 MOST_LABELS = 300
 """Combinations of labels that one count keeps apart."""
+
+MOST_NAMES = 10_000
+"""Names of which a count is kept."""
 
 
 class LabelledCount:
@@ -40,6 +44,35 @@ class LabelledCount:
         return self._counts.get(labels, 0)
 
 
+class LatestCounts:
+    """How often something happened to each of many names. Bounded: the name that was counted
+    longest ago is forgotten first, and counts from 0 when it comes again.
+    """
+
+    def __init__(self, most: int = MOST_NAMES) -> None:
+        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._most = most
+
+    def add(self, name: str) -> None:
+        """Count one."""
+        self._counts[name] = self._counts.pop(name, 0) + 1
+        if len(self._counts) > self._most:
+            self._counts.popitem(last=False)
+        assert len(self._counts) <= self._most
+
+    def copy(self) -> dict[str, int]:
+        """The counts at this moment."""
+        return dict(self._counts)
+
+    def since(self, before: dict[str, int]) -> dict[str, int]:
+        """What was counted after that copy was taken, by the names to which anything happened."""
+        return {
+            name: count - known
+            for name, count in self._counts.items()
+            if count > (known := before.get(name, 0))
+        }
+
+
 class NodeCounts:
     """What happened on one node since it was opened, besides calls."""
 
@@ -64,6 +97,8 @@ class NodeCounts:
         """Ends of actors, by class and kind of their exit reason."""
         self.restarts = LabelledCount()
         """Ends of children after which supervisors here act, by kind of exit reason."""
+        self.restarted = LatestCounts()
+        """Restarts by supervisors here, by the names of their children."""
         self.escalations = 0
         """Supervisors here that gave up."""
         self.orphans = 0

@@ -916,6 +916,8 @@ class SupervisionWork:
                 return
             child.address = address
             child.spec = child.spec.to_keep()
+            if child.latest_epoch and child.latest_epoch != address.epoch:
+                self._counts.restarted.add(child.name)
             child.latest_epoch = address.epoch
             child.started_at = self._environment.now()
             logger.info("%s runs on %s (epoch %d)", child.name, address.node, address.epoch)

@@ -223,6 +223,8 @@ def test_top_shows_who_has_most_to_do(cluster: Cluster) -> None:
     by_turn = cluster.facts("top", "--seconds", "0.1", "--sort", "turn", "--limit", "1")
     assert by_turn["actors"][0]["turn"] > 0
     assert by_turn["left_out"] >= 3
+    assert {row["restarts"] for row in rows} == {0}
+    assert cluster.facts("top", "--seconds", "0.1", "--sort", "restarts")["actors"] == []
 
 
 @pytest.mark.cluster

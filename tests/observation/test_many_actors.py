@@ -179,26 +179,32 @@ async def test_a_tree_lists_the_first_children_and_counts_the_others(
     assert tree.answers, "what is left out is no failure"
 
 
-async def test_only_the_latest_ends_are_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restarts_are_counted_and_only_the_latest_ends_are_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervision_report, "MOST_DEATHS", 3)
     top = await node.options(name="top").spawn(
         DynamicSupervisor, ChildSpec.of("k", Fragile), intensity=100
     )
     fragile: Any = await top.spawn()
-    for _ in range(5):
+    counts = node._endpoint.host.counts.restarted
+    before = counts.copy()
+    name = fragile.address.name
+    for number in range(1, 6):
         with pytest.raises(Exception, match="broken"):
             await fragile.fail()
-        while not await runs(top):
-            pass
+        while counts.since(before).get(name, 0) < number:
+            await top.count()
+    assert counts.since(before) == {name: 5}
+    # No window has any of them.
+    nothing = {"actors": [], "count": 0, "restarts": {}, "restarts_left_out": 0}
+    assert await asked(node).top("restarts", 0.0, 10) == nothing
+    (row,) = await asked(node).named([name, "nobody"])
+    assert (row["name"], row["wait"], row["supervisor"]) == (name, None, "top")
     answer = await asked(node).supervision()
     assert len(answer["statuses"]["top"].deaths) == 3
     assert answer["left_out"]["deaths"] == 2
     assert answer["statuses"]["top"].deaths == tuple(await top.deaths())[-3:]
-
-
-async def runs(supervisor: Any) -> bool:
-    """True if its child runs."""
-    return bool((await supervisor.children())[0].state == "running")
 
 
 class Fragile(Actor):

@@ -180,7 +180,9 @@ function actorPage(root, name) {
   const calls = new Table(callColumns(false), { label: "Calls", sort: "seconds", down: true, blank: empty("Idle", "It runs nothing, and nothing waits in its mailbox.") });
   const deaths = new DeathList(5, "No recorded end", "Supervisors keep the last ends of their children; this actor has none on record.");
   const stop = actionButton("Stop", () => ({ action: "stop-actor", name, epoch: section(topic, "facts")[name]?.epoch }), `${name} is stopped. A supervisor starts it again as its restart type says.`);
-  root.append(heading(name, "One actor."), problems.root, panel("Facts", told.root, stop.root), panel("Calls", calls.root), panel("Last ends", deaths.root));
+  const own = h("pre", { tabindex: "0" }), says = panel("What it says of its state", own);
+  says.hidden = true;
+  root.append(heading(name, "One actor."), problems.root, panel("Facts", told.root, stop.root), panel("Calls", calls.root), says, panel("Last ends", deaths.root));
   return () => {
     const data = topics.get(topic), row = section(topic, "facts")[name], seen = cluster("actors")[name];
     stop.update(Boolean(row));
@@ -196,6 +198,9 @@ function actorPage(root, name) {
       told.set("Mailbox", `${count(row.waiting)} of ${count(row.mailbox_limit)}`);
       told.set("Oldest waits", duration(row.oldest_seconds));
       told.set("Process", row.pid ? `its own, pid ${row.pid}` : "that of its node");
+      const state = row.actor_state;
+      says.hidden = !state || (state.text === null && !state.problem);
+      if (!says.hidden) text(own, state.text === null ? state.problem : state.text + (state.is_cut ? "\n… and more, which is not shown" : ""));
     } else told.set("State", badge(seen?.state ?? "does not answer"));
     calls.update(section(topic, "calls"));
     deaths.update(Object.fromEntries(Object.entries(section("tree", "deaths")).filter(([, one]) => one.name === name)), Boolean(topics.get("tree")));

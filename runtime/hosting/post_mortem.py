@@ -1,0 +1,222 @@
+"""Post-mortems: the frames of the last failures of a node's actors, with their local variables as
+text. Kept only by nodes that are opened with `post_mortem` or `debuggable`.
+
+The text is written in a thread, because `__repr__` is user code. A failure that comes while too
+many wait for it is counted, and not kept.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+import attrs
+import trio
+
+from runtime.environment import Environment
+from runtime.hosting.bounded_text import bounded_line, cut
+from runtime.hosting.cell import ActorCell
+from runtime.user_errors import guarded, leaves, summary_of, traceback_object
+
+MOST_ACTORS: Final = 50
+"""Names of actors of which failures are kept, those that failed last."""
+
+MOST_FAILURES: Final = 3
+"""Failures of one actor, the last ones."""
+
+MOST_FRAMES: Final = 30
+"""Frames of one failure, the innermost."""
+
+MOST_VARIABLES: Final = 50
+"""Local variables of one frame."""
+
+MOST_VALUE: Final = 400
+"""Characters of one variable."""
+
+MOST_RECORD: Final = 64 * 1024
+"""Characters of all variables of one failure; the innermost frames have them first."""
+
+SOURCE_LINES: Final = 4
+"""Lines of the source before and after that of a frame."""
+
+MOST_WAITING: Final = 8
+"""Failures that wait for their text at the same time."""
+
+WRITING_SECONDS: Final = 5.0
+"""How long the writing of one failure may take."""
+
+_RUNTIME: Final = tuple(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), room, "")
+    for room in ("runtime", "actors")
+)
+"""Where the runtime's own code is: its frames say nothing about a failure of the user's."""
+
+
+@attrs.frozen
+class FrameRecord:
+    """One frame. `source`: lines around its own, with their numbers. `variables`: as text, by name;
+    `left_out` counts further ones.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: tuple[tuple[int, str], ...] = ()
+    variables: dict[str, str] = attrs.field(factory=dict)
+    left_out: int = 0
+
+
+@attrs.frozen(eq=False)
+class FailureRecord:
+    """One failure. `number`: on this node. `at`: seconds since 1970 UTC. `what`: the method, or
+    what else failed. `error`: its class and text. `frames`: the outermost first.
+    """
+
+    number: int
+    at: float
+    actor: str
+    epoch: int
+    what: str
+    error: str
+    frames: tuple[FrameRecord, ...]
+    live: tuple[FrameType, ...] = ()
+    """The frames themselves, where expressions may be evaluated in them. They keep alive what they
+    refer to.
+    """
+
+    def told(self) -> dict[str, Any]:
+        """As plain data."""
+        found = attrs.asdict(self, filter=lambda field, _: field.name != "live")
+        return {**found, "evaluates": bool(self.live)}
+
+
+class PostMortems:
+    """The failures of the actors of one node. `keeps_frames`: also the frames themselves."""
+
+    def __init__(
+        self, environment: Environment, nursery: trio.Nursery, *, keeps_frames: bool
+    ) -> None:
+        self._environment = environment
+        self._nursery = nursery
+        self.keeps_frames = keeps_frames
+        self._failures: OrderedDict[str, deque[FailureRecord]] = OrderedDict()
+        self._number = 0
+        self._waiting = 0
+        self.dropped = 0
+        """Failures that were not kept, because too many came at once."""
+
+    def of(self, actor: str) -> tuple[FailureRecord, ...]:
+        """The last failures of an actor of this name, the latest last."""
+        return tuple(self._failures.get(actor, ()))
+
+    def on_failure(self, cell: ActorCell, what: str, error: BaseException) -> None:
+        """An actor has failed: its method or another part of it, `what`, has raised. Does nothing
+        if no code of the user's was running.
+        """
+        walked = list(user_frames(error))[-MOST_FRAMES:]
+        if not walked:
+            return
+        if self._waiting >= MOST_WAITING:
+            self.dropped += 1
+            return
+        self._waiting += 1
+        self._number += 1
+        record = FailureRecord(
+            number=self._number,
+            at=self._environment.wall_time(),
+            actor=cell.address.name,
+            epoch=cell.address.epoch,
+            what=what,
+            error=cut(summary_of(error), MOST_VALUE),
+            frames=(),
+            live=tuple(frame for frame, _ in walked) if self.keeps_frames else (),
+        )
+        self._nursery.start_soon(self._write, record, walked, name="post-mortem")
+
+    async def _write(self, record: FailureRecord, walked: list[tuple[FrameType, int]]) -> None:
+        try:
+            frames: tuple[FrameRecord, ...] = ()
+            with trio.move_on_after(WRITING_SECONDS):
+                # Guarded as a whole: nothing that user code brings about ends the node's task.
+                describe = partial(guarded, partial(describe_frames, walked), lambda error: ())
+                frames = await self._environment.in_thread(describe, abandon=True)
+            if not frames:
+                # A `__repr__` has not returned. Where it failed is known all the same.
+                frames = tuple(_frame(frame, line) for frame, line in walked)
+            self._keep(attrs.evolve(record, frames=frames))
+        finally:
+            self._waiting -= 1
+
+    def _keep(self, record: FailureRecord) -> None:
+        # Anew at the end: the names whose failures are oldest are forgotten first.
+        kept = self._failures.pop(record.actor, None) or deque(maxlen=MOST_FAILURES)
+        kept.append(record)
+        self._failures[record.actor] = kept
+        if len(self._failures) > MOST_ACTORS:
+            self._failures.popitem(last=False)
+        assert len(self._failures) <= MOST_ACTORS
+        assert all(len(one) <= MOST_FAILURES for one in self._failures.values())
+
+
+def user_frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """The frames of an exception, the outermost first, with the lines where they were, without the
+    runtime's. Of a group, those of its first member that has any.
+    """
+    for one in leaves(error):
+        entry: TracebackType | None = traceback_object(one)
+        found = False
+        while entry is not None:
+            if not entry.tb_frame.f_code.co_filename.startswith(_RUNTIME):
+                found = True
+                yield entry.tb_frame, entry.tb_lineno
+            entry = entry.tb_next
+        if found:
+            return
+
+
+def describe_frames(walked: list[tuple[FrameType, int]]) -> tuple[FrameRecord, ...]:
+    """The frames with their source and variables. Runs user code; for a thread."""
+    found: list[FrameRecord] = []
+    room = MOST_RECORD
+    for frame, line in reversed(walked):
+        variables, left_out = describe_variables(frame, room)
+        room -= sum(len(name) + len(text) for name, text in variables.items())
+        found.append(
+            attrs.evolve(
+                _frame(frame, line),
+                source=_source(frame, line),
+                variables=variables,
+                left_out=left_out,
+            )
+        )
+    return tuple(reversed(found))
+
+
+def describe_variables(frame: FrameType, room: int) -> tuple[dict[str, str], int]:
+    """The variables of a frame as text of about `room` characters, and how many are left out."""
+    values = guarded(lambda: dict(frame.f_locals), lambda error: {})
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if len(found) >= MOST_VARIABLES or room <= 0:
+            break
+        text = found[str(name)] = bounded_line(value, MOST_VALUE)
+        room -= len(text)
+    return found, len(values) - len(found)
+
+
+def _frame(frame: FrameType, line: int) -> FrameRecord:
+    return FrameRecord(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+
+
+def _source(frame: FrameType, line: int) -> tuple[tuple[int, str], ...]:
+    lines = linecache.getlines(frame.f_code.co_filename)
+    first = max(0, line - 1 - SOURCE_LINES)
+    return tuple(
+        (first + place + 1, cut(text.rstrip(), MOST_VALUE))
+        for place, text in enumerate(lines[first : line + SOURCE_LINES])
+    )

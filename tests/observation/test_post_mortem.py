@@ -1,0 +1,251 @@
+"""Post-mortems: what a node keeps of the failures of its actors, bounded, whatever the values do;
+and expressions in the frames of those nodes that allow it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from actors import Actor, method
+from actors.errors import ActorStartError, UnderstudyError
+from actors.peers import PeerRole, VerifiedPeer
+from runtime import Node, open_node
+from runtime.calls.rights import service_refusal
+from runtime.hosting import post_mortem
+from runtime.hosting.post_mortem import MOST_FRAMES, MOST_VARIABLES, describe_frames, user_frames
+from runtime.observation import debug_service
+from runtime.observation.debug_service import debug_of
+
+GO = threading.Event()
+
+
+class Stubborn:
+    """Its text does not come."""
+
+    def __repr__(self) -> str:
+        GO.wait()
+        return "at last"
+
+
+STUBBORN = Stubborn()
+
+
+class Hostile:
+    """Cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise SystemExit("no repr")
+
+
+class Shop(Actor):
+    """Fails in many ways."""
+
+    def __init__(self, good: bool = True) -> None:
+        if not good:
+            raise ValueError("not good")
+
+    @method
+    async def sell(self, what: str, count: int) -> int:
+        """Fail in a function below."""
+        hostile = Hostile()
+        return self.price(what, hostile) // count
+
+    def price(self, what: str, hostile: object) -> int:
+        """Fail."""
+        stock = {"bread": 3}
+        return stock[what]
+
+    @method
+    def block(self) -> None:
+        """Fail in a thread, with a variable that has no text yet."""
+        stubborn = Stubborn()
+        raise RuntimeError(f"blocked by {type(stubborn).__name__}")
+
+    @method
+    async def close(self) -> None:
+        """End the actor."""
+        raise SystemExit("closed")
+
+    @method
+    async def task(self) -> None:
+        """Fail in a task of its own."""
+        self.nursery.start_soon(self.broken)
+
+    async def broken(self) -> None:
+        """Fail."""
+        raise OSError("broken")
+
+
+@pytest.fixture
+async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    asked: dict[str, bool] = getattr(request, "param", {"post_mortem": True})
+    async with open_node("one", secret="a secret of these tests", **asked) as opened:  # type: ignore[arg-type]
+        yield opened
+
+
+def asked(node: Node) -> Any:
+    return debug_of(node._endpoint, node.name, node.incarnation)
+
+
+async def failures_of(node: Node, actor: str, count: int = 1) -> list[dict[str, Any]]:
+    """The failures, once there are so many."""
+    while len(found := (await asked(node).failures(actor))["failures"]) < count:
+        pass
+    return list(found)
+
+
+async def sell(shop: Shop, what: str, count: int) -> None:
+    with pytest.raises(UnderstudyError):
+        await shop.sell(what, count)
+
+
+async def test_the_frames_of_a_failure_are_kept_with_source_and_variables(node: Node) -> None:
+    shop = await node.options(name="shop").spawn(Shop)
+    await sell(shop, "cake", 2)
+    (failure,) = await failures_of(node, "shop")
+    assert (failure["actor"], failure["what"], failure["error"]) == (
+        "shop",
+        "sell",
+        "KeyError: 'cake'",
+    )
+    outer, inner = failure["frames"]
+    assert [frame["function"] for frame in (outer, inner)] == ["Shop.sell", "Shop.price"]
+    assert outer["variables"]["count"] == "2"
+    assert outer["variables"]["hostile"] == "<Hostile whose repr raised SystemExit>"
+    assert inner["variables"]["stock"] == "{'bread': 3}"
+    assert inner["variables"]["what"] == "'cake'"
+    assert (inner["line"], "        return stock[what]") in [tuple(one) for one in inner["source"]]
+    assert failure["evaluates"] is False
+    answer = await asked(node).evaluate("shop", failure["number"], 1, "stock")
+    assert answer == {"text": "", "problem": "its node was not started with --debuggable"}
+
+
+async def test_ends_starts_and_own_tasks_are_failures_too(node: Node) -> None:
+    for name, fail in (("left", "close"), ("broken", "task")):
+        shop = await node.options(name=name).spawn(Shop)
+        with pytest.raises(UnderstudyError):  # noqa: PT012  which call fails is not the point
+            await getattr(cast("Any", shop), fail)()
+            while True:
+                await shop.sell("bread", 1)
+    with pytest.raises(ActorStartError):
+        await node.options(name="bad").spawn(Shop, False)
+    for name, what, error in (
+        ("left", "close", "SystemExit: closed"),
+        ("broken", "a task of its own", "OSError: broken"),
+        ("bad", "its start", "ValueError: not good"),
+    ):
+        (failure,) = await failures_of(node, name)
+        assert (failure["what"], failure["error"]) == (what, error)
+
+
+async def test_what_is_kept_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post_mortem, "MOST_ACTORS", 2)
+    for name in ("a", "b", "c"):
+        shop = await node.options(name=name).spawn(Shop)
+        for count in range(1, 6):
+            await sell(shop, f"cake {count}", 1)
+            await failures_of(node, name, min(count, 3))
+        while (await failures_of(node, name))[-1]["error"] != "KeyError: 'cake 5'":
+            pass
+    assert (await asked(node).failures("a"))["failures"] == []
+    for name in ("b", "c"):
+        kept = [failure["error"] for failure in await failures_of(node, name)]
+        assert kept == [f"KeyError: 'cake {count}'" for count in (3, 4, 5)]
+
+
+async def test_a_variable_whose_text_does_not_come_holds_up_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_mortem, "WRITING_SECONDS", 0.05)
+    monkeypatch.setattr(post_mortem, "MOST_WAITING", 0)
+    GO.clear()
+    try:
+        shop = await node.options(name="shop").spawn(Shop)
+        await sell(shop, "cake", 1)
+        assert await asked(node).failures("shop") == {"failures": [], "dropped": 1, "problem": ""}
+        monkeypatch.setattr(post_mortem, "MOST_WAITING", 8)
+        with pytest.raises(UnderstudyError):
+            await shop.block()
+        (failure,) = await failures_of(node, "shop")
+        assert failure["frames"][-1]["function"] == "Shop.block"
+        assert failure["frames"][-1]["variables"] == {}
+    finally:
+        GO.set()
+
+
+@pytest.mark.parametrize("node", [{"debuggable": True}], indirect=True)
+async def test_values_are_looked_up_in_the_frames(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = await node.options(name="shop").spawn(Shop)
+    await sell(shop, "cake", 2)
+    (failure,) = await failures_of(node, "shop")
+    number = failure["number"]
+
+    async def value(expression: str, frame: int = 1) -> str:
+        found = await asked(node).evaluate("shop", number, frame, expression)
+        return str(found["text"] or found["problem"])
+
+    assert await value("stock['bread']") == "3"
+    assert await value("self.name", 0) == "'shop'"
+    assert await value("self.__class__.__name__", 0) == "'Shop'"
+    assert await value("x") == "NameError: name 'x' is not defined"
+    assert await value("stock['cake']") == "KeyError: 'cake'"
+    assert (await value("1 +")).startswith("SyntaxError")
+    assert await value("hostile") == "<Hostile whose repr raised SystemExit>"
+    for code in ("exit()", "stock.clear()", "[one for one in stock]", "stock[GO.set()]", "1 + 1"):
+        assert (await value(code)).startswith("ValueError"), "nothing is called"
+    assert await value("stock") == "{'bread': 3}"
+    assert "characters" in await value("x" * 10_000)
+    assert "--debuggable" in await value("stock", 7)
+    assert (await asked(node).evaluate("shop", 99, 0, "x"))["problem"].startswith("failure 99")
+    monkeypatch.setattr(debug_service, "EVALUATION_SECONDS", 0.05)
+    GO.clear()
+    try:
+        assert "took longer" in await value("STUBBORN")
+        assert await value("stock") == "{'bread': 3}"
+    finally:
+        GO.set()
+
+
+@pytest.mark.parametrize("node", [{}], indirect=True)
+async def test_nothing_is_kept_unless_the_node_was_asked_to(node: Node) -> None:
+    shop = await node.options(name="shop").spawn(Shop)
+    await sell(shop, "cake", 2)
+    found = await asked(node).failures("shop")
+    assert found["failures"] == []
+    assert "--post-mortem" in found["problem"]
+    assert (await asked(node).evaluate("shop", 1, 0, "1"))["problem"]
+
+
+@pytest.mark.parametrize("role", ["client", "observer"])
+@pytest.mark.parametrize("asked_for", ["failures", "evaluate"])
+def test_only_operators_may_debug(role: PeerRole, asked_for: str) -> None:
+    peer = VerifiedPeer(role, "someone", "client-1", 1, "certificate")
+    operator = VerifiedPeer("operator", "someone", "client-1", 1, "certificate")
+    assert service_refusal(peer, "@debug", asked_for, (), {})
+    assert not service_refusal(operator, "@debug", asked_for, (), {})
+
+
+def test_deep_frames_with_many_variables_are_cut() -> None:
+    def deep(depth: int) -> None:
+        names = {f"v{number}": number for number in range(100)}
+        scope: dict[str, object] = {}
+        exec("\n".join(f"{name} = {value}" for name, value in names.items()), {}, scope)
+        if depth:
+            deep(depth - 1)
+        exec(compile("raise KeyError(v99)", "<made>", "exec"), scope)
+
+    with pytest.raises(KeyError) as caught:
+        deep(2 * MOST_FRAMES)
+    walked = list(user_frames(caught.value))
+    assert len(walked) > MOST_FRAMES
+    frames = describe_frames(walked[-MOST_FRAMES:])
+    assert frames[-1].file == "<made>"
+    assert len(frames[-1].variables) == MOST_VARIABLES
+    assert frames[-1].left_out > MOST_VARIABLES
+    assert frames[-1].source == ()
