@@ -42,7 +42,8 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
         "@plain": {"describe": ALL, "call": CALLERS, "call_keyed": CALLERS, "stream": CALLERS},
         "@inspection": {
             "overview": READERS,
-            "actors": READERS,
+            # The same as a node's status has.
+            "actors": ALL,
             "top": READERS,
             "present": READERS,
             "named": READERS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from actors.errors import CallError, StoreError
+from actors.errors import CallError, MethodNotFoundError, NotAllowedError, StoreError
 from actors.method import Address
 from actors.supervisor import SupervisorStatus
 from runtime.calls.endpoint import RpcEndpoint
@@ -51,7 +51,13 @@ class _NodeQueries:
     async def ask_node(self, node: NodeId) -> None:
         service = inspection_of(self._endpoint, *node)
         try:
-            self.reports[node] = await service.options(timeout=SECONDS).supervision()
+            try:
+                self.reports[node] = await service.options(timeout=SECONDS).supervision()
+            except (MethodNotFoundError, NotAllowedError):
+                # A node of an earlier version; or one that tells a client no more than its status.
+                status = self._endpoint.node_service(*node).options(timeout=SECONDS).status
+                rows = (await status())["actors"]
+                self.reports[node] = {"actors": rows, "statuses": {}, "left_out": {}}
         except CallError as error:
             self.silent[node] = _why(error)
             self.problems.append(f"node {node[0]} does not answer: {_why(error)}")
