@@ -797,10 +797,10 @@ class Link(Outbound):
         """
         if frame.kind == Kind.EMPTY:
             return
-        if frame.kind in LENDING_KINDS and self._lending is not None:
-            whole = self._lending.on_frame(frame)
-        else:
-            whole = self._reassembly.take(frame)
+        whole = frame if frame.kind in LENDING_KINDS else self._reassembly.take(frame)
+        # A loan travels in parts as well, if what it has besides is large.
+        if whole is not None and whole.kind in LENDING_KINDS and self._lending is not None:
+            whole = self._lending.on_frame(whole)
         if whole is not None:
             handler = self._handlers.get(whole.kind)
             if handler is None:

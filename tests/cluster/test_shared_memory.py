@@ -42,6 +42,10 @@ class Keeper(Actor):
         return array
 
     @method
+    async def same(self, values: Any) -> Any:
+        return values
+
+    @method
     async def firsts(self) -> list[float]:
         return [float(array[0]) for array in self.kept]
 
@@ -91,6 +95,19 @@ async def test_arrays_travel_in_shared_memory_by_value() -> None:
         await until(
             lambda: lending(cluster).lender.open_loans, "the memory is returned", lambda n: not n
         )
+
+
+async def test_segments_of_all_sizes_arrive_in_one_call() -> None:
+    """Some are lent. Those that are too small for it are together so many that they travel in
+    parts, and so are those that are too large for it.
+    """
+    async with open_local_cluster(nodes=1) as cluster:
+        keeper = await cluster.node.options(on="worker-1").spawn(Keeper)
+        sizes = [SIZE, *[100_000] * 20, 3 * SIZE, 66 * 1024 * 1024, 10, SIZE]
+        values = [bytes([index]) * size for index, size in enumerate(sizes)]
+        for _ in range(3):
+            assert await keeper.same(values) == values
+        assert lending(cluster).lender.loaned_bytes >= 2 * 5 * SIZE
 
 
 async def test_who_keeps_all_that_it_gets_starves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
