@@ -197,13 +197,20 @@ async def test_an_actor_that_is_not_there_has_no_tasks_and_no_facts(pair: Pair) 
 def test_only_the_methods_of_the_service_can_be_called() -> None:
     assert set(InspectionService.__methods__) == {
         "actor",
+        "actors",
         "blocked",
         "calls",
         "clock",
+        "named",
+        "near",
         "on_blocked",
         "overview",
+        "present",
         "profile",
         "record",
         "stacks",
+        "state",
         "statistics",
+        "supervision",
+        "top",
     }
