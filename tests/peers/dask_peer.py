@@ -72,7 +72,7 @@ def _maps(client: Any, seconds: float, names: set[str]) -> None:
             count = len(client.gather(client.map(works.spin, items, pure=False)))
             report(name, count / (time.perf_counter() - began))
     if "map-array" in names:
-        arrays = [np.zeros(works.MEBIBYTE // 8)] * works.array_count(seconds)
+        arrays = [np.zeros(works.MEBIBYTE // 8) for _ in range(works.array_count(seconds))]
         began = time.perf_counter()
         count = len(client.gather(client.map(works.first, arrays, pure=False)))
         report("map-array", count / (time.perf_counter() - began))

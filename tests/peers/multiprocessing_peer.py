@@ -99,7 +99,7 @@ def _maps(seconds: float, names: set[str]) -> None:
                 count = len(pool.map(works.spin, items))
                 report(name, count / (time.perf_counter() - began))
         if "map-array" in names:
-            arrays = [np.zeros(works.MEBIBYTE // 8)] * works.array_count(seconds)
+            arrays = [np.zeros(works.MEBIBYTE // 8) for _ in range(works.array_count(seconds))]
             began = time.perf_counter()
             count = len(pool.map(works.first, arrays))
             report("map-array", count / (time.perf_counter() - began))

@@ -81,7 +81,7 @@ def _maps(seconds: float, names: set[str]) -> None:
             count = len(list(ActorPool(members).map(lambda a, item: a.spin.remote(item), items)))
             report(name, count / (time.perf_counter() - began))
     if "map-array" in names:
-        arrays = [np.zeros(works.MEBIBYTE // 8)] * works.array_count(seconds)
+        arrays = [np.zeros(works.MEBIBYTE // 8) for _ in range(works.array_count(seconds))]
         began = time.perf_counter()
         count = len(list(ActorPool(members).map(lambda a, item: a.first.remote(item), arrays)))
         report("map-array", count / (time.perf_counter() - began))

@@ -20,7 +20,7 @@ from tests.peers.works import IN_FLIGHT, MEMBERS, report
 class Bench(Actor):
     """Does as little as possible."""
 
-    @method(concurrent=True)
+    @method
     async def read(self) -> int:
         return 16
 
@@ -146,7 +146,7 @@ async def _maps(cluster: LocalCluster, seconds: float, names: set[str]) -> None:
         if name in names:
             report(name, await timed(works.spin, works.items_of(name, seconds)))
     if "map-array" in names:
-        arrays = [np.zeros(works.MEBIBYTE // 8)] * works.array_count(seconds)
+        arrays = [np.zeros(works.MEBIBYTE // 8) for _ in range(works.array_count(seconds))]
         report("map-array", await timed(works.first, arrays))
 
 
