@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from tests.peers.works import WORKS, Work
 OURS = "understudy"
 SCRIPT_SECONDS = 240
 """A script that takes longer is killed with its processes; what it has printed counts."""
+
+FIGURE = re.compile(r'^\{"work": "([a-z0-9-]+)", "figure": ([0-9.e+-]+)\}', re.MULTILINE)
+"""A line that `works.report` has printed."""
 
 Found = dict[tuple[str, str], list[float]]
 """The figures of a peer and a work, one for each round."""
@@ -101,13 +105,8 @@ def _measure(
 
 
 def _figures(output: str) -> Sequence[tuple[str, float]]:
-    figures = []
-    for line in output.splitlines():
-        # A library may print lines of its own.
-        if line.startswith('{"work": '):
-            row = json.loads(line)
-            figures.append((row["work"], float(row["figure"])))
-    return figures
+    # A library may print lines of its own, also behind ours in the same line.
+    return [(work, float(figure)) for work, figure in FIGURE.findall(output)]
 
 
 @attrs.frozen

@@ -50,8 +50,11 @@ def test_the_best_is_bold_and_losses_are_named() -> None:
 
 
 def test_lines_that_a_library_prints_itself_are_passed_over() -> None:
-    output = 'started\n{"work": "kill", "figure": 5}\n{"other": 1}\n'
-    assert _figures(output) == [("kill", 5.0)]
+    output = (
+        'started\n{"work": "kill", "figure": 5}\n{"other": 1}\n'
+        '{"work": "raise", "figure": 2.5e+3}(a library) has a word to say\n{"work": "cut", "fig'
+    )
+    assert _figures(output) == [("kill", 5.0), ("raise", 2500.0)]
 
 
 def test_a_library_that_cannot_be_installed_is_left_out_with_the_reason(
