@@ -19,7 +19,7 @@ from runtime.links.session import PARTS_BYTES
 from runtime.links.transfers import PART
 from runtime.links.transports import Connection, SocketConnection, SocketNetwork
 from runtime.wire.frames import Buffer, FrameReader, Kind, encode_frame
-from tests.links.test_resume import CuttingNetwork, pair
+from tests.links.test_resume import CuttingNetwork, Fragile, pair
 from tests.waiting import until
 
 MEBIBYTE = 1024 * 1024
@@ -48,12 +48,13 @@ class RandomlyCuttingNetwork(CuttingNetwork):
     """
 
     async def connect(self, address: str) -> Connection:
-        cutting, self.cutting = self.cutting, False
-        connection: Any = await super().connect(address)
-        self.cutting = cutting
-        if cutting:
+        # Both ends may dial at once, so nothing is changed for the time of a dial.
+        connection: Any = await SocketNetwork.connect(self, address)
+        connection.__class__ = Fragile
+        if self.cutting:
             connection.budget = int(10 ** self.draw.uniform(2.8, 7.3))
             self.cuts += 1
+        self.latest = connection
         return connection
 
 
