@@ -11,57 +11,7 @@ import numpy as np
 from distributed import Client, LocalCluster
 
 from tests.peers import works
-from tests.peers.works import IN_FLIGHT, MEMBERS, report
-
-
-class Bench:
-    """Does as little as possible."""
-
-    def read(self) -> int:
-        return 16
-
-    def echo(self, data: Any) -> Any:
-        return data
-
-    def fail(self) -> None:
-        raise ValueError("as asked")
-
-    def wait(self) -> None:
-        time.sleep(1000)
-
-    def pid(self) -> int:
-        return os.getpid()
-
-
-def _results(started: list[Any]) -> None:
-    for each in started:
-        each.result()
-
-
-def _failures(started: list[Any]) -> None:
-    for each in started:
-        try:
-            each.result()
-        except ValueError:
-            continue
-
-
-def _calls(actor: Any, seconds: float, names: set[str]) -> None:
-    if "sequential" in names:
-        report("sequential", works.rate(lambda: actor.read().result(), seconds))
-    if "pipelined" in names:
-        report("pipelined", works.waves(actor.read, _results, seconds, IN_FLIGHT))
-    for name, size in (("echo-1k", works.KIBIBYTE), ("echo-64k", 64 * works.KIBIBYTE)):
-        if name in names:
-            data = bytes(size)
-            found = works.rate(lambda data=data: actor.echo(data).result(), seconds)  # type: ignore[misc]
-            report(name, found if name == "echo-1k" else works.mebibytes(found, size))
-    if "echo-array" in names:
-        array = np.ones(works.ARRAY_BYTES // 8)
-        found = works.rate(lambda: actor.echo(array).result(), seconds)
-        report("echo-array", works.mebibytes(found, works.ARRAY_BYTES))
-    if "raise" in names:
-        report("raise", works.waves(actor.fail, _failures, seconds, 200))
+from tests.peers.works import MEMBERS, report
 
 
 def _maps(client: Any, seconds: float, names: set[str]) -> None:
@@ -87,20 +37,28 @@ def main() -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
-        actor = client.submit(Bench, actor=True, pure=False).result()
+        actor = client.submit(works.Bench, actor=True, pure=False).result()
         actor.read().result()
-        _calls(actor, seconds, names)
+        works.blocking_calls(
+            lambda method, *words: getattr(actor, method)(*words),
+            lambda started: started.result(),
+            np.ones(works.ARRAY_BYTES // 8),
+            seconds,
+            names,
+        )
         if "first" in names:
             report(
                 "first",
                 works.median_milliseconds(
-                    lambda: client.submit(Bench, actor=True, pure=False).result().read().result(),
+                    lambda: (
+                        client.submit(works.Bench, actor=True, pure=False).result().read().result()
+                    ),
                     20,
                 ),
             )
         if "actors" in names:
             began = time.perf_counter()
-            made = [client.submit(Bench, actor=True, pure=False) for _ in range(works.ACTORS)]
+            made = [client.submit(works.Bench, actor=True, pure=False) for _ in range(works.ACTORS)]
             client.gather(made)[-1].read().result()
             report("actors", works.ACTORS / (time.perf_counter() - began))
         _maps(client, seconds, names)

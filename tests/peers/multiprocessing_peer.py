@@ -10,34 +10,17 @@ from multiprocessing import get_context
 from multiprocessing.managers import BaseManager
 from typing import Any
 
+import numpy as np
+
 from tests.peers import works
 from tests.peers.works import MEMBERS, report
-
-
-class Bench:
-    """Does as little as possible."""
-
-    def read(self) -> int:
-        return 16
-
-    def echo(self, data: Any) -> Any:
-        return data
-
-    def fail(self) -> None:
-        raise ValueError("as asked")
-
-    def wait(self) -> None:
-        time.sleep(1000)
-
-    def pid(self) -> int:
-        return os.getpid()
 
 
 class Manager(BaseManager):
     """Serves `Bench` objects in a process of its own."""
 
 
-Manager.register("Bench", Bench)
+Manager.register("Bench", works.Bench)
 
 
 def _threads(call: Any, seconds: float, count: int) -> float:
@@ -72,24 +55,13 @@ def _calls(actor: Any, seconds: float, names: set[str]) -> None:
     if "pipelined" in names:
         # Thirty-two threads, since a thousand would only wait for each other.
         report("pipelined", _threads(actor.read, seconds, 32))
-    for name, size in (("echo-1k", works.KIBIBYTE), ("echo-64k", 64 * works.KIBIBYTE)):
-        if name in names:
-            data = bytes(size)
-            found = works.rate(lambda data=data: actor.echo(data), seconds)  # type: ignore[misc]
-            report(name, found if name == "echo-1k" else works.mebibytes(found, size))
-    if "echo-array" in names:
-        import numpy as np
-
-        array = np.ones(works.ARRAY_BYTES // 8)
-        found = works.rate(lambda: actor.echo(array), seconds)
-        report("echo-array", works.mebibytes(found, works.ARRAY_BYTES))
+    array = np.ones(works.ARRAY_BYTES // 8)
+    works.report_echoes(lambda data: works.rate(lambda: actor.echo(data), seconds), array, names)
     if "raise" in names:
         report("raise", _threads(fail, seconds, 32))
 
 
 def _maps(seconds: float, names: set[str]) -> None:
-    import numpy as np
-
     with get_context("forkserver").Pool(MEMBERS) as pool:
         pool.map(works.spin, [1e-5] * MEMBERS)
         for name in ("map-10us", "map-1ms"):

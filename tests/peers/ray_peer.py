@@ -12,63 +12,9 @@ import ray
 from ray.util import ActorPool
 
 from tests.peers import works
-from tests.peers.works import IN_FLIGHT, MEMBERS, report
+from tests.peers.works import MEMBERS, report
 
-
-class Laborer:
-    """Does as little as possible."""
-
-    def read(self) -> int:
-        return 16
-
-    def echo(self, data: Any) -> Any:
-        return data
-
-    def fail(self) -> None:
-        raise ValueError("as asked")
-
-    def wait(self) -> None:
-        time.sleep(1000)
-
-    def pid(self) -> int:
-        return os.getpid()
-
-    def spin(self, seconds: float) -> float:
-        return works.spin(seconds)
-
-    def first(self, array: object) -> float:
-        return works.first(array)
-
-
-Bench: Any = ray.remote(num_cpus=0)(Laborer)
-
-
-def _calls(seconds: float, names: set[str]) -> None:
-    actor = Bench.remote()
-    ray.get(actor.read.remote())
-    if "sequential" in names:
-        report("sequential", works.rate(lambda: ray.get(actor.read.remote()), seconds))
-    if "pipelined" in names:
-        report("pipelined", works.waves(actor.read.remote, ray.get, seconds, IN_FLIGHT))
-    for name, size in (("echo-1k", works.KIBIBYTE), ("echo-64k", 64 * works.KIBIBYTE)):
-        if name in names:
-            data = bytes(size)
-            found = works.rate(lambda data=data: ray.get(actor.echo.remote(data)), seconds)  # type: ignore[misc]
-            report(name, found if name == "echo-1k" else works.mebibytes(found, size))
-    if "echo-array" in names:
-        array = np.ones(works.ARRAY_BYTES // 8)
-        found = works.rate(lambda: ray.get(actor.echo.remote(array)), seconds)
-        report("echo-array", works.mebibytes(found, works.ARRAY_BYTES))
-    if "raise" in names:
-
-        def wait(started: list[object]) -> None:
-            for each in started:
-                try:
-                    ray.get(each)
-                except ValueError:
-                    continue
-
-        report("raise", works.waves(actor.fail.remote, wait, seconds, 200))
+Bench: Any = ray.remote(num_cpus=0)(works.Bench)
 
 
 def _maps(seconds: float, names: set[str]) -> None:
@@ -111,7 +57,16 @@ def main() -> None:
         runtime_env={"env_vars": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}},
     )
     try:
-        _calls(seconds, names)
+        actor = Bench.remote()
+        array = np.ones(works.ARRAY_BYTES // 8)
+        works.blocking_calls(
+            lambda method, *words: getattr(actor, method).remote(*words),
+            ray.get,
+            array,
+            seconds,
+            names,
+            ray.get,
+        )
         if "first" in names:
             report(
                 "first",

@@ -7,32 +7,12 @@ import os
 import signal
 import socket
 import time
-from typing import Any
 
 import torch
 from torch.distributed import rpc
 
 from tests.peers import works
-from tests.peers.works import IN_FLIGHT, report
-
-
-class Bench:
-    """Does as little as possible."""
-
-    def read(self) -> int:
-        return 16
-
-    def echo(self, data: Any) -> Any:
-        return data
-
-    def fail(self) -> None:
-        raise ValueError("as asked")
-
-    def wait(self) -> None:
-        time.sleep(1000)
-
-    def pid(self) -> int:
-        return os.getpid()
+from tests.peers.works import report
 
 
 def _join(rank: int, port: int) -> None:
@@ -48,38 +28,6 @@ def serve(port: int) -> None:
     rpc.shutdown(graceful=True)
 
 
-def _calls(actor: Any, seconds: float, names: set[str]) -> None:
-    def start(method: str, *arguments: object) -> Any:
-        return getattr(actor.rpc_async(), method)(*arguments)
-
-    if "sequential" in names:
-        report("sequential", works.rate(lambda: actor.rpc_sync().read(), seconds))
-    if "pipelined" in names:
-        report(
-            "pipelined",
-            works.waves(lambda: start("read"), torch.futures.wait_all, seconds, IN_FLIGHT),
-        )
-    for name, size in (("echo-1k", works.KIBIBYTE), ("echo-64k", 64 * works.KIBIBYTE)):
-        if name in names:
-            data = bytes(size)
-            found = works.rate(lambda data=data: actor.rpc_sync().echo(data), seconds)  # type: ignore[misc]
-            report(name, found if name == "echo-1k" else works.mebibytes(found, size))
-    if "echo-array" in names:
-        array = torch.ones(works.ARRAY_BYTES // 8, dtype=torch.float64)
-        found = works.rate(lambda: actor.rpc_sync().echo(array), seconds)
-        report("echo-array", works.mebibytes(found, works.ARRAY_BYTES))
-    if "raise" in names:
-
-        def wait(started: list[Any]) -> None:
-            for each in started:
-                try:
-                    each.wait()
-                except ValueError:
-                    continue
-
-        report("raise", works.waves(lambda: start("fail"), wait, seconds, 200))
-
-
 def main() -> None:
     """Do all works that the command line names; it has no map."""
     seconds, names = works.seconds_and_works()
@@ -88,17 +36,26 @@ def main() -> None:
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(port,))
     process.start()
     _join(0, port)
-    actor = rpc.remote("rank-1", Bench)
+    actor = rpc.remote("rank-1", works.Bench)
     actor.rpc_sync().read()
-    _calls(actor, seconds, names)
+    works.blocking_calls(
+        lambda method, *words: getattr(actor.rpc_async(), method)(*words),
+        lambda started: started.wait(),
+        torch.ones(works.ARRAY_BYTES // 8, dtype=torch.float64),
+        seconds,
+        names,
+        torch.futures.wait_all,
+    )
     if "first" in names:
         report(
             "first",
-            works.median_milliseconds(lambda: rpc.remote("rank-1", Bench).rpc_sync().read(), 50),
+            works.median_milliseconds(
+                lambda: rpc.remote("rank-1", works.Bench).rpc_sync().read(), 50
+            ),
         )
     if "actors" in names:
         began = time.perf_counter()
-        made = [rpc.remote("rank-1", Bench) for _ in range(works.ACTORS)]
+        made = [rpc.remote("rank-1", works.Bench) for _ in range(works.ACTORS)]
         made[-1].rpc_sync().read()
         report("actors", works.ACTORS / (time.perf_counter() - began))
         del made

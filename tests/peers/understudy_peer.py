@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
@@ -13,6 +13,7 @@ import trio
 
 from actors import Actor, UnderstudyError, method
 from runtime import LocalCluster, open_local_cluster
+from tests.benchmarks.measuring import pipelined, sequential
 from tests.peers import works
 from tests.peers.works import IN_FLIGHT, MEMBERS, report
 
@@ -41,50 +42,23 @@ class Bench(Actor):
         return os.getpid()
 
 
-async def _rate(call: Callable[[], Awaitable[object]], seconds: float) -> float:
-    for limit in (seconds / 10, seconds):
-        began, count = time.perf_counter(), 0
-        while time.perf_counter() - began < limit:
-            for _ in range(10):
-                await call()
-            count += 10
-    return count / (time.perf_counter() - began)
-
-
-async def _crowd(call: Callable[[], Awaitable[object]], seconds: float, callers: int) -> float:
-    began = time.perf_counter()
-    counts: list[int] = []
-
-    async def caller() -> None:
-        count = 0
-        while time.perf_counter() - began < seconds:
-            await call()
-            count += 1
-        counts.append(count)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(callers):
-            nursery.start_soon(caller)
-    return sum(counts) / (time.perf_counter() - began)
-
-
 async def _calls(cluster: LocalCluster, seconds: float, names: set[str]) -> None:
     import numpy as np
 
     actor = await cluster.node.options(on="worker-1").spawn(Bench)
     read, echo = actor.read, actor.echo
     if "sequential" in names:
-        report("sequential", await _rate(read, seconds))
+        report("sequential", await sequential(read, seconds))
     if "pipelined" in names:
-        report("pipelined", await _crowd(read, seconds, IN_FLIGHT))
+        report("pipelined", await pipelined(read, seconds, IN_FLIGHT))
     for name, size in (("echo-1k", works.KIBIBYTE), ("echo-64k", 64 * works.KIBIBYTE)):
         if name in names:
             data = bytes(size)
-            found = await _rate(lambda data=data: echo(data), seconds)  # type: ignore[misc]
+            found = await sequential(lambda data=data: echo(data), seconds)  # type: ignore[misc]
             report(name, found if name == "echo-1k" else works.mebibytes(found, size))
     if "echo-array" in names:
         array = np.ones(works.ARRAY_BYTES // 8)
-        found = await _rate(lambda: echo(array), seconds)
+        found = await sequential(lambda: echo(array), seconds)
         report("echo-array", works.mebibytes(found, works.ARRAY_BYTES))
     if "raise" in names:
 
@@ -95,7 +69,7 @@ async def _calls(cluster: LocalCluster, seconds: float, names: set[str]) -> None
                 return
             raise AssertionError("the method must raise")
 
-        report("raise", await _crowd(fail, seconds, 200))
+        report("raise", await pipelined(fail, seconds, 200))
 
 
 async def _actors(cluster: LocalCluster, names: set[str]) -> None:

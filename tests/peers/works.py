@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 IN_FLIGHT = 1_000
 ACTORS = 1_000
@@ -156,3 +158,77 @@ def spin(seconds: float) -> float:
 def first(array: object) -> float:
     """Look at a large argument: the work of an item that is an array."""
     return float(array[0])  # type: ignore[index]
+
+
+class Bench:
+    """The actor of the libraries whose actors are plain classes. Does as little as possible."""
+
+    def read(self) -> int:
+        """A small answer."""
+        return 16
+
+    def echo(self, data: object) -> object:
+        """Give back what was sent."""
+        return data
+
+    def fail(self) -> None:
+        """Raise."""
+        raise ValueError("as asked")
+
+    def wait(self) -> None:
+        """Never return."""
+        time.sleep(1000)
+
+    def pid(self) -> int:
+        """Of the process of the actor."""
+        return os.getpid()
+
+    def spin(self, seconds: float) -> float:
+        """An item of a map."""
+        return spin(seconds)
+
+    def first(self, array: object) -> float:
+        """An item of a map that is an array."""
+        return first(array)
+
+
+def blocking_calls(
+    start: Callable[..., Any],
+    wait: Callable[[Any], object],
+    array: object,
+    seconds: float,
+    names: set[str],
+    wait_all: Callable[[Any], object] | None = None,
+) -> None:
+    """The works of calls for a library that starts a call of `Bench` and waits for it in two steps.
+    `start(method, *arguments)` returns what `wait` is given. `array`: of `ARRAY_BYTES`. `wait_all`:
+    the library's own way to wait for many that do not raise, where it has one.
+    """
+
+    def call(*words: object) -> object:
+        return wait(start(*words))
+
+    def wait_for_all(started: list[object]) -> None:
+        for each in started:
+            try:
+                wait(each)
+            except ValueError:
+                continue
+
+    if "sequential" in names:
+        report("sequential", rate(lambda: call("read"), seconds))
+    if "pipelined" in names:
+        report("pipelined", waves(lambda: start("read"), wait_all or wait_for_all, seconds))
+    report_echoes(lambda data: rate(lambda: call("echo", data), seconds), array, names)
+    if "raise" in names:
+        report("raise", waves(lambda: start("fail"), wait_for_all, seconds, 200))
+
+
+def report_echoes(rate_of: Callable[[object], float], array: object, names: set[str]) -> None:
+    """The works of echoes. `rate_of(data)`: echoes of it per second."""
+    if "echo-1k" in names:
+        report("echo-1k", rate_of(bytes(KIBIBYTE)))
+    if "echo-64k" in names:
+        report("echo-64k", mebibytes(rate_of(bytes(64 * KIBIBYTE)), 64 * KIBIBYTE))
+    if "echo-array" in names:
+        report("echo-array", mebibytes(rate_of(array), ARRAY_BYTES))
