@@ -37,7 +37,9 @@ CLUSTER_OPTIONS = ("cluster", "secret_file", "tls")
 CONNECT_SECONDS = 2.5
 """Seconds for a member of an etcd to accept a connection and answer."""
 FIRST_SERVER_ERROR = 500
+"""The lowest HTTP status that says that the server, and not the request, has failed."""
 STANDALONE_RENEWAL = 3600.0
+"""Seconds between two renewals of a lease that no other agent watches."""
 
 logger = logging.getLogger("understudy.rendezvous")
 
@@ -190,6 +192,7 @@ async def _store_of(
             yield store
         return
     served_by = [member for member in client.status["members"] if member["name"] == where["node"]]
+    # The store's node may have left between the two parts of the answer: ask through this node.
     if not served_by:
         yield client.store
         return

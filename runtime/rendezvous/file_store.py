@@ -58,18 +58,24 @@ MAGIC = b"understudy rendezvous 1\n"
 
 
 HISTORY_EVENTS = 200
+"""Latest changes that the file holds for watches. A slower watch gets `StoreCompactedError`."""
 
 
 HISTORY_BYTES = 1024 * 1024
+"""Bytes of these changes. Each commit writes them all, so they are few."""
 
 
 KEPT_TOKENS = 200
+"""Latest commits whose tokens the file holds. A writer that was stopped for longer than that many
+commits cannot know whether its own was one of them.
+"""
 
 
 @attrs.frozen
 class Content:
-    """A store after commit number `number`. `tokens`: of the latest commits, this one's last.
-    `suspects`: leases that may have ended, each with the token of the agent that suspects it.
+    """A store after commit number `number`. `tokens`: of the latest commits, at most `KEPT_TOKENS`,
+    this one's last. `suspects`: leases that may have ended, each with the token of the agent that
+    suspects it.
     """
 
     number: int
@@ -86,17 +92,22 @@ class Content:
     def followed_by(
         self, machine: StoreMachine, suspects: dict[int, bytes], token: bytes
     ) -> Content | None:
-        """Return the next commit, with the state of `machine`; None if nothing has changed."""
-        kept, before = machine.snapshot(), self.snapshot
-        suspects = {lease: who for lease, who in suspects.items() if lease in kept.leases}
-        same = (kept.revision, kept.next_lease, kept.leases) == (
+        """Return the next commit, with the state of `machine` and the writer's `token`; None if
+        nothing has changed.
+        """
+        after, before = machine.snapshot(), self.snapshot
+        assert after.revision >= before.revision, "the revision of a store only grows"
+        suspects = {lease: token for lease, token in suspects.items() if lease in after.leases}
+        same = (after.revision, after.next_lease, after.leases) == (
             before.revision,
             before.next_lease,
             before.leases,
         )
         if same and suspects == self.suspects:
             return None
-        return Content(self.number + 1, kept, (*self.tokens[1 - KEPT_TOKENS :], token), suspects)
+        tokens = (*self.tokens[1 - KEPT_TOKENS :], token)
+        assert len(tokens) <= KEPT_TOKENS, "the tokens of commits are bounded"
+        return Content(self.number + 1, after, tokens, suspects)
 
 
 def empty() -> Content:
@@ -170,8 +181,8 @@ class _Seen:
 
 
 class LeaseTimes:
-    """What one observer has seen of all leases. `look_every`: the planned seconds between two
-    looks.
+    """The leases as one observer has seen them: one entry for each lease that the store has.
+    `look_every`: the planned seconds between two looks.
     """
 
     def __init__(self, look_every: float) -> None:
@@ -199,6 +210,7 @@ class LeaseTimes:
                 self._seen[lease] = _Seen(beat, now)
             elif now - known.since >= seconds:
                 overdue.append(lease)
+        assert self._seen.keys() == leases.keys(), "each lease of the store is timed, and no other"
         return overdue
 
     def left(self, lease: int, seconds: float, now: float) -> float:
@@ -270,7 +282,9 @@ T = TypeVar("T")
 
 
 COMMIT_LOOK_SECONDS = 0.05
-"""Seconds between two looks for commits of others."""
+"""Seconds between two looks for commits of others. A directory that several hosts share notifies no
+one of changes, so it is polled.
+"""
 
 
 LEASES_SECONDS = 0.25
@@ -278,17 +292,22 @@ LEASES_SECONDS = 0.25
 
 
 KEPT_FILES = 20
+"""Latest commits whose files stay, for agents that read one while others commit."""
 
 
-BUSY_SECONDS = 0.02
+COMMIT_RETRY_SECONDS = 0.02
+"""Seconds to wait at most after the first commit that another agent has overtaken; ten times as
+many after the tenth.
+"""
 
 
 logger = logging.getLogger("understudy.rendezvous")
 
 
 class FileStore(Store):
-    """See `Store`. `run` must be running while it is used. Raises `StoreUnavailableError` where the
-    directory cannot be used.
+    """A `Store` in a directory. `run` must be running while it is used. Every call raises
+    `StoreUnavailableError` if the directory cannot be used, `StoreDataError` if a file in it is
+    damaged, and StoreError after `close`.
     """
 
     def __init__(self, directory: Path, environment: Environment) -> None:
@@ -325,23 +344,28 @@ class FileStore(Store):
     def close(self) -> None:
         """Refuse calls from now on, and end waiting calls with StoreError."""
         self._closed = True
+        # Not replaced as in `_use`: what waits for it now, and what still comes to wait, ends.
         self._moved.set()
 
     async def get(self, key: str) -> Entry | None:
-        """See `Store.get`."""
+        """Return the entry of a key in the latest commit, or None."""
         check_key(key)
         return (await self._reading()).get(key)
 
     async def range(self, prefix: str) -> RangeResult:
-        """See `Store.range`."""
+        """Return the entries whose keys begin with `prefix`, with the revision of the latest
+        commit.
+        """
         return (await self._reading()).range(prefix)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """See `Store.put`."""
+        """Write a value, tied to `lease` if that is not 0; returns the revision. Raises
+        `LeaseLostError` if the lease has ended.
+        """
         return (await self.transaction([], [Put(key, value, lease)])).revision
 
     async def delete(self, key: str) -> bool:
-        """See `Store.delete`."""
+        """Delete a key; returns whether it existed."""
         return bool((await self.transaction([], [Delete(key)])).responses[0])
 
     async def transaction(
@@ -350,19 +374,24 @@ class FileStore(Store):
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
-        """See `Store.transaction`."""
+        """Run `then` if all conditions of `compare` hold, else `otherwise`, in one commit. Raises
+        `StoreOutcomeUnknownError` if so many commits followed that this one cannot be found among
+        them.
+        """
         check_transaction(compare, then, otherwise)
         return await self._commit(
             lambda machine, suspects: machine.transaction(compare, then, otherwise)
         )
 
     async def grant(self, ttl: float) -> int:
-        """See `Store.grant`."""
+        """Create a lease of `ttl` seconds and return its number."""
         check_time_to_live(ttl)
         return await self._commit(lambda machine, suspects: machine.grant(ttl, 0.0))
 
     async def keep_alive(self, lease: int) -> float:
-        """See `Store.keep_alive`."""
+        """Renew a lease by a new beat in its file; returns its seconds. Raises `LeaseLostError` if
+        it has ended.
+        """
         _held(await self._read(), lease)
         await self._in_thread(lambda: self._replace(self._beat(lease), self._environment.token(8)))
         # Only after that: an agent that suspects the lease from now on will see the new beat.
@@ -373,18 +402,25 @@ class FileStore(Store):
         return seconds
 
     async def time_to_live(self, lease: int) -> float:
-        """See `Store.time_to_live`."""
+        """Return the seconds that a lease has left, as far as this process knows. Raises
+        `LeaseLostError` if it has ended.
+        """
         return self._times.left(lease, _held(await self._read(), lease), self._environment.now())
 
     async def revoke(self, lease: int) -> None:
-        """See `Store.revoke`."""
+        """End a lease and delete the keys that are tied to it. Raises `LeaseLostError` if it has
+        ended before.
+        """
         await self._commit(lambda machine, suspects: _revoked(machine, suspects, lease))
         await self._in_thread(lambda: self._beat(lease).unlink(missing_ok=True))
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`."""
+        """Wait for changes of keys that begin with `prefix`, from `from_revision` on. Raises
+        `StoreCompactedError` if the file holds them no more.
+        """
         await self._read()
         while True:
+            # Taken before the look, so that a commit after the look sets this event.
             moved = self._moved
             batch = self._machine.changes(prefix, from_revision)
             if batch is not None:
@@ -404,6 +440,8 @@ class FileStore(Store):
         """End a lease, unless its holder has written a new beat."""
         token = self._environment.token(8)
         await self._commit(lambda machine, suspects: _suspected(machine, suspects, lease, token))
+        # Read after the suspicion was committed: a holder that beats later reads the suspicion, and
+        # clears it.
         if await self._in_thread(lambda: self._beat_of(lease)) == beat:
             await self._commit(lambda machine, suspects: _ended(machine, suspects, lease, token))
             await self._in_thread(lambda: self._beat(lease).unlink(missing_ok=True))
@@ -428,7 +466,8 @@ class FileStore(Store):
             ) and await self._is_applied(after, token):
                 return result
             attempt += 1
-            await trio.sleep(self._environment.random() * BUSY_SECONDS * min(attempt, 10))
+            # Each lost attempt is the commit of another agent, so all together make progress.
+            await trio.sleep(self._environment.random() * COMMIT_RETRY_SECONDS * min(attempt, 10))
 
     async def _is_applied(self, after: Content, token: bytes) -> bool:
         """The link was made. It was the next commit only if the previous file still exists, because
@@ -462,6 +501,7 @@ class FileStore(Store):
         return self._machine
 
     def _use(self, content: Content) -> None:
+        # Two tasks may read at once, and the thread of the older read may end last.
         if content.number > self._content.number:
             self._content, self._machine = content, content.machine()
             moved, self._moved = self._moved, trio.Event()
@@ -500,7 +540,7 @@ class FileStore(Store):
         return sorted(numbers)
 
     def _latest(self, known: Content) -> Content | None:
-        """Return the states after `known`. Blocking."""
+        """Return the latest commit, or None if that is `known`. Blocking."""
         while True:
             numbers = self._numbers()
             if not numbers or numbers[-1] <= known.number:
@@ -532,6 +572,7 @@ class FileStore(Store):
                     return False
         finally:
             aside.unlink(missing_ok=True)
+        # The oldest first: `_is_applied` concludes from a file that exists that all later ones do.
         for old in self._numbers():
             if old <= number - KEPT_FILES:
                 self._path(old).unlink(missing_ok=True)
@@ -575,5 +616,6 @@ def _suspected(machine: StoreMachine, suspects: dict[int, bytes], lease: int, to
 
 
 def _ended(machine: StoreMachine, suspects: dict[int, bytes], lease: int, token: bytes) -> None:
+    # Another token: the holder has cleared our suspicion, and another agent suspects it anew.
     if suspects.get(lease) == token:
         machine.revoke(lease)

@@ -106,7 +106,7 @@ class View:
         """The names of the live agents."""
         return frozenset(self._agents)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake the tasks that wait for a change."""
         changed, self.changed = self.changed, trio.Event()
         changed.set()
@@ -114,6 +114,7 @@ class View:
     async def refresh(self) -> None:
         """Update the view to the present state. Raises `StoreError`."""
         found = await self._store.range(self._keys.control)
+        # The watch was faster: the view is newer than what was read.
         if found.revision < self.revision:
             return
         self._agents, self._state = {}, None
@@ -121,7 +122,7 @@ class View:
             self._put(entry)
         self.revision = found.revision
         self.away_since = math.inf
-        self.tell()
+        self.notify()
 
     async def caught_up(self, revision: int) -> None:
         """Wait until the view holds everything up to `revision`. Raises `StoreError`."""
@@ -135,6 +136,8 @@ class View:
         while True:
             try:
                 batch = await self._store.poll(self._keys.control, self.revision + 1)
+            # What changed in between is no longer in the store's history, so the whole state is
+            # read again.
             except StoreCompactedError:
                 await self._refresh_or_wait()
                 continue
@@ -143,6 +146,7 @@ class View:
                 continue
             self.away_since = math.inf
             for event in batch.events:
+                # A refresh while the poll was waiting may have read beyond these events.
                 if event.revision > self.revision:
                     if event.kind == "put":
                         self._put(
@@ -152,7 +156,7 @@ class View:
                         self._take_out(event.key)
             if batch.revision > self.revision:
                 self.revision = batch.revision
-                self.tell()
+                self.notify()
 
     async def _refresh_or_wait(self) -> None:
         try:
@@ -164,7 +168,7 @@ class View:
         if self.away_since == math.inf:
             logger.warning("the store of the rendezvous does not answer: %s", error)
             self.away_since = self._environment.now()
-        self.tell()
+        self.notify()
         await trio.sleep(RENDEZVOUS_RETRY_SECONDS * (0.5 + self._environment.random()))
 
     def _put(self, entry: Entry) -> None:
@@ -228,6 +232,8 @@ class Presence:
         name = f"{address}:{environment.process().pid}:{environment.token(4).hex()}".replace(
             "/", "-"
         )
+        # Taken before the request: the store counts the lease's time from a later moment. So this
+        # agent stops relying on the lease before the store can end it.
         asked = environment.now()
         lease = await self._store.grant(self._settings.lease_seconds)
         key = self._keys.agent(name)
@@ -236,6 +242,8 @@ class Presence:
             [Compare(key, "create_revision", 0)], [Put(key, encode_agent(record), lease)]
         )
         await self._view.caught_up(result.revision)
+        # After the view has the record: `_present` takes an agent that the view lacks for a dead
+        # one, and would register it a second time.
         self.name, self.lease = name, lease
         self._clock = LeaseClock(
             environment.timings.held_share * self._settings.lease_seconds, asked
@@ -271,12 +279,13 @@ class Presence:
             ):
                 await self._store.keep_alive(lease)
         except LeaseLostError:
+            # During the request the agent may have registered again; then an older lease was lost.
             if clock is not None and clock is self._clock:
                 logger.warning(
                     "the lease of agent %s has ended: other agents treat it as dead", self.name
                 )
                 self._clock = None
-                self._view.tell()
+                self._view.notify()
             return False
         except (StoreError, trio.TooSlowError) as error:
             level = logging.DEBUG if self._failing else logging.WARNING
@@ -287,16 +296,19 @@ class Presence:
                 str(error) or "no answer in time",
             )
             self._failing = True
+            # `wait_change` then reports this agent as one that has left its round.
             if was_held != self.is_held():
-                self._view.tell()
+                self._view.notify()
             return False
         self._failing = False
         if clock is not None:
+            # By the time of the request, not of the answer, as in `register`.
             clock.on_renewed(asked)
         return True
 
     async def _renew_job(self) -> None:
         while True:
+            # Three renewals in the lease's time, so that one may fail.
             await trio.sleep(min(self._settings.retention / 3, 60.0))
             if self.job_lease:
                 try:
@@ -317,8 +329,8 @@ class Presence:
             except (StoreError, RendezvousStateError) as error:
                 logger.debug("could not revoke the lease of an agent that has ended: %s", error)
 
-    def gone(self) -> None:
-        """Stop renewing."""
+    def stop_renewing(self) -> None:
+        """Renew the lease no more. It is held no longer from now on, by this agent's clock."""
         self._clock = None
 
 
@@ -326,19 +338,22 @@ OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 
 
 BATCH = 100
+"""Keys of earlier rounds that are deleted in one transaction; below `MAX_OPERATIONS` of a store."""
 
 
 FIRST_DELAY, LONGEST_DELAY = 0.2, 2.0
-"""Seconds between two attempts to reach a store that was not there yet."""
+"""Seconds between two attempts to reach a store that was not there yet: doubled from the first to
+the longest.
+"""
 
 
 class StoreHandler:
-    """See `runtime.rendezvous.interface.RendezvousHandler`. Open it first: `async with handler:`;
-    leaving the block leaves the rendezvous, which is not closed by that.
+    """A `RendezvousHandler` over a coordination store, for one agent. Open it first: `async with
+    handler:`; leaving the block leaves the rendezvous, but does not close it.
 
-    Entering raises `RendezvousConnectionError` if the store is not to be reached: at once if
-    another program answers there, after the `connect_timeout` if nothing answers, after the `join`
-    timeout if the endpoint's own store is away. What is waited for is logged.
+    Entering raises `RendezvousConnectionError` if the store cannot be reached: at once if another
+    program answers there, after the `connect_timeout` if nothing answers, after the `join` timeout
+    if the endpoint's own store is away. The log says what is waited for.
     """
 
     def __init__(
@@ -377,11 +392,11 @@ class StoreHandler:
         return await self._stack.__aexit__(kind, error, traceback)  # noqa: ASYNC102
 
     def get_backend(self) -> str:
-        """See `RendezvousHandler.get_backend`."""
+        """The name of the back-end, as in the parameters."""
         return self._settings.parameters.backend
 
     def get_run_id(self) -> str:
-        """See `RendezvousHandler.get_run_id`."""
+        """The id of the job, as in the parameters."""
         return self._settings.parameters.run_id
 
     @property
@@ -397,8 +412,11 @@ class StoreHandler:
         return False
 
     async def next_rendezvous(self) -> RendezvousInfo:
-        """See `RendezvousHandler.next_rendezvous`. Raises also `RendezvousMismatchError` for
-        another job of the same id.
+        """Leave this agent's round, if it is in one, and return the next round once it is complete.
+
+        Raises the errors that `RendezvousHandler` lists, and `RendezvousMismatchError` for another
+        job of the same id. An agent whose call fails or is cancelled leaves the rendezvous, within
+        the `heartbeat` timeout.
         """
         self._check_open()
         self._watched = None
@@ -428,6 +446,7 @@ class StoreHandler:
         self._watched = RoundWatch(self._presence.name, state)
         self._left = (state.life, state.round)
         if finish.rank == 0:
+            # One agent is enough; each round has exactly one of rank 0.
             self._nursery.start_soon(self._collect, state.round, name="old rounds of a rendezvous")
         return RendezvousInfo(
             self._job_store(state, self._keys.round(state.round), state.round),
@@ -439,13 +458,16 @@ class StoreHandler:
         )
 
     async def is_closed(self) -> bool:
-        """See `RendezvousHandler.is_closed`; as it is now, for all agents."""
+        """Return whether the rendezvous is closed for all agents, read from the store now. Raises
+        `RendezvousConnectionError` or `RendezvousStateError`.
+        """
         state = await self._state_now()
         return state is not None and bool(state.closed)
 
     async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
-        """See `RendezvousHandler.set_closed`. Raises `RendezvousTimeoutError` if that cannot be
-        made known within the `close` timeout.
+        """Close the rendezvous for all agents; the first reason stays. `finished`: the job has
+        succeeded. Raises `RendezvousTimeoutError` if the store has not confirmed it within the
+        `close` timeout.
         """
         await self._change(lambda state: machine.close(state, reason, finished=finished), "closed")
 
@@ -459,16 +481,18 @@ class StoreHandler:
         return True
 
     async def num_nodes_waiting(self) -> int:
-        """See `RendezvousHandler.num_nodes_waiting`."""
+        """Return how many live agents wait for the next round, spares not counted. Raises
+        `RendezvousConnectionError` or `RendezvousStateError`.
+        """
         state = await self._state_now()
-        return len(machine.bury(state, self._view.alive).waiting) if state is not None else 0
+        return len(machine.remove_dead(state, self._view.alive).waiting) if state is not None else 0
 
     async def wait_change(self, after: int) -> RendezvousChange:
-        """See `RendezvousHandler.wait_change`. Each change is reported once.
+        """Wait for the next change of round `after`. Each change is returned once.
 
         Raises ValueError if this agent's latest round is not `after`, and `RendezvousStateError`.
-        It does not raise while the store is away: an agent that cannot renew its lease then hears
-        of it as one that has left, its own name among them.
+        It does not raise while the store is away: the change is then that this agent, which cannot
+        renew its lease, has left the round.
         """
         self._check_open()
         watched = self._watched
@@ -477,6 +501,7 @@ class StoreHandler:
             raise ValueError(f"this agent's latest round is {of}, not {after}")
         await trio.lowlevel.checkpoint()
         while True:
+            # Taken before the look, so that a change after the look sets this event.
             changed = self._view.changed
             held = self._presence.is_held()
             change = watched.look(self._view.state(), self._view.alive, cut_off=not held)
@@ -488,7 +513,9 @@ class StoreHandler:
                 await changed.wait()
 
     async def shutdown(self) -> bool:
-        """See `RendezvousHandler.shutdown`."""
+        """Close the rendezvous and leave it; returns False, and logs why, if the store did not
+        confirm that within the `close` timeout.
+        """
         try:
             await self.set_closed(
                 f"agent {self._presence.name or self.get_backend()} has shut it down"
@@ -551,12 +578,12 @@ class StoreHandler:
     def _patience_with(self, error: Exception) -> float:
         """Return for how many seconds to retry."""
         causes = list(_causes(error))
-        somebody_else = any(
+        is_other_program = any(
             isinstance(cause, HandshakeError | ProtocolError | ValueError)
             and not isinstance(cause, HandshakeTimeoutError)
             for cause in causes
         )
-        if isinstance(error, JoinError | HandshakeError) and not somebody_else:
+        if isinstance(error, JoinError | HandshakeError) and not is_other_program:
             return min(self._settings.connect_timeout, self._settings.timeout.join)
         if isinstance(error, StoreUnavailableError) and not any(
             isinstance(cause, OSError) for cause in causes
@@ -575,6 +602,7 @@ class StoreHandler:
             try:
                 name = await self._present()
                 joining.on_renamed(name)
+                # Taken before the state is read, so that a later change sets this event.
                 changed = self._view.changed
                 state = self._view.state()
                 if state is None:
@@ -595,7 +623,7 @@ class StoreHandler:
                         await changed.wait()
                     self._refuse_if_away()
                 else:
-                    raise self._trouble(decision)
+                    raise self._error_of(decision)
             except StoreError as error:
                 await self._patience(error, began)
 
@@ -620,6 +648,7 @@ class StoreHandler:
             [Put(self._keys.state, encode_state(state), lease)],
         )
         if not result.succeeded:
+            # Another agent was faster; its state has a lease of its own.
             await self._store.revoke(lease)
         await self._view.caught_up(result.revision)
 
@@ -627,6 +656,8 @@ class StoreHandler:
         """Replace the state in the view if it is unchanged in the store, together with the fences
         of rounds.
         """
+        # State and fences change in one transaction, so the store of a round takes no write once
+        # another round has begun.
         then: list[Operation] = [Put(self._keys.state, encode_state(after), after.lease)]
         if before.complete and after.round != before.round:
             then.append(Delete(self._keys.fence(before.round)))
@@ -671,16 +702,20 @@ class StoreHandler:
         name, lease = self._presence.name, self._presence.lease
         if not name:
             return True
-        self._presence.gone()
+        # First, because a renewal of a lease that was revoked would be reported as lost.
+        self._presence.stop_renewing()
         try:
+            # Repeated only when another agent has written the state in between.
             while True:
                 await self._view.refresh()
                 state = self._view.state()
                 if state is None or name not in state:
                     break
                 await self._write(
-                    state, machine.leave(machine.bury(state, self._view.alive), [name])
+                    state, machine.leave(machine.remove_dead(state, self._view.alive), [name])
                 )
+            # After the state: others would remove an agent without a record themselves, and their
+            # writes would compete with this one.
             self._presence.name = ""
             await self._store.revoke(lease)
         except LeaseLostError:
@@ -754,6 +789,7 @@ class StoreHandler:
         """
         if not isinstance(error, StoreUnavailableError | StoreOutcomeUnknownError | LeaseLostError):
             raise self._connection(error) from error
+        # The view's own poll may still be waiting for its answer, so the earlier moment counts.
         self._view.away_since = min(self._view.away_since, began)
         self._refuse_if_away()
         await trio.sleep(RENDEZVOUS_RETRY_SECONDS * (0.5 + self._environment.random()))
@@ -767,15 +803,15 @@ class StoreHandler:
             return RendezvousStateError(f"{where} cannot be understood: {error}")
         return RendezvousConnectionError(f"{where} cannot be reached: {error}")
 
-    def _trouble(self, fail: Fail) -> RendezvousError:
+    def _error_of(self, fail: Fail) -> RendezvousError:
         text = f"{fail.text} (job {self.get_run_id()!r})"
-        if fail.trouble == "closed":
+        if fail.kind == "closed":
             return RendezvousClosedError(text)
-        if fail.trouble == "finished":
+        if fail.kind == "finished":
             return RendezvousFinishedError(text)
-        if fail.trouble == "not needed":
+        if fail.kind == "not needed":
             return RendezvousGracefulExitError(text)
-        if fail.trouble == "timeout":
+        if fail.kind == "timeout":
             return RendezvousTimeoutError(text)
         return RendezvousMismatchError(text)
 

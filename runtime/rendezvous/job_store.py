@@ -3,9 +3,8 @@ what is waited for.
 
 Everything is below one prefix: the keys in `k/`, barriers in `b/`, queues in `q/`, each value with
 a number for its place. What is written is tied to the job's lease, so nothing outlives the job for
-long. The store of a round has a fence, a key that is there from when the round is complete until
-the next one opens: each call asks for it in its own transaction, and calls that wait learn when it
-goes.
+long. The store of a round has a fence, a key that exists from when the round is complete until the
+next one opens: each call checks it in its own transaction, and calls that wait watch it.
 
 A write whose answer was lost raises `RendezvousConnectionError`: it may have been done, and is not
 repeated blindly.
@@ -53,8 +52,13 @@ from runtime.store.interface import (
 T = TypeVar("T")
 
 WITHDRAW_SECONDS = 2.0
-BUSY_SECONDS = 0.01
-"""Seconds to wait, at most at first, when another agent was faster."""
+"""Seconds for a caller that stops waiting at a barrier to say so. If the store does not answer by
+then, the barrier counts it as arrived.
+"""
+WRITE_RETRY_SECONDS = 0.01
+"""Seconds to wait at most after the first write that another agent has overtaken; twenty times as
+many after the twentieth.
+"""
 
 
 @attrs.frozen
@@ -73,7 +77,7 @@ class Scope:
 
 
 class JobStore:
-    """See `runtime.rendezvous.interface.KeyValueStore`. `prefix`: before every key, with its slash.
+    """The `KeyValueStore` of a job or a round. `prefix`: before every key, with its slash.
 
     Every call raises `RendezvousConnectionError` if the store does not answer, and `RoundOverError`
     if the round is over.
@@ -85,24 +89,28 @@ class JobStore:
         self._prefix = prefix
 
     def prefixed(self, prefix: str) -> JobStore:
-        """See `KeyValueStore.prefixed`."""
+        """Return a view of this store in which every key begins with `prefix` and a slash."""
         return JobStore(self._scope, f"{self._prefix}{prefix}/")
 
     async def set(self, key: str, value: bytes) -> None:
-        """See `KeyValueStore.set`."""
+        """Write the value of a key."""
         await self._write([], [self._put(self._key(key), value)])
 
     async def get(self, key: str, *, timeout: float | None = None) -> bytes:
-        """See `KeyValueStore.get`."""
+        """Return the value of a key, once it exists. Raises `StoreTimeoutError` after `timeout`
+        seconds.
+        """
         return (await self.multi_get([key], timeout=timeout))[0]
 
     async def peek(self, key: str) -> bytes | None:
-        """See `KeyValueStore.peek`."""
+        """Return the value that a key has now, or None."""
         entry = await self._entry(self._key(key))
         return entry.value if entry is not None else None
 
     async def add(self, key: str, amount: int) -> int:
-        """See `KeyValueStore.add`. Raises ValueError if the key holds no number."""
+        """Add `amount` to a counter, which begins at 0, and return the sum. Raises ValueError if
+        the key holds no number.
+        """
 
         def added(value: bytes | None) -> bytes:
             return b"%d" % (_number(key, value) + amount)
@@ -112,7 +120,9 @@ class JobStore:
     async def compare_set(
         self, key: str, expected: bytes | None, value: bytes
     ) -> tuple[bool, bytes | None]:
-        """See `KeyValueStore.compare_set`."""
+        """Write `value` if the key holds `expected` (None: if it does not exist). Returns whether
+        it was written, and the value that the key has then.
+        """
         full = self._key(key)
         condition = (
             Compare(full, "create_revision", 0)
@@ -126,25 +136,27 @@ class JobStore:
         return False, entry.value if isinstance(entry, Entry) else None
 
     async def wait(self, keys: Sequence[str], *, timeout: float | None = None) -> None:
-        """See `KeyValueStore.wait`."""
+        """Wait until all keys exist. Raises `StoreTimeoutError` after `timeout` seconds."""
         await self._all(keys, timeout)
 
     async def check(self, keys: Sequence[str]) -> bool:
-        """See `KeyValueStore.check`."""
+        """Return whether all keys exist now."""
         return all(
             entry is not None for entry in await self._entries([self._key(key) for key in keys])
         )
 
     async def append(self, key: str, value: bytes) -> None:
-        """See `KeyValueStore.append`."""
+        """Append `value` to the value of a key, in one step."""
         await self._changed(self._key(key), lambda before: (before or b"") + value)
 
     async def multi_get(self, keys: Sequence[str], *, timeout: float | None = None) -> list[bytes]:
-        """See `KeyValueStore.multi_get`."""
+        """Return the values of several keys, once all exist. Raises `StoreTimeoutError` after
+        `timeout` seconds.
+        """
         return [entry.value for entry in await self._all(keys, timeout)]
 
     async def multi_set(self, values: Mapping[str, bytes]) -> None:
-        """See `KeyValueStore.multi_set`. Raises ValueError for more keys than one transaction has
+        """Write several keys in one step. Raises ValueError for more keys than one transaction has
         room for.
         """
         if len(values) > MAX_OPERATIONS:
@@ -155,21 +167,22 @@ class JobStore:
         await self._write([], [self._put(self._key(key), value) for key, value in values.items()])
 
     async def delete_key(self, key: str) -> bool:
-        """See `KeyValueStore.delete_key`."""
+        """Delete a key; returns whether it existed."""
         return bool((await self._write([], [Delete(self._key(key))])).responses[0])
 
     async def num_keys(self) -> int:
-        """See `KeyValueStore.num_keys`."""
+        """Return the number of keys."""
         return len(await self.list_keys())
 
     async def list_keys(self) -> list[str]:
-        """See `KeyValueStore.list_keys`."""
+        """Return all keys, in order, without the prefix."""
         root = self._key("")
         return [entry.key.removeprefix(root) for entry in (await self._range(root))]
 
     async def barrier(self, name: str, count: int, *, timeout: float | None = None) -> None:
-        """See `KeyValueStore.barrier`. A caller that stops waiting does not count as arrived.
-        Raises ValueError for a count below one.
+        """Wait until `count` callers have arrived at the barrier of this name. A caller that stops
+        waiting does not count as arrived. Raises `StoreTimeoutError` after `timeout` seconds, and
+        ValueError for a count below one.
         """
         if count < 1:
             raise ValueError(f"the count of a barrier must be at least one, not {count}")
@@ -196,18 +209,22 @@ class JobStore:
                 raise
 
     async def queue_push(self, key: str, value: bytes) -> None:
-        """See `KeyValueStore.queue_push`."""
+        """Put a value at the end of a queue."""
         items, last = self._queue(key), self._queue_last(key)
         for attempt in _attempts():
             entry = await self._entry(last)
             number = _number(key, entry.value if entry is not None else None) + 1
+            # Sixteen digits: the store sorts keys as texts, and the order of the keys is that of
+            # the queue.
             then = [self._put(last, b"%d" % number), self._put(f"{items}{number:016d}", value)]
             if (await self._write([_unchanged(last, entry)], then)).succeeded:
                 return
             await self._step_back(attempt)
 
     async def queue_pop(self, key: str, *, timeout: float | None = None) -> bytes:
-        """See `KeyValueStore.queue_pop`."""
+        """Take a value from the beginning of a queue, once there is one. Raises `StoreTimeoutError`
+        after `timeout` seconds.
+        """
         items = self._queue(key)
         async with self._within(timeout, lambda: f"a value in the queue {key!r}"):
             for attempt in _attempts():
@@ -226,7 +243,7 @@ class JobStore:
         raise AssertionError("attempts end only with a value")
 
     async def queue_len(self, key: str) -> int:
-        """See `KeyValueStore.queue_len`."""
+        """Return how many values a queue has now."""
         return len(await self._range(self._queue(key)))
 
     def _key(self, key: str) -> str:
@@ -249,7 +266,8 @@ class JobStore:
         return entries[int(self._scope.environment.random() * len(entries))]
 
     async def _step_back(self, attempt: int) -> None:
-        await trio.sleep(self._scope.environment.random() * BUSY_SECONDS * min(attempt + 1, 20))
+        seconds = WRITE_RETRY_SECONDS * min(attempt + 1, 20)
+        await trio.sleep(self._scope.environment.random() * seconds)
 
     async def _changed(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace a value by the result of `change`, atomically. Returns the new value."""
@@ -342,6 +360,7 @@ class JobStore:
             entry = next((entry for entry in found.entries if entry.key == key), None)
             if holds(entry.value if entry is not None else None):
                 return
+            # From the revision of this read on, so that no change falls between read and watch.
             await self._or_round_over(partial(self._key_changed, key, found.revision + 1))
 
     async def _key_changed(self, key: str, from_revision: int) -> None:
@@ -428,6 +447,8 @@ def _first(group: BaseExceptionGroup[RendezvousError]) -> BaseException:
 
 
 def _attempts() -> Iterator[int]:
+    # Without an end: each attempt that fails is the write of another agent that succeeded. What
+    # bounds the time is the caller's cancel scope.
     return itertools.count()
 
 

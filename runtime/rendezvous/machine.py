@@ -4,7 +4,7 @@ and the time in, states out; no I/O.
 The transitions are functions from one state to the next, written by the agent that comes first:
 each write names the revision that it replaces. No state holds a time. An agent that waits measures
 by its own clock from when it saw what it waits for, so clocks of hosts are never compared.
-Heartbeats are in no state: an agent is alive while its own record, tied to its lease, is there.
+Heartbeats are in no state: an agent is alive while its own record, tied to its lease, exists.
 
 A round is open until it has enough participants and its last call is over, or as many as may be.
 Then it is complete: its roster does not change any more. It ends when all of its participants have
@@ -41,12 +41,13 @@ LISTS = ("participants", "waiting", "spares", "roster")
 class State:
     """The state of a rendezvous.
 
-    `life`: drawn when the record is made, so that a record that was lost and created again is told
-    from the first. `lease`: what the job leaves behind is tied to it. `participants`: of the round
-    that is open, or those who are still in the one that is complete. `roster`: names by rank, of
-    the latest round that was complete. `call`: the number of the last call that is running, 0 if
-    none is; `calls` counts them. `wanted`: ranks that agents have asked for. `closed`: why, once it
-    is; `finished`: because the job has come to its end.
+    `life`: drawn when the record is made. It distinguishes a record that was lost and created again
+    from the first one. `lease`: the job's data is tied to it. `participants`: the agents of the
+    open round, or those that are still in the complete one. `waiting`: the agents that join the
+    next round. `spares`: the agents beyond `max_nodes`. `roster`: names by rank, of the latest
+    complete round. `call`: the number of the last call that is running, 0 if none is; `calls`
+    counts them. `wanted`: ranks that agents have asked for. `closed`: the reason, or "" while it is
+    open; `finished`: it was closed because the job has finished.
     """
 
     min_nodes: int
@@ -71,8 +72,8 @@ class State:
 
 @attrs.frozen
 class AgentRecord:
-    """An agent, as it is registered. `process` tells others on its host when it has ended; `lease`
-    ends it then.
+    """An agent, as it is registered. By `process`, other agents on its host see that it has ended;
+    they revoke `lease` then.
     """
 
     process: Process
@@ -187,7 +188,7 @@ def _check(found: dict[str, Any]) -> None:
         raise ValueError("a participant has no rank")
 
 
-Trouble = Literal["closed", "finished", "not needed", "timeout", "mismatch", "rank taken"]
+FailureKind = Literal["closed", "finished", "not needed", "timeout", "mismatch", "rank taken"]
 
 
 @attrs.frozen
@@ -216,7 +217,7 @@ class Finish:
 class Fail:
     """The agent's attempt to join has failed. `text` says why."""
 
-    trouble: Trouble
+    kind: FailureKind
     text: str
 
 
@@ -224,8 +225,8 @@ Decision = StateWrite | Wait | Finish | Fail
 
 
 def join(state: State, name: str, wanted: int | None = None) -> State:
-    """An agent wants to take part: in this round if it is open, otherwise in the next. One that was
-    in the complete round leaves it.
+    """Add an agent: to this round if it is open, otherwise to the next. An agent of the complete
+    round leaves that round. `wanted`: its fixed rank, if it has one.
     """
     if state.closed or (name in state and not (state.complete and name in state.participants)):
         return state
@@ -259,8 +260,8 @@ def leave(state: State, names: Collection[str]) -> State:
     )
 
 
-def bury(state: State, alive: Collection[str]) -> State:
-    """Remove agents that are not `alive`."""
+def remove_dead(state: State, alive: Collection[str]) -> State:
+    """Remove the agents whose names are not in `alive`."""
     return leave(
         state,
         [
@@ -273,6 +274,7 @@ def bury(state: State, alive: Collection[str]) -> State:
 
 def complete(state: State) -> State:
     """Begin the round with the agents that have joined."""
+    assert not state.complete, "the roster of a complete round does not change"
     roster = _ranked(state.participants, state.roster, state.wanted)
     assert sorted(roster) == sorted(state.participants), "each participant has one rank"
     return attrs.evolve(state, complete=True, call=0, roster=roster, participants=roster)
@@ -317,7 +319,7 @@ def _settled(state: State) -> State:
         spares=queue[places:],
     )
     assert not state.spares or len(state.participants) >= state.max_nodes, (
-        "nobody waits beside a free place"
+        "no spare waits while a place is free"
     )
     if len(state.participants) == state.max_nodes:
         return complete(state)
@@ -338,9 +340,11 @@ def _ranked(
         return tuple(sorted(participants, key=lambda name: wanted.get(name, math.inf)))
     by_rank: list[str | None] = [None] * len(participants)
     stayed = [name for name in previous if name in participants]
+    # If the former rank 0 has gone, the next agent that stayed takes its rank.
     if stayed and stayed[0] != previous[0]:
         by_rank[0] = stayed.pop(0)
     for name in stayed:
+        # A rank beyond the new size is lost: ranks have no gaps.
         if (rank := previous.index(name)) < len(by_rank):
             by_rank[rank] = name
     others = iter(sorted(set(participants) - set(by_rank)))
@@ -352,10 +356,9 @@ def _without(names: Sequence[str], gone: Collection[str]) -> tuple[str, ...]:
 
 
 class Joining:
-    """One agent on its way into a round. `left`: the life and the round that it was in before and
-    wants to leave, if any.
-
-    `lease_seconds`: how long it may take until an agent that has died is known to be dead.
+    """One agent that joins a round. `now` and `decide`'s `now` are seconds on one clock. `left`:
+    the life and number of the round that it was in before and leaves, if any. `wanted`: its fixed
+    rank, if it has one. `lease_seconds`: the longest time until a dead agent counts as dead.
     """
 
     def __init__(
@@ -410,7 +413,7 @@ class Joining:
             and (state.life, state.round) != self._left
         ):
             return Finish(state, state.roster.index(name))
-        changed = bury(state, alive)
+        changed = remove_dead(state, alive)
         if self._is_of_another_kind(changed):
             return Fail(
                 "mismatch",
@@ -418,14 +421,15 @@ class Joining:
             )
         if (
             self._wanted is not None
-            and (trouble := self._rank_trouble(changed, self._wanted, now)) is not None
+            and (conflict := self._rank_conflict(changed, self._wanted, now)) is not None
         ):
-            return trouble
+            return conflict
         if (changed.life, changed.round) == self._left or name not in changed:
             changed = join(changed, name, self._wanted)
         self._restart_deadline_of_spare(name in changed.spares, now)
         if self._is_last_call_over(changed, now):
             changed = complete(changed)
+        # Before the write: an agent that gives up at this moment must not join first.
         if now >= self._deadline:
             return Fail("timeout", self._missing(changed))
         if changed != state:
@@ -460,9 +464,9 @@ class Joining:
             self._call, self._call_ends = call, now + self._timeout.last_call
         return now >= self._call_ends
 
-    def _rank_trouble(self, state: State, wanted: int, now: float) -> Decision | None:
-        """Decide what to do if another agent has the rank: it may be dead soon, or the rank was
-        given twice.
+    def _rank_conflict(self, state: State, wanted: int, now: float) -> Decision | None:
+        """Decide what to do if another agent has the rank: it may have died and keep its lease for
+        a while, or the rank was given twice. None if no other agent has it.
         """
         holder = next(
             (name for name, rank in state.wanted.items() if rank == wanted and name != self._name),
@@ -472,6 +476,7 @@ class Joining:
             self._rank_taken_since.clear()
             return None
         since = self._rank_taken_since.setdefault(holder, now)
+        # Longer than the lease of a holder that has died, which may have been renewed just before.
         ends = since + 1.5 * self._lease_seconds
         if now >= min(ends, self._deadline):
             return Fail(
@@ -514,7 +519,7 @@ class RoundWatch:
         """Return what has happened since the last change that was returned; None if nothing has.
         `cut_off`: the agent cannot rely on its own lease.
         """
-        found = bury(state, alive) if state is not None else None
+        found = remove_dead(state, alive) if state is not None else None
         present = (
             state.participants
             if state is not None and (state.life, state.round) == self._of

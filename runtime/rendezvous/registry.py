@@ -86,9 +86,9 @@ class Registry:
     def create_handler(
         self, parameters: RendezvousParameters, environment: Environment | None = None
     ) -> OpenableHandler:
-        """A handler for `parameters.backend`. Raises ValueError that names the nearest back-end
-        there is, or what is wrong with an option, and RuntimeError for a creator that makes
-        something else.
+        """Return a handler for `parameters.backend`, not opened yet. Raises ValueError, which names
+        the back-end with the most similar name, or the option that is wrong, and RuntimeError if
+        the creator made a handler of another back-end.
         """
         handler = self._creator(parameters.backend)(parameters, environment or SystemEnvironment())
         if handler.get_backend() != parameters.backend:
@@ -117,7 +117,8 @@ class Registry:
 
 
 def default_registry() -> Registry:
-    """Our own back-ends, and those of other distributions."""
+    """Return a registry with our own back-ends and those of other distributions."""
+    # Here, because it loads links and stores, which a program with other back-ends does not need.
     from runtime.rendezvous import back_ends
 
     registry = Registry()
@@ -132,7 +133,7 @@ def default_registry() -> Registry:
 def create_handler(
     parameters: RendezvousParameters, environment: Environment | None = None
 ) -> OpenableHandler:
-    """A handler from the default registry; see `Registry.create_handler`. Open it with `async
-    with`.
+    """Return a handler of the default registry, to be opened with `async with`. Raises ValueError
+    and RuntimeError like `Registry.create_handler`.
     """
     return default_registry().create_handler(parameters, environment)

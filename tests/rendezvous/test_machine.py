@@ -18,7 +18,6 @@ from runtime.rendezvous.machine import (
     State,
     StateWrite,
     Wait,
-    bury,
     close,
     complete,
     decode_agent,
@@ -26,6 +25,7 @@ from runtime.rendezvous.machine import (
     encode_state,
     join,
     leave,
+    remove_dead,
     reopen,
 )
 from runtime.rendezvous.parameters import RendezvousStateError, RendezvousTimeout
@@ -96,7 +96,7 @@ def test_the_next_round_opens_when_all_have_left_the_last_and_those_who_were_in_
 
 
 def test_when_all_have_died_those_who_wait_go_on() -> None:
-    state = bury(of(fresh(), "a", "b", "c", "d", "e"), {"d", "e"})
+    state = remove_dead(of(fresh(), "a", "b", "c", "d", "e"), {"d", "e"})
     assert (state.round, state.complete, state.participants, state.call) == (
         1,
         False,
@@ -148,7 +148,7 @@ def test_why_it_is_closed_is_told_as_what_it_was() -> None:
     assert not reopen(done).finished
     fail = joining("new").decide(done, {"a", "b", "c", "new"}, 0.0)
     assert isinstance(fail, Fail)
-    assert fail.trouble == "finished"
+    assert fail.kind == "finished"
     watch = RoundWatch("a", of(fresh(), "a", "b", "c"))
     assert watch.look(done, {"a", "b", "c"}, cut_off=False) == RendezvousChange(
         0, closed="for people", finished=True
@@ -227,27 +227,27 @@ def test_a_spare_waits_for_ever_and_has_its_whole_time_when_there_is_a_place() -
 
 
 @pytest.mark.parametrize(
-    ("name", "trouble"), [("a", "closed"), ("d", "not needed"), ("new", "closed")]
+    ("name", "kind"), [("a", "closed"), ("d", "not needed"), ("new", "closed")]
 )
-def test_when_it_is_closed_spares_go_in_peace_and_the_others_fail(name: str, trouble: str) -> None:
+def test_when_it_is_closed_spares_go_in_peace_and_the_others_fail(name: str, kind: str) -> None:
     state = close(of(fresh(), "a", "b", "c", "d"), "done")
     fail = joining(name, left=("life", 0)).decide(state, {"a", "b", "c", "d", "new"}, 0.0)
     assert isinstance(fail, Fail)
-    assert (fail.trouble, "done" in fail.text) == (trouble, True)
+    assert (fail.kind, "done" in fail.text) == (kind, True)
 
 
 @pytest.mark.parametrize("nodes", [(1, 3), (2, 4), (3, 3)])
 def test_another_number_of_nodes_is_another_job(nodes: tuple[int, int]) -> None:
     fail = joining("b", *nodes).decide(of(fresh(), "a"), {"a", "b"}, 0.0)
     assert isinstance(fail, Fail)
-    assert fail.trouble == "mismatch"
+    assert fail.kind == "mismatch"
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(None, 1), (0, None)])
 def test_fixed_ranks_and_others_are_two_jobs(theirs: int | None, ours: int | None) -> None:
     fail = joining("b", 2, 2, wanted=ours).decide(join(fresh(2, 2), "a", theirs), {"a", "b"}, 0.0)
     assert isinstance(fail, Fail)
-    assert fail.trouble == "mismatch"
+    assert fail.kind == "mismatch"
 
 
 def test_fixed_ranks_are_those_that_were_asked_for() -> None:
@@ -424,7 +424,7 @@ def test_any_order_of_things_keeps_what_must_hold_and_a_complete_round_its_roste
                     seen,
                 )
             elif isinstance(decision, Fail):
-                assert decision.trouble == "timeout"
+                assert decision.kind == "timeout"
                 agents[name] = (Joining(name, least, most, TIMEOUT, now), seen)
     assert len(rosters) > 3
     for number, roster in rosters.items():
