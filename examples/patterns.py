@@ -260,7 +260,8 @@ async def measured(pairs: tuple[Pair, ...], rounds: int = ROUNDS) -> list[tuple[
             for _ in range(rounds):
                 for side, work in zip(times, (pair.unwise, pair.wise), strict=True):
                     side.append(await seconds(work, cluster))
-            rows.append((pair.name, *map(statistics.median, times)))
+            unwise, wise = times
+            rows.append((pair.name, statistics.median(unwise), statistics.median(wise)))
     return rows
 
 
