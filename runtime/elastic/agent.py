@@ -22,7 +22,7 @@ import trio
 from runtime.elastic import machine
 from runtime.elastic.budget import WorkerFailure, read_error_file
 from runtime.elastic.machine import AgentMachine, Effect, Event
-from runtime.elastic.rounds import SECONDS, OpenHandler, Records, RoundJoinError, Rounds
+from runtime.elastic.rounds import RECORD_SECONDS, OpenHandler, Records, RoundJoinError, Rounds
 from runtime.elastic.settings import ElasticSettings
 from runtime.elastic.workers import Console, WorkerGroup, WorkerProcess
 from runtime.environment import Environment
@@ -45,15 +45,15 @@ class EventLog:
         self._common = common
 
     def write(self, event: str, **fields: object) -> None:
-        """Add a line. Leave out fields that are None. If the disk is full, only the line is
+        """Add a line, without the fields that are None. If the disk is full, only the line is
         lost.
         """
         if self._file is None:
             return
-        told = {"time": round(self._environment.wall_time(), 3), "event": event, **self._common}
-        told.update({name: value for name, value in fields.items() if value is not None})
+        line = {"time": round(self._environment.wall_time(), 3), "event": event, **self._common}
+        line.update({name: value for name, value in fields.items() if value is not None})
         try:
-            self._file.write(json.dumps(told) + "\n")
+            self._file.write(json.dumps(line) + "\n")
         except OSError:
             pass
 
@@ -112,9 +112,11 @@ def prometheus_text(
 # is so small; every answer closes its connection.
 
 MAX_REQUEST_BYTES = 8192
+"""Bytes of a request's head that are read. What follows is not read, as no request has a body."""
 
 
 REQUEST_SECONDS = 5.0
+"""Seconds for one request and its answer, so that clients that send nothing hold no connection."""
 
 
 Answer = Callable[[str], tuple[int, str, str] | None]
@@ -261,14 +263,15 @@ class Agent:
         # Unbounded, but few: each event comes from one process, one round or one signal, and is
         # handled at once.
         self._events: deque[Event] = deque()
-        self._happened = trio.Event()
+        self._has_events = trio.Event()
         self._joining = trio.CancelScope()
         self._roll_call = trio.CancelScope()
         self._end: machine.End | None = None
-        self._to_keep, self._failed = trio.open_memory_channel[WorkerFailure](math.inf)
-        self._unkept = 0
+        # Unbounded for the same reason: one failure for each worker that ends.
+        self._to_write, self._failed = trio.open_memory_channel[WorkerFailure](math.inf)
+        self._unwritten = 0
+        self._all_written = trio.Event()
         self._found: list[WorkerFailure] = []
-        self._all_kept = trio.Event()
         self._worker_restarts: dict[int, int] = {}
         self._join_began = 0.0
 
@@ -288,9 +291,9 @@ class Agent:
                 )
                 try:
                     self._nursery.start_soon(self._console.run)
-                    self._nursery.start_soon(self._keep_failures)
+                    self._nursery.start_soon(self._write_failures)
                     if self._settings.fence_seconds < math.inf:
-                        self._nursery.start_soon(self._workers.guarded.beat)
+                        self._nursery.start_soon(self._workers.reaper.beat)
                     if self._settings.signals:
                         await self._nursery.start(self._receive_signals)
                     if self._settings.health_port is not None:
@@ -299,6 +302,8 @@ class Agent:
                         )
                     outcome = await self._decide(directory)
                 finally:
+                    # The workers first: only when they have ended may the lease, which `_rounds`
+                    # gives back, let other agents take their places.
                     with trio.CancelScope(shield=True), trio.move_on_after(4 * AGENT_CLOSE_SECONDS):
                         await self._workers.aclose()
                         await self._rounds.aclose()
@@ -306,6 +311,7 @@ class Agent:
                     self._nursery.cancel_scope.cancel()
         finally:
             self._log.close()
+            # A temporary directory stays after a failure: the report names its files.
             if temporary and not (self._end is not None and self._end.code):
                 shutil.rmtree(directory, ignore_errors=True)
         return outcome
@@ -331,8 +337,10 @@ class Agent:
                         "agent state", state=self.machine.state, before=before, round=self._round
                     )
             if self._end is None:
-                await self._happened.wait()
-                self._happened = trio.Event()
+                # An event that came during an effect has set it already; then the wait ends at
+                # once, and finds the queue empty.
+                await self._has_events.wait()
+                self._has_events = trio.Event()
         self._log.write("agent ended", code=self._end.code, text=self._end.text or None)
         return JobOutcome(
             self._end.code,
@@ -344,7 +352,7 @@ class Agent:
     @property
     def guardian_pid(self) -> int:
         """The process id of the guardian, which kills the workers when this process cannot."""
-        return self._workers.guarded.guardian_pid
+        return self._workers.reaper.guardian_pid
 
     @property
     def _round(self) -> int | None:
@@ -352,7 +360,7 @@ class Agent:
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
-        self._happened.set()
+        self._has_events.set()
 
     async def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -373,7 +381,7 @@ class Agent:
                 self._roll_call.cancel()
             case machine.Notify():
                 assert self.machine.placement is not None
-                self._workers.tell(self.machine.placement)
+                self._workers.notify(self.machine.placement)
                 self._log.write("workers notified", round=self._round)
             case machine.End():
                 self._end = effect
@@ -400,14 +408,16 @@ class Agent:
         """Read the failures of all agents in the latest round for the report, while the store can
         still be reached.
         """
-        with trio.move_on_after(SECONDS):
-            while self._unkept:
-                await self._all_kept.wait()
+        with trio.move_on_after(RECORD_SECONDS):
+            while self._unwritten:
+                await self._all_written.wait()
         self._found = await self._records.failures(self._round if self._round is not None else 0)
 
     async def _mark_done(self, *, failed: bool) -> None:
         assert self.machine.placement is not None
         await self._rounds.answer_in_advance()
+        # First its own record, then those of all: whichever agent writes last sees them all, and
+        # closes the rendezvous.
         await self._records.mark_done(self._rounds.name, failed=failed)
         everyone = self.machine.placement.participants
         done = await self._records.done(everyone)
@@ -429,12 +439,13 @@ class Agent:
                 if not scope.cancel_called:
                     self._emit(error.event)
                 return
+            # The machine has cancelled this attempt while it succeeded: it waits for another one.
             if scope.cancel_called:
                 return
             self._emit(machine.Joined(placement))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
-                    self._rounds.answer_roll_calls, lambda: not self._workers.guarded.was_paused
+                    self._rounds.answer_roll_calls, lambda: not self._workers.reaper.was_paused
                 )
                 async for change in self._rounds.follow():
                     self._emit(change)
@@ -443,7 +454,8 @@ class Agent:
 
     async def _ask(self, incident: str, seconds: float, scope: trio.CancelScope) -> None:
         if seconds:
-            # With the policies that have one there is one question at a time.
+            # The policies with a roll call stop all workers for one incident, so there is one
+            # request at a time, and one scope is enough.
             with scope, trio.move_on_after(seconds):
                 await self._rounds.roll_call()
             if scope.cancel_called:
@@ -462,10 +474,11 @@ class Agent:
     def _start(self, local_ranks: tuple[int, ...]) -> None:
         placement = self.machine.placement
         assert placement is not None
-        self._workers.tell(placement)
+        # Before they start, since they may read the file at once.
+        self._workers.notify(placement)
         for local_rank in local_ranks:
-            alone = self._settings.rules.policy == "worker"
-            restarts = self._worker_restarts.get(local_rank, 0) if alone else placement.restarts
+            by_worker = self._settings.rules.policy == "worker"
+            restarts = self._worker_restarts.get(local_rank, 0) if by_worker else placement.restarts
             self._worker_restarts[local_rank] = self._worker_restarts.get(local_rank, 0) + 1
             worker = self._workers.start(local_rank, placement, restarts)
             self.counts.worker_starts += 1
@@ -485,8 +498,8 @@ class Agent:
             else self._settings.shutdown_timeout
         )
         if self._workers.is_stopping:
-            # Emit the end of that worker only once.
-            self._workers.hurry(signum, seconds)
+            # `Stopped` comes once, from the task that stops them already.
+            self._workers.shorten_stop(signum, seconds)
         else:
             self._nursery.start_soon(self._stop_all, signum, seconds)
 
@@ -527,8 +540,9 @@ class Agent:
         if (
             not worker.stopping
             and status.signal == signal.SIGKILL
-            and self._workers.guarded.was_paused
+            and self._workers.reaper.was_paused
         ):
+            # No failure of the worker's: the guardian killed it, and no restart is counted.
             worker.stopping = True
             self._emit(
                 machine.AgentLost(
@@ -540,9 +554,10 @@ class Agent:
         failed = status.code != 0
         if failed:
             self.counts.worker_failures += 1
-            self._unkept += 1
-            self._all_kept = trio.Event()
-            self._to_keep.send_nowait(self._failure_of(worker))
+            if not self._unwritten:
+                self._all_written = trio.Event()
+            self._unwritten += 1
+            self._to_write.send_nowait(self._failure_of(worker))
         self._emit(machine.WorkerExited(worker.local_rank, failed))
 
     def _failure_of(self, worker: WorkerProcess) -> WorkerFailure:
@@ -585,15 +600,16 @@ class Agent:
         )
         return failure
 
-    async def _keep_failures(self) -> None:
+    async def _write_failures(self) -> None:
         """Write failures to the job's store one after the other, in the order in which they were
         observed: the store numbers them.
         """
         async for failure in self._failed:
             await self._records.add_failure(failure)
-            self._unkept -= 1
-            if not self._unkept:
-                self._all_kept.set()
+            assert self._unwritten > 0, "each failure is counted before it is queued"
+            self._unwritten -= 1
+            if not self._unwritten:
+                self._all_written.set()
 
     def _observe(self, event: Event) -> None:
         """Count an event and write it to the log."""
@@ -678,6 +694,7 @@ def make_run_directory(log_dir: Path | None, run_id: str) -> tuple[Path, bool]:
     log_dir.mkdir(parents=True, exist_ok=True)
     name = run_id.replace("/", "_")
     number = 0
+    # `mkdir` decides which of two agents gets a name; each further attempt tries a new number.
     while True:
         directory = log_dir.resolve() / (name if number == 0 else f"{name}_{number}")
         try:

@@ -76,14 +76,14 @@ def read_error_file(text: str) -> tuple[str, str]:
     message = fields.get("message", "") if isinstance(fields, dict) else fields
     if not isinstance(message, dict):
         return _end(str(message)), ""
-    told = cast("Mapping[str, object]", message)
-    extra = told.get("extraInfo")
+    fields_of_message = cast("Mapping[str, object]", message)
+    extra = fields_of_message.get("extraInfo")
     traceback = (
         cast("Mapping[str, object]", extra).get("py_callstack", "")
         if isinstance(extra, dict)
         else ""
     )
-    return _end(str(told.get("message", ""))), _end(str(traceback))
+    return _end(str(fields_of_message.get("message", ""))), _end(str(traceback))
 
 
 def _end(text: str) -> str:
@@ -95,7 +95,7 @@ def _end(text: str) -> str:
 
 
 def encode_failure(failure: WorkerFailure) -> bytes:
-    """Encode a failure as it is kept in the job's store."""
+    """Encode a failure for the job's store."""
     return json.dumps(attrs.asdict(failure)).encode()
 
 
@@ -117,7 +117,7 @@ def decode_failure(value: bytes) -> WorkerFailure | None:
 
 
 def in_order(failures: Iterable[WorkerFailure]) -> list[WorkerFailure]:
-    """Return each failure once, the one that was seen first at the head."""
+    """Return each failure once, the one that was seen first in front."""
     unique = {
         (failure.number, failure.agent, failure.local_rank, failure.pid): failure
         for failure in failures
@@ -154,7 +154,7 @@ def report(job: str, failures: Iterable[WorkerFailure], text: str) -> str:
 
 
 MAX_KEPT = 256
-"""Entries of the list. Older ones are dropped; what was counted before is kept as a number."""
+"""Entries of the list. Older ones are dropped, and the granted ones among them only counted."""
 
 
 @attrs.frozen
@@ -237,7 +237,7 @@ def ask(
 
 
 def encode_history(history: RestartHistory) -> bytes:
-    """Encode the list of restarts as it is kept in the job's store."""
+    """Encode the list of restarts for the job's store."""
     return json.dumps(
         {"dropped": history.dropped, "counted": [attrs.astuple(entry) for entry in history.counted]}
     ).encode()

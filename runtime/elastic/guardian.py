@@ -25,6 +25,7 @@ the start, with slashes between.
 """
 
 _PASSES = 200
+"""Rounds of looking for marked processes and killing them."""
 
 
 def is_marked(pid: int, mark: str) -> bool:

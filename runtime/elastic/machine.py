@@ -3,9 +3,9 @@ which they are to begin.
 
 The agent is in one of four states. *joining*: none of its workers runs, and it waits for a round.
 *running*: workers run; if the membership changed and they may stay, it waits for the next round
-meanwhile (`rejoining`). *stopping*: workers are being stopped, for a new round, a start in the
-round that has come, or for good; or they have been, and it is not known yet whether there is a
-restart for them. *ended*: nothing more is decided.
+meanwhile (`rejoining`). *stopping*: workers are being stopped, to join a new round, to start again
+in the present one, or for good; or they have been stopped, and the answer to the request for a
+restart has not come yet. *ended*: nothing more is decided.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ well.
 
 @attrs.frozen
 class Rules:
-    """The user's settings for the job. `notify`: workers stay when the membership changes, and are
-    told; otherwise they are restarted, as by torchrun.
+    """The user's settings for the job. `notify`: workers keep running when the membership changes,
+    and are notified; otherwise they are restarted, as by torchrun.
 
-    `loss_seconds`: so long it may take until the loss of an agent is known, which is longer than
-    its lease (see `Timings.loss_margin`); 0 where the job cannot go on without one anyway.
+    `loss_seconds`: the longest time until the loss of an agent is known, which is longer than its
+    lease (by `Timings.loss_margin`); 0 if the job cannot continue without that agent anyway.
     """
 
     local_world_size: int
@@ -51,8 +51,9 @@ class Joined:
 
 @attrs.frozen
 class JoinFailed:
-    """There is no round. `kind`: the job has failed or finished, too few agents came in time, the
-    store is lost, this agent was a spare, or something else.
+    """This agent has not joined a round. `kind`: the rendezvous was closed, the job has finished,
+    too few agents came in time, the store is lost, this agent was a spare, or another reason, which
+    `text` names.
     """
 
     kind: Literal["closed", "finished", "timeout", "lost", "spare", "other"]
@@ -61,7 +62,7 @@ class JoinFailed:
 
 @attrs.frozen
 class WorkerExited:
-    """A worker ended by itself: not because it was being stopped."""
+    """A worker ended without being stopped. `failed`: its exit status was not 0."""
 
     local_rank: int
     failed: bool
@@ -69,8 +70,8 @@ class WorkerExited:
 
 @attrs.frozen
 class Stopped:
-    """Every worker that was to be stopped has ended, unless `stuck` is set: it says why this
-    machine can run no workers any more, because some hang in the kernel.
+    """Every worker that was being stopped has ended, or some cannot end: then `stuck` says that
+    they hang in the kernel, and that this machine can run no more workers.
     """
 
     stuck: str = ""
@@ -78,7 +79,7 @@ class Stopped:
 
 @attrs.frozen
 class Answered:
-    """Whether the restart that was asked for is granted."""
+    """The answer to `AskRestart`: whether the restart is granted, and in `text` why not."""
 
     incident: str
     granted: bool
@@ -87,8 +88,9 @@ class Answered:
 
 @attrs.frozen
 class MembershipChanged:
-    """`left`: agents of the round that are gone without having finished; `waiting`: how many wait;
-    `closed`: why it was closed, and whether because the job has `finished`.
+    """The agents of the round have changed. `left`: those that are gone without having finished;
+    `waiting`: how many wait for the next round; `closed`: why the rendezvous was closed, and
+    `finished`: whether that is because the job has finished.
     """
 
     left: tuple[str, ...] = ()
@@ -98,20 +100,20 @@ class MembershipChanged:
 
     @property
     def failed(self) -> str:
-        """Why the job has failed, if it has."""
+        """Why the job has failed; "" if it has not."""
         return "" if self.finished else self.closed
 
 
 @attrs.frozen
 class AgentLost:
-    """This agent is cut off: others may take its place soon."""
+    """This agent is cut off from the job: other agents may take its place soon."""
 
     text: str
 
 
 @attrs.frozen
 class Signalled:
-    """The agent was sent a signal that is to end it."""
+    """The agent has received one of the signals that end it."""
 
     signum: int
 
@@ -130,11 +132,11 @@ Event = (
 
 @attrs.frozen
 class Join:
-    """Take part in the next round; an earlier attempt is given up. `behind_spares`: let a spare
-    have the place first.
+    """Take part in the next round; this cancels an earlier attempt. `behind_spares`: give a spare
+    the place first.
 
-    `patient`: while the store is away, try again; otherwise say so at once, for there are workers
-    that must not run on then.
+    `patient`: while the store is away, try again; otherwise fail at once, because workers run that
+    must not run without the store.
     """
 
     behind_spares: bool = False
@@ -148,18 +150,18 @@ class CancelJoin:
 
 @attrs.frozen
 class StartWorkers:
-    """Start these workers, with the ranks of the placement that is current."""
+    """Start these workers, with the ranks of the current placement."""
 
     local_ranks: tuple[int, ...]
 
 
 @attrs.frozen
 class StopWorkers:
-    """Stop all that run, then say `Stopped`. `signum`: which signal they get first (0: as
-    configured).
+    """Stop all running workers, then report `Stopped`. `signum`: the signal that they get first (0:
+    the configured one).
 
-    `at_once`: leave workers little time before SIGKILL, since others may take their places soon, or
-    the user has sent a second signal.
+    `at_once`: leave workers little time before SIGKILL, because other agents may take their places
+    soon, or the user has sent a second signal.
     """
 
     signum: int = 0
@@ -168,11 +170,11 @@ class StopWorkers:
 
 @attrs.frozen
 class AskRestart:
-    """Ask for a restart out of the job's budget, then say `Answered`.
+    """Ask for a restart from the job's budget, then report `Answered`.
 
-    But first wait until all other agents of the round have said that they are there, for at most
-    `roll_call` seconds: workers that fail because another agent was lost need no restart out of the
-    budget, and that it was lost is heard of later than that they have failed.
+    First hold a roll call: wait for at most `roll_call` seconds until all other agents of the round
+    have answered. Workers that fail because another agent was lost need no restart from the budget,
+    and their failure is seen earlier than that loss.
     """
 
     incident: str
@@ -212,7 +214,7 @@ class Close:
 
 @attrs.frozen
 class End:
-    """The agent ends with this exit code; always the last effect of all."""
+    """The agent ends with this exit code; always the last effect."""
 
     code: int
     text: str = ""
@@ -235,7 +237,12 @@ Effect = (
 
 @attrs.define
 class _PendingStop:
-    """What to do after the workers that are being stopped have ended."""
+    """What to do after the workers that are being stopped have ended.
+
+    `granted`: the answer to the request for a restart; None until it has come. `stopped`: all
+    workers have ended. `lost_agent`: an agent of the round was lost, so no restart from the budget
+    is needed. `last`: the effects of `after="end"`.
+    """
 
     after: Literal["join", "start", "end"] = "join"
     incident: str | None = None
@@ -248,7 +255,9 @@ class _PendingStop:
 
 
 class AgentMachine:
-    """The decisions of one agent. Feed it events; carry out what it returns, in order."""
+    """Decides what one agent does. Pass it the events; carry out the effects that it returns, in
+    their order.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -270,7 +279,7 @@ class AgentMachine:
         )
 
     def begin(self) -> list[Effect]:
-        """The first thing to do."""
+        """Return the first effect: to join a round."""
         return [Join()]
 
     def handle(self, event: Event) -> list[Effect]:
@@ -289,8 +298,8 @@ class AgentMachine:
         return effects
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two events. Cheap beside what an event leads to, and so
-        checked after each.
+        """Assert what holds between any two events. Checked after each event: that is cheap beside
+        what an event causes.
         """
         ranks = self.running | self.succeeded | self.given_up
         assert ranks <= set(range(self.rules.local_world_size)), "a worker has a local rank"
@@ -369,11 +378,12 @@ class AgentMachine:
 
     def _on_answered(self, incident: str, *, granted: bool) -> list[Effect]:
         local_rank = self._asked.pop(incident, None)
+        # The answer came too late: the worker was started again with the next round.
         if local_rank is None:
             return []
         if granted:
             return self._start_these((local_rank,))
-        # It stays down; the others have nothing to do with it and run to their own end.
+        # It stays down. The other workers do not depend on it, and run to their own end.
         self.given_up.add(local_rank)
         return self._finish_if_done()
 
@@ -382,6 +392,7 @@ class AgentMachine:
             return self._stop_for_good(
                 Leave(), End(1, f"the rendezvous was closed: {change.failed}")
             )
+        # Closed because the job has finished: the workers that still run end by themselves.
         if change.closed:
             return []
         if not change.left and not change.waiting:
@@ -394,6 +405,7 @@ class AgentMachine:
         return [Join(patient=False)]
 
     def _on_joined_again(self, placement: RankAssignment) -> list[Effect]:
+        # The attempt was cancelled when its success was already on its way.
         if not self.rejoining:
             return []
         self.rejoining = False
@@ -439,6 +451,8 @@ class AgentMachine:
                 if not stop.stopped:
                     return [StopWorkers(signum, at_once=impatient)]
             case _:
+                # The exit of a worker that is being stopped, or the end of an attempt to join that
+                # was cancelled.
                 return []
         return self._proceed()
 
@@ -453,13 +467,14 @@ class AgentMachine:
     def _proceed(self) -> list[Effect]:
         stop = self._stop
         if not stop.stopped:
-            # Whatever is known by now, no worker is started beside one that still runs.
+            # No worker may start beside one of the round before that still runs.
             return []
         assert not self.running
         if stop.after == "end":
             return self._end(*stop.last)
         if stop.after == "start":
             return self._start()
+        # The answer to the request for a restart has not come yet.
         if stop.granted is None and not stop.lost_agent:
             return []
         if stop.granted or stop.lost_agent:

@@ -54,19 +54,23 @@ from runtime.rendezvous.parameters import (
 # which agents have finished.
 #
 # The store may be away when there is something to write. Failures and restarts wait for it for at
-# most `SECONDS`. After that, a failure is known only to this agent, and a restart is refused.
+# most `RECORD_SECONDS`. After that, a failure is known only to this agent, and a restart is
+# refused.
 
-SECONDS = 5.0
+RECORD_SECONDS = 5.0
+"""Seconds for one read or write of these records."""
 
 
 MAX_FAILURES = 64
-"""How many failures are read for a report: the latest ones."""
+"""How many failures are kept and read for a report: the latest ones."""
 
 
 RESTARTS = "elastic/restarts"
+"""The key of the `RestartHistory`."""
 
 
 FAILURE_COUNT = "elastic/failures/count"
+"""The key of a counter: the number of the latest failure."""
 
 
 class Records:
@@ -87,9 +91,11 @@ class Records:
 
     async def ask_restart(self, incident: str, agent: str) -> tuple[bool, str]:
         """Ask for a restart; return whether it is granted, and if not, why."""
-        why = f"the job's store did not answer the request for a restart within {SECONDS:g} s"
+        why = (
+            f"the job's store did not answer the request for a restart within {RECORD_SECONDS:g} s"
+        )
         try:
-            with trio.move_on_after(SECONDS):
+            with trio.move_on_after(RECORD_SECONDS):
                 decision = await self._ask(incident, agent)
                 if decision.granted:
                     return True, ""
@@ -111,7 +117,7 @@ class Records:
         """
         numbered = failure
         try:
-            with trio.move_on_after(SECONDS):
+            with trio.move_on_after(RECORD_SECONDS):
                 if self.store is not None:
                     number = await self.store.add(FAILURE_COUNT, 1)
                     numbered = attrs.evolve(failure, number=number)
@@ -121,6 +127,7 @@ class Records:
             pass
         self._own.append(numbered)
         del self._own[:-MAX_FAILURES]
+        assert len(self._own) <= MAX_FAILURES, "failures are bounded"
         return numbered
 
     async def failures(self, from_round: int) -> list[WorkerFailure]:
@@ -129,7 +136,7 @@ class Records:
         """
         found = [failure for failure in self._own if failure.round >= from_round]
         try:
-            with trio.move_on_after(SECONDS):
+            with trio.move_on_after(RECORD_SECONDS):
                 if self.store is not None:
                     count = int(await self.store.peek(FAILURE_COUNT) or b"0")
                     for number in range(max(1, count - MAX_FAILURES + 1), count + 1):
@@ -181,6 +188,8 @@ class Records:
             raise RendezvousStateError(
                 "the job's store is not known before the first round; join a round first"
             )
+        # Repeated only when another agent has written the list in between; `ask_restart` bounds
+        # the time.
         while True:
             before = await self.store.peek(RESTARTS)
             history = decode_history(before)
@@ -209,9 +218,11 @@ logger = logging.getLogger("understudy.elastic")
 
 
 MEMBER, PLACES = "elastic/members/{}", "elastic/places"
+"""Keys of a round: the description of an agent, by its rank in the rendezvous; all ranks."""
 
 
-ROLL_CALL, HERE = "elastic/roll-call", "elastic/here/{}"
+ROLL_CALL, PRESENT = "elastic/roll-call", "elastic/here/{}"
+"""Keys of a round: an agent asks for a roll call; the answer of an agent, by its rank."""
 
 
 CUT_OFF_SECONDS = 3.0
@@ -221,9 +232,11 @@ cut off. Shorter than a lease, so that workers stop before others may replace th
 
 
 PAUSE_SECONDS = 0.5
+"""Seconds between two attempts to follow a round, and between two equal changes of it."""
 
 
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
+"""Seconds between two attempts to join: doubled from the first to the longest."""
 
 
 class RoundJoinError(Exception):
@@ -302,6 +315,7 @@ class Rounds:
         self._released = trio.Event()
         self._reservation: Reservation | None = None
         self._early: list[RendezvousChange] = []
+        """A change that came before `follow` began; at most one."""
         self.info: RendezvousInfo | None = None
         self.name = ""
 
@@ -327,6 +341,7 @@ class Rounds:
         then may other agents take their places.
         """
         self._release, self._released = trio.Event(), trio.Event()
+        # By its own name: the attributes are replaced when another handler is opened.
         released = self._released
         try:
             handler = self._open_handler()
@@ -393,7 +408,7 @@ class Rounds:
     async def follow(self) -> AsyncIterator[MembershipChanged | AgentLost]:
         """Yield the changes of the round. The last one is `AgentLost` if this agent is cut off."""
         assert self.info is not None
-        told: MembershipChanged | None = None
+        last: MembershipChanged | None = None
         away_since: float | None = None
         while True:
             try:
@@ -410,12 +425,12 @@ class Rounds:
                 await trio.sleep(PAUSE_SECONDS)
                 continue
             away_since = None
-            if event == told:
+            if event == last:
                 # A handler that reports the same change again and again must not keep this agent
                 # busy.
                 await trio.sleep(PAUSE_SECONDS)
                 continue
-            told = event if isinstance(event, MembershipChanged) else None
+            last = event if isinstance(event, MembershipChanged) else None
             yield event
             if isinstance(event, AgentLost):
                 return
@@ -441,11 +456,12 @@ class Rounds:
         assert self.info is not None
         store, everyone = (
             self.info.store,
-            [HERE.format(rank) for rank in range(self.info.world_size)],
+            [PRESENT.format(rank) for rank in range(self.info.world_size)],
         )
         while True:
             try:
                 await store.set(ROLL_CALL, b"")
+                # Without a time-out: the caller has one, and a lost agent ends the round.
                 await store.wait(everyone, timeout=math.inf)
                 return
             except RendezvousError as error:
@@ -468,7 +484,7 @@ class Rounds:
             try:
                 await store.get(ROLL_CALL, timeout=math.inf)
                 if is_well():
-                    await store.set(HERE.format(rank), b"")
+                    await store.set(PRESENT.format(rank), b"")
                 return
             except RendezvousError as error:
                 logger.debug(
@@ -484,7 +500,7 @@ class Rounds:
         """
         assert self.info is not None
         try:
-            await self.info.store.set(HERE.format(self.info.rank), b"")
+            await self.info.store.set(PRESENT.format(self.info.rank), b"")
         except RoundOverError:
             # The round is over, so no agent asks any more.
             pass
@@ -497,7 +513,7 @@ class Rounds:
         self._records.store = info.job_store if info.job_store is not None else info.store
         self._early.clear()
         placement: RankAssignment | None = None
-        trouble: RendezvousError = StoreTimeoutError(
+        failure: RendezvousError = StoreTimeoutError(
             f"round {info.round} has ended before its ranks were known"
         )
         async with trio.open_nursery() as nursery:
@@ -505,15 +521,16 @@ class Rounds:
             try:
                 placement = await self._place(info, before)
             except RendezvousError as error:
-                trouble = error
+                # Raised after the nursery, which would put it into a group.
+                failure = error
             nursery.cancel_scope.cancel()
         if placement is None:
-            raise trouble
+            raise failure
         return placement
 
     async def _watch_assignment(self, round_: int, scope: trio.CancelScope) -> None:
-        """Cancel `scope` if an agent that it may wait for has gone. Other changes of the round are
-        kept for `follow`.
+        """Cancel `scope` if an agent that it may wait for has gone. The first other change is kept
+        for `follow`; later ones are contained in what the handler reports next.
         """
         assert self._handler is not None
         try:
@@ -524,6 +541,7 @@ class Rounds:
                     return
                 if not self._early:
                     self._early.append(change)
+                assert len(self._early) == 1
                 await trio.sleep(PAUSE_SECONDS)
         except RendezvousError:
             # The task that waits for the placement gets the same error, and handles it.
@@ -536,6 +554,7 @@ class Rounds:
         timeout = self._settings.join_timeout
         previous = before.own.group_rank if before is not None else None
         own = RankedAgent(self.name, self._settings.role, self._settings.local_world_size, previous)
+        # Before anything is waited for: the first agent waits for the descriptions of all.
         await info.store.set(MEMBER.format(info.rank), ranks.encode_member(own))
         if info.rank == 0:
             values = await info.store.multi_get(

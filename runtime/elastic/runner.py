@@ -65,11 +65,13 @@ def without_frames_of(path: str, trace: TracebackType | None) -> TracebackType |
 
 
 def _die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent ends. Exits if the parent has ended."""
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(
         ctypes.c_int(_PR_SET_PDEATHSIG), *(ctypes.c_ulong(value) for value in (_SIGKILL, 0, 0, 0))
     )
+    # The parent may have ended before the call, and then the kernel sends no signal.
     if os.getppid() != parent:
         os._exit(1)
 
@@ -149,8 +151,8 @@ def main(arguments: list[str]) -> None:
         sys.exit(1)  # noqa: ASYNC104
 
 
-# `record`: an exception of the decorated function is written to the worker's error file, from which
-# the agent takes it into its report.
+# `record`: an exception of the decorated function is written to the worker's error file, which the
+# agent reads for its report.
 
 P = ParamSpec("P")
 
@@ -162,9 +164,9 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate the main function of a worker: what it raises is written to the error file
     (TORCHELASTIC_ERROR_FILE) and raised again.
 
-    Scripts and modules that `understudy run` starts need none, for it sees their exceptions anyway.
-    It is useful where exceptions are caught further up, in processes that were started with
-    `--no-python`, and under torchrun. Without an error file it changes nothing.
+    Scripts and modules that `understudy run` starts do not need it: their exceptions are written
+    anyway. Use it if your code catches the exceptions further up, in processes that were started
+    with `--no-python`, and under torchrun. Without an error file it changes nothing.
     """
 
     @functools.wraps(function)

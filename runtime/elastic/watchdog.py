@@ -21,7 +21,7 @@ MAX_SCOPES = 1024
 
 @attrs.frozen
 class DeadlineRequest:
-    """A process enters a scope in which it will stay for at most `after` seconds, or leaves it.
+    """A process enters a scope, in which it stays for at most `after` seconds, or leaves it.
     `pid`: its own.
     """
 
@@ -76,7 +76,7 @@ class WatchdogDeadlines:
     """The deadlines of one worker and of the processes that it has forked, which have its pipe as
     well. A scope belongs to the process that entered it.
 
-    One that is entered again is watched anew: its old deadline is forgotten.
+    Entering a scope again replaces its deadline.
     """
 
     def __init__(self) -> None:

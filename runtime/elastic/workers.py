@@ -32,15 +32,21 @@ from runtime.processes.fork_server import ExitStatus, LineSplitter, read_availab
 # its files and the console accept the data.
 
 _CHUNK = 64 * 1024
+"""Bytes of one read, which is what a pipe of Linux holds."""
 
 
 _LINES_WAITING = 256
+"""Pieces of output that wait for the console. When they are as many, the workers' writes block."""
 
 
 _DRAIN_CHUNKS = 32
+"""Reads of what is left in a pipe that is being closed: a writer that escaped could fill it for
+ever.
+"""
 
 
 STREAMS = {OUT: "stdout.log", ERR: "stderr.log"}
+"""By stream: the log file of one worker."""
 
 
 FILTERED = {OUT: "filtered_stdout.log", ERR: "filtered_stderr.log"}
@@ -96,7 +102,7 @@ class Filtered:
     texts: tuple[str, ...]
     file: IO[bytes]
 
-    def keep(self, lines: list[str], prefix: str) -> None:
+    def write(self, lines: list[str], prefix: str) -> None:
         """Add the lines that contain one of the texts."""
         found = "".join(
             f"{prefix}{line}\n" for line in lines if any(text in line for text in self.texts)
@@ -174,7 +180,7 @@ class Tee:
 
     def _split(self, lines: list[str]) -> list[str]:
         if self._filtered is not None and lines:
-            self._filtered.keep(lines, self._prefix)
+            self._filtered.write(lines, self._prefix)
         return lines
 
     async def _show(self, lines: list[str]) -> None:
@@ -195,8 +201,10 @@ class Streams:
     tees: list[Tee] = attrs.field(factory=list)
     to_close: list[int | IO[bytes]] = attrs.field(factory=list)
 
-    def started(self) -> None:
-        """Close the ends that the started process has inherited."""
+    def close_inherited(self) -> None:
+        """Close the ends that the started process has inherited. The pipe then ends with the last
+        process that holds it.
+        """
         for each in self.to_close:
             if isinstance(each, int):
                 os.close(each)
@@ -206,7 +214,7 @@ class Streams:
 
     def abandon(self) -> None:
         """Close everything, because the process could not be started."""
-        self.started()
+        self.close_inherited()
         for tee in self.tees:
             tee.close()
 
@@ -325,7 +333,9 @@ guardian kills the workers; the rest is for the killing.
 
 
 BEATS = 4
-"""Seconds between two messages to the guardian."""
+"""Messages to the guardian within the time after which it kills the workers, so that some may be
+late.
+"""
 
 
 GUARDIAN_KILL_SECONDS = 10.0
@@ -373,8 +383,8 @@ class Reaper:
         """
         return self._was_paused or self._environment.now() - self._beat_at >= self._seconds
 
-    def starts(self) -> None:
-        """Note that a process is being started: no earlier pause can have killed it."""
+    def on_start(self) -> None:
+        """A process is being started: no earlier pause can have killed it."""
         self._was_paused = False
 
     async def beat(self) -> None:
@@ -401,6 +411,7 @@ class Reaper:
 
     def _replace(self) -> None:
         killed, pipe = self._process, self._pipe
+        # The new one first, so that there is a guardian at any moment from here on.
         self._process, self._pipe = _start(self._mark, self._seconds)
         os.close(pipe)
         killed.wait()
@@ -525,7 +536,7 @@ class WorkerGroup:
         self.current: dict[int, WorkerProcess] = {}
         """Workers by local rank. One that has ended stays until another takes its place."""
         self.membership_file = directory / "membership.json"
-        self.guarded = Reaper(environment, self._mark, settings.fence_seconds)
+        self.reaper = Reaper(environment, self._mark, settings.fence_seconds)
 
     @property
     def running(self) -> list[WorkerProcess]:
@@ -538,7 +549,10 @@ class WorkerGroup:
         From the main thread on purpose, although it takes a millisecond: the kernel's parent-death
         signal follows the thread that created the process.
         """
-        self.guarded.starts()
+        assert local_rank not in self.current or self.current[local_rank].status is not None, (
+            "one process at a time has a local rank"
+        )
+        self.reaper.on_start()
         attempt = self._attempts[local_rank] = self._attempts.get(local_rank, -1) + 1
         directory = self._directory / f"attempt_{attempt}" / str(local_rank)
         directory.mkdir(parents=True, exist_ok=True)
@@ -576,7 +590,7 @@ class WorkerGroup:
             raise
         finally:
             os.close(writer)
-        streams.started()
+        streams.close_inherited()
         worker = WorkerProcess(
             local_rank,
             rank,
@@ -594,11 +608,11 @@ class WorkerGroup:
         self._nursery.start_soon(self._follow, worker)
         return worker
 
-    def tell(self, placement: RankAssignment) -> None:
+    def notify(self, placement: RankAssignment) -> None:
         """Rewrite the membership file atomically, and signal the workers if that is configured. If
         the disk is full, the notice is lost; that is logged.
         """
-        told = {
+        content = {
             "round": placement.round,
             "world_size": placement.world_size,
             "group_rank": placement.own.group_rank,
@@ -613,12 +627,13 @@ class WorkerGroup:
         }
         temporary = self.membership_file.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
             temporary.replace(self.membership_file)
         except OSError as error:
             logger.error("could not notify the workers of round %d: %s", placement.round, error)
             return
         if self._settings.membership_signal:
+            # None of them is reaped yet, so each pid is still its own.
             for worker in self.running:
                 os.kill(worker.pid, self._settings.membership_signal)
 
@@ -627,9 +642,9 @@ class WorkerGroup:
         """True while `stop` runs."""
         return self._stopping is not None
 
-    def hurry(self, signum: int, seconds: float) -> None:
-        """While `stop` is at work: send another signal, and leave no more than `seconds` before
-        SIGKILL.
+    def shorten_stop(self, signum: int, seconds: float) -> None:
+        """While `stop` runs: send another signal, and leave no more than `seconds` before SIGKILL.
+        Otherwise do nothing.
         """
         if self._stopping is not None:
             for worker in self.running:
@@ -642,6 +657,8 @@ class WorkerGroup:
         """End all running workers: send a signal, then SIGKILL after `seconds`. Return those that
         have not ended even then.
         """
+        # Without those that have ended a moment ago: their exit status counts, and is reported when
+        # the event loop comes to it.
         stopped = [worker for worker in self.running if not worker.has_ended_by_itself()]
         for worker in stopped:
             worker.stopping = True
@@ -676,9 +693,10 @@ class WorkerGroup:
             worker.signal_group(signal.SIGKILL)
         with trio.move_on_after(KILL_SECONDS):
             await self._all_ended()
+        # After the wait: a task that is cancelled earlier would not reap its worker.
         for worker in self.current.values():
             worker.following.cancel()
-        await self.guarded.aclose()
+        await self.reaper.aclose()
 
     async def _all_ended(self) -> None:
         for worker in list(self.current.values()):
@@ -730,7 +748,7 @@ class WorkerGroup:
         """
         deadlines, lines = WatchdogDeadlines(), LineSplitter()
 
-        def hear(data: bytes) -> None:
+        def receive(data: bytes) -> None:
             for line in lines.feed(data):
                 if (request := decode_request(line)) is not None:
                     deadlines.apply(request, self._environment.now())
@@ -740,11 +758,11 @@ class WorkerGroup:
                 data = await worker.requests.receive_some(_CHUNK)
                 if not data:
                     return
-                hear(data)
+                receive(data)
                 continue
             # This process may have been stopped and not the worker. So read what the worker has
             # reported meanwhile before judging.
-            hear(read_available(worker.requests))
+            receive(read_available(worker.requests))
             if (expired := deadlines.expired(self._environment.now())) is not None:
                 if expired.pid == worker.pid:
                     worker.expired = expired

@@ -1,5 +1,5 @@
-"""One agent of torch in our rendezvous: what it asks for, in the terms of our handler. Nothing of
-torch is needed for it.
+"""One agent of torch in our rendezvous. It translates the requests of torch's agent into calls of
+our handler. It does not import torch.
 """
 
 from __future__ import annotations
@@ -33,54 +33,52 @@ from runtime.rendezvous.parameters import (
 )
 from runtime.rendezvous.registry import OpenableHandler
 
-# What has happened to one round, in the terms of torch's agent; no I/O.
+# The changes of one round, in the terms of torch's agent; no I/O.
 #
-# Torch's agent asks ten times a second whether it is to begin a new round. It has no question for
-# agents that are gone; so they count here as a reason like agents that wait, and a job hears of a
-# loss before its workers run into it.
+# Torch's agent asks ten times a second how many agents wait for a new round. It does not ask for
+# agents that are gone. So lost agents are counted with those that wait, and the job begins a new
+# round before its workers fail because of the loss.
 
 
 class AgentMembership:
-    """One round that is complete. `name`: that of this agent in it."""
+    """The changes of one complete round. `name`: that of this agent in the round."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._waiting = 0
-        self._trouble: RendezvousError | None = None
+        self._failure: RendezvousError | None = None
         self.closed = ""
-        """Why no round will follow, if none will."""
+        """Why no round will follow; "" while the rendezvous is open."""
         self.lost: tuple[str, ...] = ()
-        """Who was in the round and is not any more; this agent's own name if it was cut off."""
+        """The agents that have left the round; this agent's own name if it was cut off."""
 
-    def tell(self, change: RendezvousChange) -> None:
-        """Something has happened to the round."""
+    def on_change(self, change: RendezvousChange) -> None:
+        """The round has changed."""
         self._waiting = change.waiting
         self.closed = self.closed or change.closed
         self.lost += change.left
 
-    def fail(self, trouble: RendezvousError) -> None:
-        """Nothing more will be heard of the round."""
-        self._trouble = trouble
+    def on_failed(self, failure: RendezvousError) -> None:
+        """The handler reports no further changes of the round, because of this error."""
+        self._failure = failure
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether others take this agent for dead, or may do so any moment now."""
+        """Whether other agents take this agent for dead, or may do so at any moment."""
         return self._name in self.lost
 
     def reasons_for_another(self) -> int:
-        """How many agents have come or gone, if another round is to begin for them; none does once
-        the rendezvous is closed.
-
-        Raises what went wrong with the rendezvous.
+        """Return how many agents wait or were lost, each a reason for another round; 0 once the
+        rendezvous is closed. Raises the error of `on_failed`.
         """
         if self.closed:
             return 0
-        if self._trouble is not None:
-            raise self._trouble
+        if self._failure is not None:
+            raise self._failure
         return self._waiting + len(self.lost)
 
 
-# What torchrun says of a rendezvous, as our handlers want it: pure.
+# Torchrun's parameters of a rendezvous, converted to ours; no I/O.
 
 
 def parameters_of(
@@ -91,32 +89,33 @@ def parameters_of(
     local_addr: str | None,
     config: Mapping[str, object],
 ) -> RendezvousParameters:
-    """Ours. Raises ValueError for what cannot be met; unknown options are refused when a handler is
-    made.
+    """Convert torch's parameters to ours; the endpoint selects the back-end. Raises ValueError for
+    a missing endpoint and for impossible numbers; unknown options raise it when a handler is made.
     """
     if not endpoint:
         raise ValueError(
             "--rdzv-endpoint is missing: HOST:PORT of a node of the cluster, an etcd:// address, "
             "or a shared directory"
         )
-    # Torch adds a timeout of its own, which is another name of this one, to whatever was said.
-    kept = {
+    # Torch always adds its own `timeout`, which means the same as `join_timeout`: what the user has
+    # said counts.
+    options = {
         key: value
         for key, value in config.items()
         if key != "timeout" or "join_timeout" not in config
     }
     return RendezvousParameters(
-        back_end_of(endpoint), endpoint, run_id, min_nodes, max_nodes, local_addr, **kept
+        back_end_of(endpoint), endpoint, run_id, min_nodes, max_nodes, local_addr, **options
     )
 
 
-# A guardian for the workers of an agent of torch, which does not have one: they end with their
-# agent, in whatever way that ends.
+# A guardian for the workers of torch's agent, which has none of its own. With it, the workers end
+# with their agent, however the agent ends.
 
 
 class Guard(Reaper):
-    """Whatever this process starts from now on carries the mark: torch gives its own environment to
-    its workers.
+    """A reaper that marks every process that this process starts from now on, by its own
+    environment: torch passes that to its workers.
     """
 
     def __init__(self, environment: Environment, mark: str, seconds: float) -> None:
@@ -124,13 +123,15 @@ class Guard(Reaper):
         os.environ[guardian.MARK] = mark
 
     async def aclose(self) -> None:
-        """Have everything killed that carries the mark still, and end the guardian. Bounded."""
+        """Kill every process that still has the mark, and end the guardian. Takes bounded time;
+        call it shielded.
+        """
         os.environ.pop(guardian.MARK, None)
         await super().aclose()
 
 
 def is_guarded() -> bool:
-    """Whether another process guards this one, and kills all that it starts."""
+    """Return whether a guardian watches this process already, and kills what it has started."""
     return guardian.MARK in os.environ
 
 
@@ -138,43 +139,47 @@ T = TypeVar("T")
 
 
 MASTER, ALL_HERE = "master", "all are here"
+"""In a round's store: the key of the address of rank 0's store, and the name of a barrier."""
 
 
 FIRST_SECONDS = 60.0
-"""So long a rendezvous that is not there yet is waited for: it may be started at the same time as
-the agents.
+"""Seconds for which an unreachable rendezvous is retried at first: it may be started at the same
+time as the agents.
 """
 
 
 PAUSE_SECONDS = 0.5
+"""Mean seconds between two attempts."""
 
 
 GRACE_SECONDS = 1.0
-"""What an agent wrote before it went has arrived by then."""
+"""Seconds that a wait continues after an agent was lost: what that agent wrote before may still
+arrive.
+"""
 
 
 logger = logging.getLogger("understudy.rendezvous")
 
 
 class AgentLostError(RendezvousError):
-    """Agents of the round are gone, so what is waited for may never come."""
+    """Agents of the round are lost, so the value that a call waits for may never be written."""
 
 
 class StoreServer(Protocol):
     """A store for workers, served until this object is garbage: PyTorch's `TCPStore`, which only
-    `plugin` imports, because the rest works without PyTorch.
+    `plugin` imports, because the other modules work without PyTorch.
     """
 
     @property
     def port(self) -> int:
-        """On which it listens."""
+        """The port on which it listens."""
         ...
 
 
 @attrs.frozen
 class Round:
-    """A round that is complete. `address`, `port`: where the store for its workers is, at the agent
-    of rank 0.
+    """A complete round. `address`, `port`: of the store for its workers, which the agent of rank 0
+    serves.
     """
 
     info: RendezvousInfo
@@ -183,16 +188,17 @@ class Round:
     port: int
     membership: AgentMembership
     broken: trio.Event
-    """Set when an agent has gone."""
+    """Set when an agent was lost."""
 
 
 class TorchAgent:
-    """`run` it in a task; the other methods are for calls beside it, one at a time but for those of
-    the store.
+    """Torch's agent in a rendezvous. `run` must run in a task; call the other methods beside it,
+    one at a time, except `store_call`.
 
-    `open_handler` makes handlers, not opened yet. `serve` starts a store for workers at an address,
-    and may block. `address`: under which others reach this machine. `fence_seconds`: if the process
-    does not run for so long, its workers are killed.
+    `open_handler` makes handlers that are not opened yet. `serve` starts a store for workers at an
+    address, and may block. `address`: under which other agents reach this machine. `join_timeout`:
+    seconds for `next_round`. `fence_seconds`: if this process does not run for this long, its
+    workers are killed.
     """
 
     def __init__(
@@ -218,14 +224,16 @@ class TorchAgent:
         self._server: StoreServer | None = None
         self._round: Round | None = None
         self._following = trio.CancelScope()
-        self._is_troubled = False
+        self._has_failed = False
+        """Whether the latest call failed because of the rendezvous, and not of this agent."""
 
     async def run(self, stopping: trio.Event) -> None:
-        """Until that is set; then leave the rendezvous, which is not closed by that."""
+        """Run until `stopping` is set, then leave the rendezvous without closing it."""
         async with trio.open_nursery() as self._nursery:
             try:
                 await stopping.wait()
             finally:
+                # Both steps bound their own time.
                 with trio.CancelScope(shield=True):
                     await self._leave()
                     if self._guard is not None:
@@ -236,55 +244,55 @@ class TorchAgent:
         """Leave the round that this agent is in, if any, and take part in the next. Raises like
         `RendezvousHandler.next_rendezvous`.
 
-        Returns when all agents of the round are known to be here: an agent that is lost before that
-        costs another attempt, and no failure.
+        Returns when all agents of the round have arrived at its barrier. If one is lost before
+        that, this joins another round instead of failing.
         """
         self._forget_round()
         try:
             self._round = await self._next_round()
         except RendezvousError:
-            self._is_troubled = True
+            self._has_failed = True
             raise
-        self._is_troubled = False
+        self._has_failed = False
         return self._round
 
     async def waiting(self) -> int:
-        """How many agents are a reason to begin another round; see
-        `AgentMembership.reasons_for_another`. The store is not asked.
+        """Return how many agents wait or were lost, as `AgentMembership.reasons_for_another` does,
+        without a request to the store. Raises the error with which the round failed.
         """
         if self._round is None:
             return 0
         try:
             return self._round.membership.reasons_for_another()
         except RendezvousError:
-            self._is_troubled = True
+            self._has_failed = True
             raise
 
     async def is_closed(self) -> bool:
-        """See `RendezvousHandler.is_closed`."""
+        """Return whether the rendezvous is closed for all agents. Raises
+        `RendezvousConnectionError`.
+        """
         return await (await self._opened()).is_closed()
 
     async def set_closed(self) -> None:
-        """See `RendezvousHandler.set_closed`."""
+        """Close the rendezvous for all agents. Raises `RendezvousTimeoutError` if the store has not
+        confirmed it in time.
+        """
         await (await self._opened()).set_closed("it was closed by an agent of torch")
 
     async def shut_down(self) -> bool:
-        """Leave, and close the rendezvous for all, unless this agent ends because of the
-        rendezvous: then the others go on without it.
-
-        False if it could not be closed.
+        """Leave, and close the rendezvous for all agents; returns False if it could not be closed.
+        If this agent ends because its rendezvous failed, it only leaves, and the others continue.
         """
         is_closed = True
-        if self._handler is not None and not self._is_troubled:
+        if self._handler is not None and not self._has_failed:
             is_closed = await self._handler.shutdown()
         await self._leave()
         return is_closed
 
     async def store_call(self, round_: Round, ask: Callable[[KeyValueStore], Awaitable[T]]) -> T:
-        """Something that the store of a round does, or waits for: until an agent of the round is
-        gone.
-
-        Raises what `ask` raises, and `AgentLostError`.
+        """Call `ask` with the store of a round, and return its result. Raises what `ask` raises,
+        and `AgentLostError` if an agent of the round is lost while it waits.
         """
         answers: list[T] = []
         try:
@@ -295,11 +303,12 @@ class TorchAgent:
         except BaseExceptionGroup as group:
             error = unwrap(group)
             if isinstance(error, RendezvousError) and not isinstance(error, StoreTimeoutError):
-                self._is_troubled = True
+                self._has_failed = True
             raise error from error.__cause__
+        # An answer that came in the same moment as the loss counts.
         if answers:
             return answers[0]
-        self._is_troubled = True
+        self._has_failed = True
         raise AgentLostError(
             f"stopped waiting: {', '.join(round_.membership.lost)} of this round is gone, and its "
             "answer may never come"
@@ -319,7 +328,8 @@ class TorchAgent:
                 info = await handler.next_rendezvous()
                 return await self._agreed(handler, info, deadline - self._environment.now())
             except RendezvousConnectionError as error:
-                # One that was there may come back; `_opened` has waited for one that was not.
+                # A store that was reached before may come back. For one that was never reached,
+                # `_opened` has waited already.
                 if self._handler is None or self._environment.now() >= deadline:
                     raise
                 self._forget_round()
@@ -337,8 +347,8 @@ class TorchAgent:
     async def _agreed(
         self, handler: RendezvousHandler, info: RendezvousInfo, seconds: float
     ) -> Round:
-        """Where the workers of the round meet, once all of its agents are here and have nothing to
-        do but to begin.
+        """Return the round with the address of its store for workers, once all its agents have
+        arrived at the barrier.
         """
         assert self._nursery is not None
         self._guard_workers(self._nursery)
@@ -354,8 +364,8 @@ class TorchAgent:
 
     async def _meet(self, round_: Round, store: KeyValueStore, seconds: float) -> Round:
         if round_.info.rank == 0:
-            # A port of its own for each round: nothing that an earlier one has left disturbs it,
-            # and no other process can have it.
+            # A new port for each round: workers of an earlier round that still run cannot disturb
+            # it. The store listens before other agents learn the port, so it cannot be taken.
             self._server = await self._environment.in_thread(lambda: self._serve(self._address))
             await store.set(MASTER, f"{self._address} {self._server.port}".encode())
         await store.barrier(ALL_HERE, round_.info.world_size, timeout=max(1.0, seconds))
@@ -372,16 +382,16 @@ class TorchAgent:
     ) -> None:
         with scope:
             try:
-                # Not only at checkpoints: a handler that is on its way into another round refuses
-                # to be asked for this one.
+                # Checked before each call: a handler that is joining another round refuses to wait
+                # for changes of this one, and raises before its first checkpoint.
                 while not scope.cancel_called:
                     change = await handler.wait_change(number)
-                    membership.tell(change)
+                    membership.on_change(change)
                     if change.left:
                         logger.info("round %d has lost agents: %s", number, ", ".join(change.left))
                         broken.set()
             except RendezvousError as error:
-                membership.fail(error)
+                membership.on_failed(error)
 
     def _guard_workers(self, nursery: trio.Nursery) -> None:
         if self._guard is None and not is_guarded():
@@ -391,14 +401,14 @@ class TorchAgent:
             nursery.start_soon(self._guard.beat)
 
     async def _opened(self) -> RendezvousHandler:
-        """The handler, opened by now. Raises `RendezvousConnectionError`."""
+        """Return the handler, opened. Raises `RendezvousConnectionError` after `FIRST_SECONDS`."""
         assert self._nursery is not None
         deadline = self._environment.now() + min(FIRST_SECONDS, self._join_timeout)
         while self._handler is None:
             try:
                 self._handler = await self._nursery.start(self._hold)
             except RendezvousConnectionError as error:
-                # Another protocol does not become ours by waiting.
+                # Another program answers there: waiting does not change that.
                 if (
                     isinstance(error.__cause__, HandshakeError)
                     or self._environment.now() >= deadline
@@ -409,10 +419,11 @@ class TorchAgent:
         return self._handler
 
     async def _hold(self, *, task_status: trio.TaskStatus[RendezvousHandler]) -> None:
-        """Keep a handler open until it is to be left, in a task of its own: it is left from other
-        places than it was entered.
+        """Keep a handler open until `_leave`. It runs in its own task, because a handler must be
+        left in the task that entered it.
         """
         self._release, self._released = trio.Event(), trio.Event()
+        # By its own name: the attributes are replaced when another handler is opened.
         released = self._released
         try:
             async with self._open_handler() as handler:

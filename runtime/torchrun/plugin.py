@@ -2,15 +2,15 @@
 
 torchrun --nnodes 1:3 --rdzv-backend understudy --rdzv-endpoint HOST:PORT --rdzv-id JOB script.py
 
-There are two stores, for two kinds of users. The agents, which must survive one another, share the
-round's store in our rendezvous (`AgentStore`): no agent serves it, an old round cannot write to it,
-and who waits in it hears of agents that have gone. Workers get a `TCPStore` of torch's own, served
-by the agent of rank 0, another one for each round: process groups want a store in C++ that answers
-in microseconds, and that needs to live no longer than the group, which ends with any of its members
-anyway. It listens before other processes learn its port, so no two jobs can want the same one; and
-as it is new in each round, it makes no difference how often each agent has counted a restart.
+There are two stores. The agents share the round's store in our rendezvous (`AgentStore`): no agent
+serves it, so it survives each of them; an old round cannot write to it; and calls that wait in it
+end when an agent is lost. Workers get a `TCPStore` of torch's own, served by the agent of rank 0, a
+new one for each round: process groups need a store in C++ that answers in microseconds, and it need
+not outlive the group, which ends with any of its members. It listens before other processes learn
+its port, so no two jobs can use the same one. As it is new in each round, it makes no difference
+how many restarts each agent has counted.
 
-The only module that needs torch; nothing else imports it.
+Only this module needs torch, and no other module imports it.
 """
 
 # A plain install has no torch, and neither has the environment of the type checkers.
@@ -41,21 +41,23 @@ from runtime.torchrun.threads import LoopEndedError, LoopThread
 T = TypeVar("T")
 
 STOP_SECONDS = 20.0
-"""Leaving is bounded by itself; this is for a machine that is very slow."""
+"""Seconds to wait for the loop's thread. Leaving bounds its own time, so this is for a machine that
+is very slow.
+"""
 
 
 def get_handler() -> Callable[[Any], UnderstudyHandler]:
-    """What torch's registry asks an entry point for: a function that makes a handler from torch's
-    `RendezvousParameters`.
+    """Return a function that makes a handler from torch's `RendezvousParameters`. Torch's registry
+    calls this entry point.
     """
     return UnderstudyHandler
 
 
 class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
-    """See `torch.distributed.elastic.rendezvous.RendezvousHandler`. Options are those of our
-    back-ends; see docs/how-to/torch.md.
+    """A `torch.distributed.elastic.rendezvous.RendezvousHandler` over our rendezvous. Its options
+    are those of our back-ends, which docs/how-to/torch.md lists.
 
-    Raises ValueError for parameters that cannot be met. Nothing is connected before it is used.
+    Raises ValueError for parameters that cannot be met. It connects at its first call.
     """
 
     def __init__(self, parameters: Any) -> None:
@@ -84,11 +86,11 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
         self._loop: LoopThread | None = None
 
     def get_backend(self) -> str:
-        """The name by which torch knows it."""
+        """The name of this back-end in torch's registry."""
         return self._backend
 
     def get_run_id(self) -> str:
-        """The job."""
+        """The id of the job."""
         return self._run_id
 
     @property
@@ -97,7 +99,10 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
         return True
 
     def next_rendezvous(self) -> Any:
-        """See torch. What waits ends with an exception that a signal handler raises."""
+        """Leave the round that this agent is in, if any, and return torch's `RendezvousInfo` of the
+        next, once it is complete. Raises torch's rendezvous errors. An exception that a signal
+        handler raises ends the wait.
+        """
         with _translated():
             joined = self._call(self._agent.next_round)
         bootstrap = torchs.RendezvousStoreInfo(joined.address, joined.port)
@@ -107,29 +112,27 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
         return torchs.RendezvousInfo(store, joined.info.rank, joined.info.world_size, bootstrap)
 
     def is_closed(self) -> bool:
-        """Whether no round will ever follow: as it is now, for all agents."""
+        """Return whether the rendezvous is closed for all agents, read from the store now. Raises
+        torch's rendezvous errors.
+        """
         with _translated():
             return self._call(self._agent.is_closed)
 
     def set_closed(self) -> None:
-        """No round is to follow."""
+        """Close the rendezvous: no round follows. Raises torch's rendezvous errors."""
         with _translated():
             self._call(self._agent.set_closed)
 
     def num_nodes_waiting(self) -> int:
-        """How many agents are a reason to begin another round: those that wait to be let in, and
-        those of this round that have gone.
-
-        It sends no request, so it may be called often.
+        """Return how many agents are a reason for another round: those that wait, and those of this
+        round that were lost. It sends no request, so it may be called often.
         """
         with _translated():
             return self._call(self._agent.waiting) if self._loop is not None else 0
 
     def shutdown(self) -> bool:
-        """Leave and close the rendezvous for all, unless the rendezvous itself is why this agent
-        ends: then the others go on.
-
-        False if it could not be closed.
+        """Leave, and close the rendezvous for all agents; returns False if it could not be closed.
+        If this agent ends because its rendezvous failed, it only leaves, and the others continue.
         """
         loop = self._loop
         if loop is None:
@@ -145,15 +148,15 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
         if self._loop is None:
             self._loop = LoopThread(self._agent.run, "understudy rendezvous")
             self._loop.start()
-            # An agent that is ended by a signal is not shut down; it leaves all the same.
+            # An agent that ends by a signal does not call `shutdown`. It leaves nevertheless.
             weakref.finalize(self, _stop, self._loop, os.getpid())
         return self._loop.call(function)
 
 
 class AgentStore(distributed.Store):  # type: ignore[misc]
-    """The store of a round's agents as torch wants it. Calls that wait raise `DistStoreError` when
-    their time is over, and when an agent of the round has gone; all raise it once another round has
-    begun, and `DistNetworkError` if the store cannot be reached.
+    """The store of a round's agents, as a torch `Store`. Calls that wait raise `DistStoreError` at
+    their time-out, and when an agent of the round is lost. All calls raise it once another round
+    has begun, and `DistNetworkError` if the store cannot be reached.
     """
 
     def __init__(
@@ -170,7 +173,7 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         self.set_timeout(timeout)
 
     def clone(self) -> AgentStore:
-        """Another one of the same contents, with a timeout of its own."""
+        """Return another store with the same contents and a timeout of its own."""
         return AgentStore(self._call, self._agent, self._round, self.timeout)
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -178,7 +181,7 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         self._ask(lambda store: store.set(key, _bytes(value)))
 
     def get(self, key: str) -> bytes:
-        """The value of a key, once there is one."""
+        """Wait for the value of a key, and return it."""
         return self._ask(lambda store: store.get(key, timeout=self._seconds()))
 
     def add(self, key: str, amount: int) -> int:
@@ -204,11 +207,11 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         return wanted if found is None else found
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there."""
+        """Wait until all keys exist."""
         self._ask(lambda store: store.wait(list(keys), timeout=self._seconds(timeout)))
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there now."""
+        """Return whether all keys exist now."""
         return self._ask(lambda store: store.check(list(keys)))
 
     def append(self, key: str, value: str | bytes) -> None:
@@ -216,30 +219,30 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         self._ask(lambda store: store.append(key, _bytes(value)))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of several keys, once all are there."""
+        """Wait until several keys exist, and return their values."""
         return self._ask(lambda store: store.multi_get(list(keys), timeout=self._seconds()))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Set several keys at once. Raises ValueError if they are more than one transaction has
-        room for.
+        """Set several keys at once. Raises ValueError for more keys than one transaction has room
+        for.
         """
         given = {key: _bytes(value) for key, value in zip(keys, values, strict=True)}
         self._ask(lambda store: store.multi_set(given))
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key; whether it was there."""
+        """Remove a key; returns whether it existed."""
         return self._ask(lambda store: store.delete_key(key))
 
     def num_keys(self) -> int:
-        """How many there are."""
+        """Return the number of keys."""
         return self._ask(lambda store: store.num_keys())
 
     def list_keys(self) -> list[str]:
-        """All of them, in order."""
+        """Return all keys, in order."""
         return self._ask(lambda store: store.list_keys())
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        """Wait until so many have come. It can be used again."""
+        """Wait until `world_size` callers have arrived. It can be used again."""
         self._ask(lambda store: store.barrier(key, world_size, timeout=self._seconds(timeout)))
 
     def queue_push(self, key: str, value: str | bytes) -> None:
@@ -247,8 +250,8 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         self._ask(lambda store: store.queue_push(key, _bytes(value)))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Take the first value of a queue. Raises torch's `QueueEmptyError` if there is none and it
-        is not to `block`.
+        """Take the first value of a queue; wait for one if `block`. Raises torch's
+        `QueueEmptyError` if there is none and `block` is False.
         """
 
         async def pop(store: KeyValueStore) -> bytes | None:
@@ -262,11 +265,11 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         return value
 
     def queue_len(self, key: str) -> int:
-        """How many values wait in a queue."""
+        """Return how many values wait in a queue."""
         return self._ask(lambda store: store.queue_len(key))
 
     def has_extended_api(self) -> bool:
-        """Whether `append`, `multi_get` and `multi_set` are there: they are."""
+        """Return True: `append`, `multi_get` and `multi_set` exist."""
         return True
 
     def _ask(self, ask: Callable[[KeyValueStore], Awaitable[T]]) -> T:
@@ -288,7 +291,7 @@ def _serve(address: str) -> Any:
 
 
 def _stop(loop: LoopThread, pid: int) -> None:
-    # A process that was forked has a copy of the loop, which does not run there.
+    # A forked process has a copy of this object, but the loop's thread does not run there.
     if os.getpid() == pid:
         loop.stop(STOP_SECONDS)
 
@@ -299,7 +302,7 @@ def _bytes(value: str | bytes) -> bytes:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Our errors by the names that torch has for them."""
+    """Raise torch's errors in place of ours."""
     try:
         yield
     except parameters.RendezvousClosedError as error:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for programs that know nothing of one."""
+"""A trio event loop in a thread of its own, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LoopEndedError(RuntimeError):
-    """The event loop has ended, so nothing can be asked of it."""
+    """The event loop does not run, so it takes no calls."""
 
 
 @attrs.define(eq=False)
@@ -36,7 +36,7 @@ class _ThreadCall(Generic[T]):
             )
             raise
         except BaseException as error:
-            # Its caller gets it, in the other thread.
+            # The caller in the other thread gets it. Nothing here depends on this call.
             self._end_with(unwrap(error))
         else:
             self._end_with(LoopEndedError("the caller gave up"))
@@ -47,11 +47,11 @@ class _ThreadCall(Generic[T]):
 
 
 class LoopThread:
-    """Runs `service`, which is to end when its event is set; calls run beside it, and are cancelled
-    when it has ended.
+    """Runs `service` in an event loop; `service` must end when its event is set. Calls run beside
+    it, and are cancelled when it has ended.
 
-    The thread ends with the process at the latest: `stop` it before, so that what the service does
-    at its end is done.
+    The thread is a daemon, which the end of the process stops anywhere. Call `stop` before, so that
+    the service can clean up.
     """
 
     def __init__(self, service: Callable[[trio.Event], Awaitable[None]], name: str) -> None:
@@ -63,19 +63,19 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Once."""
+        """Start the thread, and wait until its loop takes calls. Call it once."""
         self._thread.start()
         self._begun.wait()
 
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run it in the loop and wait for it: for threads other than the loop's. Raises what it
-        raises, and `LoopEndedError`.
+        """Run `function` in the loop, and wait for its result. Call it from another thread than the
+        loop's. Raises what `function` raises, and `LoopEndedError`.
 
-        If an exception of a signal handler interrupts the waiting, the call is cancelled.
+        If a signal handler raises while this waits, the call is cancelled, and that error raised.
         """
         call = _ThreadCall(function)
         try:
-            # A signal may come at any moment, also before this has returned.
+            # Within the `try`: a signal may come at any moment, also before this has returned.
             self._soon(lambda: self._begin(call))
             return call.future.result()
         except BaseException:
@@ -85,7 +85,7 @@ class LoopThread:
             raise
 
     def stop(self, seconds: float) -> bool:
-        """End the service and the thread; whether they have ended within so many seconds. Can be
+        """Stop the service and the thread; returns whether they have ended within `seconds`. May be
         called again.
         """
         try:
@@ -116,6 +116,7 @@ class LoopThread:
         try:
             trio.run(self._main)
         finally:
+            # Also if the loop could not begin: `start` waits for this event.
             self._begun.set()
 
     async def _main(self) -> None:
@@ -125,5 +126,6 @@ class LoopThread:
             try:
                 await self._service(self._stopping)
             finally:
+                # In this order, so that no call is started in a nursery that is being cancelled.
                 self._nursery = None
                 nursery.cancel_scope.cancel()

@@ -260,7 +260,7 @@ async def test_a_failure_that_a_lost_agent_has_caused_costs_no_restart_although_
         before = await running.until_world(2)
         gone = agents[before[1]["agent"]]
         # What it answers for is gone, and nobody knows yet.
-        gone.agent._workers.guarded._was_paused = True
+        gone.agent._workers.reaper._was_paused = True
         running.order(before[0], "3")
         await running.until(lambda now: before[0]["pid"] not in {each["pid"] for each in now})
         await trio.testing.wait_all_tasks_blocked(0.1)

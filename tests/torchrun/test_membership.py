@@ -15,21 +15,21 @@ def test_nothing_has_happened_to_a_new_round() -> None:
 
 def test_who_waits_is_counted_as_it_was_told_last() -> None:
     membership = AgentMembership("a")
-    membership.tell(RendezvousChange(0, joined=("c",), waiting=1))
-    membership.tell(RendezvousChange(0, joined=("d",), waiting=2))
+    membership.on_change(RendezvousChange(0, joined=("c",), waiting=1))
+    membership.on_change(RendezvousChange(0, joined=("d",), waiting=2))
     assert membership.reasons_for_another() == 2
 
 
 def test_who_has_gone_is_a_reason_as_well() -> None:
     membership = AgentMembership("a")
-    membership.tell(RendezvousChange(0, left=("b",)))
+    membership.on_change(RendezvousChange(0, left=("b",)))
     assert membership.reasons_for_another() == 1
     assert not membership.is_cut_off
 
 
 def test_an_agent_that_was_cut_off_begins_again() -> None:
     membership = AgentMembership("a")
-    membership.tell(RendezvousChange(0, left=("a",)))
+    membership.on_change(RendezvousChange(0, left=("a",)))
     assert membership.is_cut_off
     assert membership.reasons_for_another() == 1
 
@@ -42,14 +42,14 @@ def test_nobody_begins_another_round_once_none_can_follow(first: str) -> None:
         RendezvousChange(0, left=("b",), waiting=1),
     ]
     for change in changes if first == "closed" else reversed(changes):
-        membership.tell(change)
+        membership.on_change(change)
     assert membership.reasons_for_another() == 0
 
 
 def test_trouble_is_raised_when_it_is_asked_for_and_not_when_it_does_not_matter_any_more() -> None:
     membership = AgentMembership("a")
-    membership.fail(RendezvousStateError("damaged"))
+    membership.on_failed(RendezvousStateError("damaged"))
     with pytest.raises(RendezvousStateError, match="damaged"):
         membership.reasons_for_another()
-    membership.tell(RendezvousChange(0, closed="it has finished"))
+    membership.on_change(RendezvousChange(0, closed="it has finished"))
     assert membership.reasons_for_another() == 0
