@@ -58,7 +58,7 @@ logger = logging.getLogger("understudy.groups")
 
 
 class Followed:
-    """A group that is held on this node."""
+    """A group that this node follows: its view, and events of its changes."""
 
     def __init__(self, name: str, own: int) -> None:
         self.name = name
@@ -69,8 +69,8 @@ class Followed:
         """Why the group cannot be followed at the moment."""
         self._changed = trio.Event()
 
-    def tell(self) -> None:
-        """Wake those who wait for a change."""
+    def notify(self) -> None:
+        """Wake the tasks that wait for a change."""
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -105,24 +105,24 @@ class Groups:
         self._followed: weakref.WeakValueDictionary[str, Followed] = weakref.WeakValueDictionary()
 
     def of(self, cell: ActorCell) -> ActorGroupsAdapter:
-        """See `HostExtension.of`."""
+        """Return the memberships of one actor, as it sees them."""
         return ActorGroupsAdapter(self, cell)
 
     def on_ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.on_ending`: the actor leaves all its groups."""
+        """The actor takes no more mail: it leaves all its groups."""
         for group in self._memberships.on_ended(ActorId(cell.address.name, cell.address.epoch)):
             self._changed(group)
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.on_ended`."""
+        """Does nothing: the actor left its groups when it began to end."""
 
     def join(self, group: str, address: Address) -> None:
-        """Note that an actor of this node has joined the group, perhaps again."""
+        """Add an actor of this node to the group, once more if it is a member already."""
         self._memberships.join(group, address)
         self._changed(group)
 
     def leave(self, group: str, address: Address) -> bool:
-        """Note that it has left the group once; False if it was not a member."""
+        """Undo one `join`; False if it is not a member."""
         left = self._memberships.leave(group, ActorId(address.name, address.epoch))
         if left:
             self._changed(group)
@@ -150,7 +150,7 @@ class Groups:
         return self.state(followed), here + followed.view.members(self._lives)
 
     def state(self, followed: Followed) -> object:
-        """Equal as long as the members are the same."""
+        """Return a value that is equal as long as the members are the same."""
         live = frozenset(filter(self._lives, followed.view.nodes()))
         return (
             self.endpoint.host.draining,
@@ -159,10 +159,10 @@ class Groups:
             live,
         )
 
-    def look(self) -> None:
-        """Note that the members of the cluster have changed, or that one is known to have ended."""
+    def on_members_changed(self) -> None:
+        """The members of the cluster have changed, or one is known to have ended."""
         for followed in list(self._followed.values()):
-            followed.tell()
+            followed.notify()
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps. Looks at every member: for tests and
@@ -179,7 +179,7 @@ class Groups:
     async def run(self) -> None:
         """Write this node's changes to the store, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look)
+            nursery.start_soon(self._follow_members)
             nursery.start_soon(self._write)
 
     def _lives(self, node: NodeId) -> bool:
@@ -190,12 +190,12 @@ class Groups:
         self._dirty.set()
         followed = self._followed.get(group)
         if followed is not None:
-            followed.tell()
+            followed.notify()
 
-    async def _look(self) -> None:
+    async def _follow_members(self) -> None:
         while True:
             await self._members.wait_changed()
-            self.look()
+            self.on_members_changed()
 
     async def _write(self) -> None:
         while True:
@@ -288,7 +288,7 @@ class Groups:
                     if followed is not None:
                         followed.problem = None
                         followed.ready.set()
-                        followed.tell()
+                        followed.notify()
                     # No strong reference may stay over the next wait: it would keep the group
                     # followed.
                     followed = None
@@ -303,7 +303,7 @@ class Groups:
                     )
                     if (followed := reference()) is not None:
                         followed.problem = error
-                        followed.tell()
+                        followed.notify()
                     followed = None
                     await trio.sleep(GROUP_RETRY_SECONDS)
             # The group is not held any more.
@@ -328,13 +328,15 @@ class Groups:
 
 @attrs.frozen
 class ActorGroupsAdapter:
-    """What one actor sees; see `actors.actor.ActorGroups`."""
+    """The memberships of one actor, as `actors.actor.ActorGroups` offers them to it."""
 
     _groups: Groups
     _cell: ActorCell
 
     async def join(self, group: str) -> None:
-        """See `Observer.join`."""
+        """Join a group. Raises ValueError for an invalid name, and RuntimeError if the actor has
+        ended.
+        """
         check_group_name(group)
         await trio.lowlevel.checkpoint()
         if self._cell.ended is not None:
@@ -342,12 +344,12 @@ class ActorGroupsAdapter:
         self._groups.join(group, self._cell.address)
 
     async def leave(self, group: str) -> bool:
-        """See `Observer.leave`."""
+        """Undo one `join`; False if there is none left."""
         await trio.lowlevel.checkpoint()
         return self._groups.leave(group, self._cell.address)
 
 
-# A group as users hold it; see `actors.groups.Group`.
+# A group as users have it: the implementation of `actors.groups.Group`.
 
 P = ParamSpec("P")
 
@@ -363,8 +365,8 @@ MOST_AT_ONCE = 100
 
 
 class GroupSource(Protocol):
-    """The view of groups, and the client that calls their members: a node's, or that of an isolated
-    actor's process.
+    """Provides groups and calls to their members: `Groups` in a node, and a client of the node in
+    the process of an isolated actor.
     """
 
     @property
@@ -374,24 +376,24 @@ class GroupSource(Protocol):
 
     @property
     def endpoint(self) -> RpcEndpoint:
-        """It makes the calls."""
+        """The endpoint that makes the calls."""
         ...
 
     @property
     def environment(self) -> Environment:
-        """It draws among members."""
+        """The environment, for random choices among members."""
         ...
 
     def followed(self, group: str) -> Followed:
-        """The group, followed from now on. Raises ValueError for what cannot be a group's name."""
+        """Return a group, which is followed from now on. Raises ValueError for an invalid name."""
         ...
 
     def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
-        """The state of a group, and its members, those of the node first."""
+        """Return the state of a group, and its members, those of the node first."""
         ...
 
     def state(self, followed: Followed) -> object:
-        """Equal as long as the members are the same."""
+        """Return a value that is equal as long as the members are the same."""
         ...
 
 
@@ -412,8 +414,9 @@ class ProcessGroup(Generic[A]):
         self._state: object = None
         self._handles: tuple[A, ...] = ()
         self._nodes: tuple[NodeId, ...] = ()
-        """Where they are, one by one."""
+        """The node of each of `_handles`."""
         self._local = 0
+        """How many of them, at the beginning, are on this node."""
 
     @property
     def name(self) -> str:
@@ -421,13 +424,15 @@ class ProcessGroup(Generic[A]):
         return self._followed.name
 
     def options(self, **changes: Unpack[CallChanges]) -> ProcessGroup[A]:
-        """See `Group.options`."""
+        """Return a copy whose members are called with these options."""
         return ProcessGroup(
             self._groups, self._followed, self._actor, CallOptions(**changes).over(self._options)
         )
 
     async def ready(self) -> ProcessGroup[A]:
-        """See `Group.ready`."""
+        """Wait until this node has seen all members once; returns this group. Raises `StoreError`
+        if they cannot be read.
+        """
         followed = self._followed
         with self._groups.endpoint.lifetime.asking(
             f"the members of the group {self.name!r} could not be read"
@@ -440,7 +445,7 @@ class ProcessGroup(Generic[A]):
         return self
 
     def members(self) -> tuple[A, ...]:
-        """See `Group.members`."""
+        """Return the handles of the members, those on this node first. Never waits."""
         self._groups.endpoint.lifetime.check()
         state = self._groups.state(self._followed)
         if state != self._state:
@@ -451,10 +456,13 @@ class ProcessGroup(Generic[A]):
             )
             self._nodes = tuple(_node(one) for one in found for _ in range(one.times))
             self._local = sum(one.times for one in found if _node(one) == here)
+            assert len(self._nodes) == len(self._handles) >= self._local
         return self._handles
 
     def choose(self) -> A:
-        """See `Group.choose`."""
+        """Return a random member: of this node if it has any, otherwise of a node that can be
+        reached now. Raises `EmptyGroupError`.
+        """
         members, draw = self.members(), self._groups.environment.random()
         if not members:
             raise EmptyGroupError(
@@ -479,7 +487,10 @@ class ProcessGroup(Generic[A]):
         return reachable[int(draw * len(reachable))]
 
     async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """See `Group.broadcast`."""
+        """Call a method of all reachable members one way; returns how many it was sent to. Waits
+        while a connection has no room. Raises TypeError for another object than a method, and
+        `EncodeError`.
+        """
         handed = 0
         lifetime = self._groups.endpoint.lifetime
 
@@ -489,8 +500,8 @@ class ProcessGroup(Generic[A]):
                 try:
                     await bound.send(*args, **kwargs)
                 except CallError:
-                    # It has just ended, or its node has: no member any more. Of this node itself
-                    # that is news.
+                    # The member or its node has just ended, so it is no member any more. If this
+                    # node itself has ended, this raises.
                     lifetime.check()
                     continue
                 handed += 1
@@ -500,19 +511,22 @@ class ProcessGroup(Generic[A]):
             if not self._is_unreachable(_node(one)):
                 by_node.setdefault(one.address.node, []).append(bound)
         try:
-            # A node that has no room holds up its own members only.
+            # One task for each node: a node whose link has no room delays only its own members.
             async with trio.open_nursery() as nursery:
                 for bounds in by_node.values():
                     nursery.start_soon(send, bounds)
         except BaseExceptionGroup as group:
-            # What cannot be sent cannot be sent to any of them.
+            # What cannot be encoded cannot be sent to any of them: one error is enough.
             raise first(group) from None
         return handed
 
     async def call_all(
         self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
-        """See `Group.call_all`."""
+        """Call a method of all members in parallel, `MOST_AT_ONCE` at a time; returns one answer
+        for each of `members()`, in that order. Raises TypeError for another object than a method,
+        and `EncodeError`.
+        """
         asked = await self._bound(method)
         answers: list[Answer[R] | None] = [None] * len(asked)
         limit = trio.CapacityLimiter(MOST_AT_ONCE)
@@ -536,7 +550,7 @@ class ProcessGroup(Generic[A]):
         return [answer for answer in answers if answer is not None]
 
     def watch(self) -> GroupWatch[A]:
-        """See `Group.watch`."""
+        """Return an iterator over the members: at once, and again after each change."""
         return GroupWatch(self)
 
     async def wait_other_than(self, seen: object) -> tuple[object, tuple[A, ...]]:
@@ -552,7 +566,7 @@ class ProcessGroup(Generic[A]):
                 await self._followed.wait_changed()
 
     async def _bound(self, method: Method[P, R]) -> list[tuple[GroupMembership, BoundMethod[P, R]]]:
-        """The method of each member, as often as it is one."""
+        """Return each member with its method, as often as it is a member."""
         if not isinstance(method, Method):
             raise TypeError(
                 "a group is called by a method of its class, group.broadcast(Reader.on_news, "
@@ -561,7 +575,8 @@ class ProcessGroup(Generic[A]):
         await self.ready()
         _, found = self._groups.members(self._followed)
         name = method.definition.name
-        # The member is this epoch of the actor: nothing is to be waited for when it is gone.
+        # The member is this epoch of the actor: if it has ended, the call must not wait for the
+        # name's next epoch.
         there = [
             (one, attrs.evolve(one, address=attrs.evolve(one.address, registered=False)))
             for one in found
@@ -600,7 +615,7 @@ def _passed_over(one: GroupMembership, bound: BoundMethod[..., Any]) -> NodeUnre
 
 
 class GroupWatch(Generic[A]):
-    """The members, again after every change. Needs no closing."""
+    """Yields the members of a group after every change. It need not be closed."""
 
     def __init__(self, group: ProcessGroup[A]) -> None:
         self._group = group
@@ -610,7 +625,7 @@ class GroupWatch(Generic[A]):
         return self
 
     async def __anext__(self) -> tuple[A, ...]:
-        """The members, as soon as they differ from the last ones."""
+        """Return the members, once they differ from those that were returned last."""
         await trio.lowlevel.checkpoint()
         self._seen, members = await self._group.wait_other_than(self._seen)
         return members

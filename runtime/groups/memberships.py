@@ -1,7 +1,7 @@
 """The memberships of one node's own actors, and which of them the store does not have yet.
 
-No I/O and no clock. The writer takes a `batch`, writes it, and reports the outcome (`written`,
-`refused`, `doubtful` or `not_written`); changes during the write go into the next batch.
+No I/O and no clock. The writer takes a `batch`, writes it, and reports the outcome (`on_written`,
+`on_refused`, `on_doubtful` or `on_not_written`); changes during the write go into the next batch.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import attrs
 from actors.method import Address
 from runtime.identifiers import ActorId, NodeId
 
-# What the store holds of groups, and the keys.
+# The records of groups in the store, and their keys.
 #
-# A node writes the members that it has of one group in records of at most `RECORD_MEMBERS`, so that
-# thousands fit and one that joins or leaves costs one record. All that changes meanwhile goes in
-# one transaction. A write names the revision that it replaces: one that was given up and arrives
-# late changes nothing.
+# A node writes its members of one group in records of at most `RECORD_MEMBERS`, so that thousands
+# fit and an actor that joins or leaves costs one record. All changes of the meantime go into one
+# transaction. A write names the revision that it replaces: an abandoned write that arrives late
+# changes nothing.
 
 PREFIX = "groups/"
 
 
 RECORD_MEMBERS = 200
+"""Members in one record. Each change writes its whole record anew."""
 
 
 @attrs.frozen
@@ -38,7 +39,7 @@ class GroupMembership:
 
 @attrs.frozen
 class GroupRecord:
-    """A part of the members that one start of a node has of one group."""
+    """A part of the members that one incarnation of a node has of one group."""
 
     node: str
     incarnation: int
@@ -46,14 +47,14 @@ class GroupRecord:
 
 
 def prefix_of(group: str) -> str:
-    """Under which the records of a group are. Names of groups may hold anything, so a slash in them
-    is written otherwise.
+    """Return the prefix of the keys of a group's records. Slashes in the name are escaped, so that
+    no group's prefix is the beginning of another's.
     """
     return f"{PREFIX}{group.replace('%', '%25').replace('/', '%2F')}/"
 
 
 def plain(record: GroupRecord) -> list[Any]:
-    """A record as it is written."""
+    """Convert a record to plain data for the store."""
     members = [
         [
             one.address.name,
@@ -82,9 +83,8 @@ def from_plain(value: Any) -> GroupRecord:
     )
 
 
-# A group as one node sees it: the records of all nodes, in the store's order.
-#
-# No I/O and no clock. Records of the node itself are left out: it knows better.
+# A group as one node sees it: the records of all other nodes. No I/O and no clock. The node's own
+# records are left out: it knows its own members earlier than the store does.
 
 
 class GroupView:
@@ -93,13 +93,14 @@ class GroupView:
     def __init__(self, own: int) -> None:
         self._own = own
         self._records: dict[str, GroupRecord] = {}
+        self._nodes: frozenset[NodeId] = frozenset()
         self.revision = 0
         """All changes up to this revision are in the view; 0 before the first."""
         self.version = 0
-        """Another one whenever the records change."""
+        """A number that grows with each change of the records."""
 
     def replace(self, records: Mapping[str, GroupRecord], revision: int) -> None:
-        """All there are."""
+        """Replace all records by those of `revision`, unless the view is newer."""
         if revision >= self.revision:
             self._records = {
                 key: record for key, record in records.items() if record.incarnation != self._own
@@ -107,8 +108,8 @@ class GroupView:
             self._moved(revision)
 
     def change(self, changes: Iterable[tuple[str, GroupRecord | None]], revision: int) -> None:
-        """What has changed up to `revision`; None for a record that was deleted."""
-        # `replace` may have read further than the watch had come.
+        """Apply the changes up to `revision`; None for a record that was deleted."""
+        # `replace` may have read beyond these changes.
         if revision <= self.revision:
             return
         for key, record in changes:
@@ -119,13 +120,11 @@ class GroupView:
         self._moved(revision)
 
     def nodes(self) -> frozenset[NodeId]:
-        """The incarnations that have members, whether they live or not."""
-        return frozenset(
-            NodeId(record.node, record.incarnation) for record in self._records.values()
-        )
+        """Return the incarnations that have members, whether they live or not."""
+        return self._nodes
 
     def members(self, lives: Callable[[NodeId], bool]) -> list[GroupMembership]:
-        """The members on nodes that live, in the same order on all nodes."""
+        """Return the members on nodes that live, in the same order on all nodes."""
         records = sorted(
             (
                 item
@@ -142,23 +141,31 @@ class GroupView:
         assert all(record.incarnation != self._own for record in self._records.values()), (
             "this node's own members are not read from the store"
         )
+        assert self._nodes == self._nodes_of_records()
 
     def _moved(self, revision: int) -> None:
         assert revision >= self.revision, "a view never goes back"
         self.revision = revision
         self.version += 1
+        # Once for each change: `Groups.state` needs the nodes for each call to a member.
+        self._nodes = self._nodes_of_records()
+
+    def _nodes_of_records(self) -> frozenset[NodeId]:
+        return frozenset(
+            NodeId(record.node, record.incarnation) for record in self._records.values()
+        )
 
 
 MOST_RECORDS = 10
-"""Records in one transaction: together below etcd's default limit for a request, whatever the
-names.
+"""Records in one transaction: together below etcd's default limit for a request, however long the
+names are.
 """
 
 
 @attrs.define(eq=False)
 class _Shard:
-    """One record. `revision`: that of the store's copy, 0 if it has none. `doubtful`: a write of it
-    may still be on its way.
+    """One record. `revision`: that of the store's copy, 0 if there is none. `dirty`: it differs
+    from that copy. `doubtful`: a write of it may still arrive at the store.
     """
 
     key: str
@@ -171,8 +178,8 @@ class _Shard:
 
 @attrs.frozen
 class GroupWrite:
-    """One record to be written where its copy has this revision (0: none); `record` None: to be
-    deleted.
+    """Write one record if the store's copy has this revision (0: there is none); `record` None:
+    delete it.
     """
 
     key: str
@@ -188,7 +195,7 @@ class _LocalGroup:
 
 
 class LocalMemberships:
-    """Those of one start of a node."""
+    """The memberships of one incarnation of a node: one entry for each actor and group."""
 
     def __init__(self, node: str, incarnation: int) -> None:
         self._node = node
@@ -205,11 +212,11 @@ class LocalMemberships:
 
     @property
     def is_dirty(self) -> bool:
-        """True if there is something to write."""
+        """True if some records have to be written."""
         return bool(self._dirty)
 
     def join(self, group: str, address: Address) -> None:
-        """Note that an actor has joined the group, perhaps again."""
+        """Add an actor to the group, once more if it is a member already."""
         actor = ActorId(address.name, address.epoch)
         held = self._groups.setdefault(group, _LocalGroup())
         shard = held.place.get(actor)
@@ -219,7 +226,7 @@ class LocalMemberships:
         self._put(held, shard, GroupMembership(address, self._of[actor][group]))
 
     def leave(self, group: str, actor: ActorId) -> bool:
-        """Note that an actor has left the group once; False if it was not a member."""
+        """Undo one `join` of an actor; False if it is not a member."""
         groups = self._of.get(actor)
         if groups is None or not groups[group]:
             return False
@@ -243,20 +250,20 @@ class LocalMemberships:
         return groups
 
     def members(self, group: str) -> list[GroupMembership]:
-        """The members that are here, in the order in which they joined."""
+        """Return the members on this node, in the order in which they joined."""
         held = self._groups.get(group)
         return (
             [held.place[actor].members[actor] for actor in held.place] if held is not None else []
         )
 
     def version(self, group: str) -> int:
-        """Another one whenever `members` changes."""
+        """Return a number that is another one after each change of `members`."""
         held = self._groups.get(group)
         return held.version if held is not None else 0
 
     def batch(self) -> list[GroupWrite]:
-        """Some of what is to be written; `written`, `refused`, `doubtful` or `not_written` must
-        follow.
+        """Return the next writes, at most `MOST_RECORDS`. One call of `on_written`, `on_refused`,
+        `on_doubtful` or `on_not_written` must follow.
         """
         assert not self._writing, "one batch at a time: its outcome decides what the next replaces"
         self._writing = dict(list(self._dirty.items())[:MOST_RECORDS])
@@ -264,8 +271,8 @@ class LocalMemberships:
         for key, shard in self._writing.items():
             del self._dirty[key]
             shard.dirty = False
-            # While a write that made the key may still come, the key stays, empty: deleted, it
-            # could be made again by that.
+            # While an earlier write may still arrive that creates the key, the key stays, without
+            # members: if it were deleted, that write would create it again.
             empty = not shard.members and not shard.doubtful
             record = (
                 None
@@ -276,27 +283,27 @@ class LocalMemberships:
         return writes
 
     def on_written(self, revision: int, writes: list[GroupWrite]) -> None:
-        """Note that the batch was written."""
+        """The batch was written, at this revision."""
         for write in writes:
             self._writing[write.key].revision = 0 if write.record is None else revision
         self._done(again=False)
 
     def on_refused(self, revisions: dict[str, int]) -> None:
-        """Note the revisions of the store's copies, which differ from those of the batch."""
+        """The batch was refused, because the store's copies have other revisions: these."""
         for key, shard in self._writing.items():
             shard.revision = revisions[key]
         self._done(again=True)
 
     def on_doubtful(self) -> None:
-        """Note that the outcome is unknown: the batch may have been, or may yet be, written."""
-        # It may arrive at any later time. The revision that it names keeps it from undoing more
-        # than it was made for; an empty record keeps it from making the key again.
+        """The outcome is unknown: the batch may have been written, or may arrive later."""
+        # If it arrives later, the revision that it names prevents that it undoes a newer write, and
+        # an empty record prevents that it creates the key again.
         for shard in self._writing.values():
             shard.doubtful = True
         self._done(again=True)
 
     def on_not_written(self) -> None:
-        """Note that the batch was certainly not written, and will not be."""
+        """The batch was not written, and will not be."""
         self._done(again=True)
 
     def check_invariants(self) -> None:

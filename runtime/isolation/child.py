@@ -162,7 +162,7 @@ class GroupsClient:
                 [GroupMembership(address, 1) for address in addresses],
             )
             followed.ready.set()
-            followed.tell()
+            followed.notify()
 
 
 # How an isolated actor reaches its node: through the node API.

@@ -806,7 +806,7 @@ class Node(BaseNode):
         self._members.bury(identity)
         self._endpoint.on_peer_ended(identity, reason)
         self._watching.on_node_gone(identity)
-        self._groups.look()
+        self._groups.on_members_changed()
 
     def _may_live(self, address: Address) -> bool:
         identity = NodeId(address.node, address.incarnation)

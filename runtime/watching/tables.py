@@ -25,10 +25,10 @@ MOST_ASKERS = 4096
 
 @attrs.frozen
 class Target:
-    """One epoch of an actor, where it runs; `registered` if its name may get a later epoch.
+    """One epoch of an actor, with its node. `registered`: its name may get a later epoch.
 
-    `absent`: a unique number if there was no such actor when it was asked for; else 0. It keeps the
-    answer apart from earlier watches of the same name.
+    `absent`: a unique number if no such actor was found; else 0. It distinguishes this watch from
+    earlier watches of the same name.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Target:
 
     @classmethod
     def of(cls, address: Address) -> Target:
-        """The actor at `address`."""
+        """Return the actor at `address` as a target."""
         return cls(
             address.name,
             address.epoch,
@@ -55,8 +55,8 @@ class Target:
 
 @attrs.frozen
 class WatchEntry:
-    """A watch, or the near side of a link. `watcher` is None for code outside of actors. `context`:
-    that of the code that watches, in which the notice is handled.
+    """A watch, or this node's side of a link. `watcher` is None for code outside of actors.
+    `context`: the call context of the code that watches, in which the notice is handled.
     """
 
     number: int
@@ -67,8 +67,8 @@ class WatchEntry:
 
 
 class WatchTable:
-    """Those of one node's actors. A watch leaves the table with its notice, so it can give only
-    one.
+    """The watches and links of one node's actors. A watch leaves the table with its notice, so it
+    gives only one.
     """
 
     def __init__(self) -> None:
@@ -86,19 +86,19 @@ class WatchTable:
         return number in self._entries
 
     def count_of(self, watcher: ActorId) -> int:
-        """How many watches and links an actor has."""
+        """Return how many watches and links an actor has."""
         return len(self._by_watcher.get(watcher, ()))
 
     def links_to_node(self, node: NodeId) -> int:
-        """How many links there are to actors of a node."""
+        """Return how many links there are to actors of a node."""
         return self._links_to[node]
 
     def is_wanted(self, target: Target) -> bool:
-        """True if there is a watch or link of it."""
+        """Return True if there is a watch or link of the target."""
         return target in self._by_target
 
     def is_registered(self, target: Target) -> bool:
-        """True if its name may get a later epoch, as its watchers know."""
+        """Return True if the target's name may get a later epoch, according to its watches."""
         return any(
             self._entries[number].target.registered for number in self._by_target.get(target, ())
         )
@@ -106,24 +106,24 @@ class WatchTable:
     def add(
         self, watcher: ActorId | None, target: Target, context: CallContext | None = None
     ) -> WatchEntry:
-        """A further watch, independent of all others."""
+        """Add a watch, independent of all others."""
         return self._add(watcher, target, context, is_link=False)
 
     def add_link(
         self, watcher: ActorId, target: Target, context: CallContext | None = None
     ) -> WatchEntry | None:
-        """A link's near side; None if there is one already."""
+        """Add this node's side of a link; None if there is one already."""
         if (watcher, target) in self._links:
             return None
         return self._add(watcher, target, context, is_link=True)
 
     def links_to(self, watcher: ActorId, name: str) -> list[WatchEntry]:
-        """What links an actor to any epoch of a name."""
+        """Return the links of an actor with any epoch of a name."""
         found = [self._entries[number] for number in self._by_watcher.get(watcher, ())]
         return [one for one in found if one.is_link and one.target.name == name]
 
     def link(self, watcher: ActorId, target: Target) -> WatchEntry | None:
-        """What links an actor to another."""
+        """Return the link of an actor with another, or None."""
         number = self._links.get((watcher, target))
         return None if number is None else self._entries[number]
 
@@ -154,7 +154,9 @@ class WatchTable:
         return due
 
     def on_node(self, node: NodeId) -> list[Target]:
-        """What is watched on one node."""
+        """Return the targets on a node that has ended. It looks at all targets: nodes end seldom,
+        and an index of nodes would cost something for every watch.
+        """
         return [target for target in self._by_target if target.node == node]
 
     def check_invariants(self) -> None:
@@ -238,14 +240,14 @@ class WatcherTable:
     def take_back(self, actor: ActorId, asker: NodeId, serial: int) -> None:
         """Remove what a node has asked for, unless it has asked again since."""
         askers = self._wanted.get(actor)
-        # A request that was taken back and made again may arrive in the other order.
+        # A withdrawal and the request that follows it may arrive in the other order.
         if askers is not None and askers.get(asker) == serial:
             del askers[asker]
             if not askers:
                 del self._wanted[actor]
 
     def on_ended(self, actor: ActorId) -> dict[NodeId, int]:
-        """Remove and return the nodes to tell of the actor's end, each with its serial."""
+        """Remove and return the nodes that watch the actor, each with its serial."""
         return self._wanted.pop(actor, {})
 
     def forget(self, asker: NodeId) -> None:

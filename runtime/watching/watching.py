@@ -38,8 +38,9 @@ from runtime.watching.tables import Target, WatchEntry, WatcherTable, WatchTable
 
 
 class Notices:
-    """The notices under way to the actors of one host. Also the `ReplySink` of their invocations:
-    no caller waits for an outcome; a failure ends the actor.
+    """The notices that the actors of one host have not handled yet, by the number of their watch.
+    Also the `ReplySink` of their invocations: no caller waits for an outcome; a failure ends the
+    actor.
     """
 
     def __init__(self, host: ActorHost, nursery: trio.Nursery) -> None:
@@ -69,6 +70,8 @@ class Notices:
         )
         job = Invocation(cell, definition, (notice,), {}, self, None, one.number, float("inf"))
         job.context = one.context
+        # A watch leaves the table with its notice, so there is no second one.
+        assert one.number not in self._queued, "each watch gives one notice"
         self._queued[one.number] = job
         # Regardless of the mailbox's limit: the actor has asked for each notice.
         cell.append(job)
@@ -85,18 +88,20 @@ class Notices:
             job.cancel()
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """`on_ended` has returned; its value is dropped."""
         self._queued.pop(job.number, None)
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`. Ends the actor, because no caller would learn of the error."""
+        """`on_ended` has raised. Ends the actor, because no caller would learn of the error."""
         self._queued.pop(job.number, None)
         if not issubclass(type(error), SystemExit):
             # SystemExit ends the actor already, in the worker.
             self._host.crash(job.cell, error)
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The notice cannot be handled, for example because its filters cannot run. Ends the actor,
+        unless it has ended already.
+        """
         self._queued.pop(job.number, None)
         if job.cell.ended is None:
             self._host.crash(job.cell, error)
@@ -108,6 +113,7 @@ class Notices:
             text=f"linked to {notice.name} on {notice.node}, which ended: "
             f"{reason.text or reason.kind}",
         )
+        # An actor that has not started yet has no task that could be stopped in order.
         if cell.started:
             self._nursery.start_soon(self._stop, cell, why, name=f"end of {cell.address.name}")
         else:
@@ -135,7 +141,7 @@ def live(host: ActorHost, actor: ActorId) -> ActorCell | None:
 WATCHING_SERVICE = "@watching"
 
 
-Told = tuple[str, int, ExitReason]
+EndedActor = tuple[str, int, ExitReason]
 """Name and epoch of an actor, and how it ended."""
 
 
@@ -176,7 +182,7 @@ class WatchingService(RequesterChecked):
             self._watcher.on_take_back(name, epoch, NodeId(node, incarnation), serial)
 
     @method(concurrent=True, idempotent=True)
-    async def tell(self, ends: Sequence[Told], node: str, incarnation: int) -> None:
+    async def tell(self, ends: Sequence[EndedActor], node: str, incarnation: int) -> None:
         """Report that actors of the calling node have ended."""
         for name, epoch, reason in ends:
             self._watcher.on_tell(name, epoch, NodeId(node, incarnation), reason)
@@ -201,9 +207,13 @@ WATCHED_NODE_RETRY_SECONDS = 0.1
 
 
 MOST_TOGETHER = 200
+"""Ends, or withdrawals of requests, in one call."""
 
 
 MOST_CHARACTERS = 30_000
+"""Characters of the ends in one call. With four bytes for each it is still below the limit of a
+control part.
+"""
 
 
 MOST_TRACEBACK = 20_000
@@ -232,7 +242,7 @@ class PeerServices:
         return service
 
     def is_gone(self, node: NodeId) -> bool:
-        """See `Members.is_gone`."""
+        """Return True if the incarnation is known to have ended. It sends no request."""
         return self._members.is_gone(node)
 
     async def has_ended(self, node: NodeId) -> bool:
@@ -246,47 +256,51 @@ class PeerServices:
                 await self._members.caught_up(node[1])
             except (CallError, StoreError):
                 return False
+            # Checked again: the members may have changed during the request.
             return self.is_gone(node) or self._members.revision < node[1]
         return self.is_gone(node)
 
 
 class ExitNotifier:
     """Reports ends of this node's actors to other nodes: in order, and repeated until each node has
-    answered or has ended.
+    answered or has ended. A queue has at most one entry for each actor that its node watches.
     """
 
     def __init__(self, others: PeerServices, here: NodeId, nursery: trio.Nursery) -> None:
         self._others = others
         self._here = here
         self._nursery = nursery
-        self._untold: dict[NodeId, deque[Told]] = {}
+        self._unreported: dict[NodeId, deque[EndedActor]] = {}
+        """By node. A node that is in it has a task."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._untold.values()))
+        return sum(map(len, self._unreported.values()))
 
-    def tell(self, node: NodeId, end: Told) -> None:
+    def report(self, node: NodeId, end: EndedActor) -> None:
         """Queue the report of one end for a node."""
-        untold = self._untold.get(node)
-        if untold is not None:
-            untold.append(end)
+        unreported = self._unreported.get(node)
+        if unreported is not None:
+            unreported.append(end)
         elif not self._others.is_gone(node):
-            self._untold[node] = deque([end])
-            self._nursery.start_soon(self._tell_all, node, name=f"ends for {node[0]}")
+            self._unreported[node] = deque([end])
+            self._nursery.start_soon(self._report_all, node, name=f"ends for {node[0]}")
 
-    async def _tell_all(self, node: NodeId) -> None:
-        untold = self._untold[node]
+    async def _report_all(self, node: NodeId) -> None:
+        unreported = self._unreported[node]
         try:
-            while untold and not await self._others.has_ended(node):
-                some = _some(untold)
+            while unreported and not await self._others.has_ended(node):
+                # They stay in the queue until they are confirmed. A repeated report is harmless.
+                some = _some(unreported)
                 try:
                     await self._others.service(node).tell(some, *self._here)
                 except (CallError, StoreError):
                     await self._others.pause()
                 else:
                     for _ in some:
-                        untold.popleft()
+                        unreported.popleft()
         finally:
-            del self._untold[node]
+            # No checkpoint lies between the last look at the queue and this, so no end is lost.
+            del self._unreported[node]
 
 
 def short(reason: ExitReason) -> ExitReason:
@@ -300,11 +314,11 @@ def short(reason: ExitReason) -> ExitReason:
     )
 
 
-def _some(untold: deque[Told]) -> list[Told]:
-    """Return as many of the first ends as fit into one call."""
-    some: list[Told] = []
+def _some(unreported: deque[EndedActor]) -> list[EndedActor]:
+    """Return as many of the first ends as fit into one call, but at least one."""
+    some: list[EndedActor] = []
     size = 0
-    for name, epoch, reason in untold:
+    for name, epoch, reason in unreported:
         size += len(name) + len(reason.text) + len(reason.traceback)
         if some and (size > MOST_CHARACTERS or len(some) >= MOST_TOGETHER):
             break
@@ -312,11 +326,11 @@ def _some(untold: deque[Told]) -> list[Told]:
     return some
 
 
-STANDS_SECONDS = 1.0
+CONFIRM_SECONDS = 1.0
 """Seconds that `watch` waits at most for the other node's confirmation before it returns."""
 
 
-PROMISE_SECONDS = 2.0
+RESTARTS_SECONDS = 2.0
 """Seconds that a notice waits at most for the store to say whether the name will be restarted."""
 
 
@@ -326,7 +340,7 @@ GIVE_UP_SECONDS = 1.0
 
 MOST_LINKS = 20_000
 """Links that may be tied to one actor of this node by others of it, and to all of its actors
-together by those of one other node. Each costs a table entry, and a task until it stands.
+together by those of one other node. Each costs a table entry, and a task until it is confirmed.
 """
 
 
@@ -335,12 +349,12 @@ logger = logging.getLogger("understudy.watching")
 
 @attrs.define(eq=False)
 class _PendingWatch:
-    """A target whose node is being asked, or has confirmed. `stands` is set when it has confirmed
+    """A target whose node is being asked, or has confirmed. `settled` is set when it has confirmed
     or never will.
     """
 
     serial: int
-    stands: trio.Event = attrs.field(factory=trio.Event)
+    settled: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
 
@@ -364,8 +378,10 @@ class Watcher:
         self._notices = Notices(endpoint.host, nursery)
         self._asking: dict[Target, _PendingWatch] = {}
         self._ending: set[Target] = set()
+        """Targets that have ended, and whose notices wait for an answer of the store."""
         self._serial = 0
         self._outside: dict[int, Callable[[Ended], None]] = {}
+        """By number: what to call for the watches of code outside of actors."""
 
     def loads(self) -> dict[str, int]:
         """Counts of the present entries, by name."""
@@ -374,7 +390,7 @@ class Watcher:
             "watched": len(self._watched),
             "asked": len(self._asking),
             "notices": len(self._notices),
-            "untold": len(self._notifier),
+            "unreported": len(self._notifier),
         }
 
     def check_invariants(self) -> None:
@@ -383,54 +399,67 @@ class Watcher:
         """
         self._watches.check_invariants()
         self._watched.check_invariants()
+        for target in self._asking:
+            assert self._watches.is_wanted(target), "no request is left without a watch"
+        assert self._ending.isdisjoint(self._asking), "no request is left for what has ended"
 
     # For actors and for code outside of them
 
     def of(self, cell: ActorCell) -> ActorWatchingAdapter:
-        """See `HostExtension.of`."""
+        """Return the watches and links of one actor, as it sees them."""
         return ActorWatchingAdapter(self, cell)
 
     async def watch(self, cell: ActorCell, handle: object) -> Watch:
-        """See `Observer.watch`."""
+        """Watch the present epoch of the handle's actor for the actor of `cell`. Returns when the
+        other node has confirmed, or after `CONFIRM_SECONDS`. Raises `StoreError` if a name cannot
+        be looked up, and RuntimeError if the watching actor has ended.
+        """
         target, missing = await self._resolve(handle)
-        # The lookup took time: the watcher may have ended, and nothing would take its watch out.
+        # The lookup took time: the watcher may have ended, and nothing would remove its watch.
         _check_lives(cell)
         one = self._watches.add(_actor(cell), target, CURRENT.get())
         self._begin(target, missing)
-        await self._until_it_stands(target)
+        await self._wait_confirmed(target)
         return Watch(one.number, target.name, target.epoch, partial(self.cancel, one.number))
 
     async def wait_ended(self, handle: object) -> Ended:
-        """See `NodeInterface.wait_ended`."""
+        """Wait until the present epoch of an actor has ended, and return the notice; at once with
+        "no such actor" for one that is dead or unknown. For code outside of actors.
+        """
         target, missing = await self._resolve(handle)
         one = self._watches.add(None, target)
         notices: list[Ended] = []
-        told = trio.Event()
+        ended = trio.Event()
 
-        def tell(notice: Ended) -> None:
+        def on_notice(notice: Ended) -> None:
             notices.append(notice)
-            told.set()
+            ended.set()
 
-        # Before `_begin`, which tells at once of what has ended already.
-        self._outside[one.number] = tell
+        # Before `_begin`, which delivers at once the notice of an actor that has ended already.
+        self._outside[one.number] = on_notice
         try:
             self._begin(target, missing)
-            await told.wait()
+            await ended.wait()
             return notices[0]
         finally:
             self._outside.pop(one.number, None)
             self.cancel(one.number)
 
     def cancel(self, number: int) -> None:
-        """See `Watch.cancel`."""
+        """Cancel the watch or link of this number: no notice of it is delivered any more. Does
+        nothing if there is none.
+        """
         unwanted = self._watches.drop(number)
         if unwanted is not None:
-            self._let_go([unwanted])
+            self._drop_requests([unwanted])
         # The notice may have been queued in this very pass of the scheduler.
         self._notices.recall(number)
 
     async def link(self, cell: ActorCell, handle: object) -> None:
-        """See `Observer.link`."""
+        """Link the actor of `cell` with another. Waits while the other's node cannot be reached; if
+        that wait is cancelled, neither side keeps the link. Raises RuntimeError if the linking
+        actor has ended.
+        """
         target, missing = await self._resolve(handle)
         _check_lives(cell)
         if target.actor == _actor(cell):
@@ -440,51 +469,60 @@ class Watcher:
             return
         self._begin(target, missing)
         try:
-            await self._until_it_stands(target)
-            await self._tell_far_side(target, cell.address, lambda: one.number in self._watches)
+            await self._wait_confirmed(target)
+            await self._link_far_side(target, cell.address, lambda: one.number in self._watches)
         except trio.Cancelled:
-            # The far side may have been told: half a link would end an actor for nothing. Bounded,
-            # because its node may be gone; then that side ends by itself.
+            # The far side may have recorded the link: half a link would end an actor for nothing.
+            # Bounded, because its node may be gone; then that side ends by itself.
             self.cancel(one.number)
             with trio.CancelScope(shield=True), trio.move_on_after(GIVE_UP_SECONDS):
-                await self._untie_far_side(target, cell.address)
+                await self._unlink_far_side(target, cell.address)
             raise
 
     async def unlink(self, cell: ActorCell, handle: object) -> None:
-        """See `Observer.unlink`."""
+        """End all links of the actor of `cell` with epochs of the handle's name. Waits until the
+        other side has confirmed.
+        """
         if not isinstance(handle, Handle):
             raise TypeError(f"unlink takes a handle, not {handle!r}")
         for one in self._watches.links_to(_actor(cell), handle.name):
             self.cancel(one.number)
-            await self._untie_far_side(one.target, cell.address)
+            await self._unlink_far_side(one.target, cell.address)
         await trio.lowlevel.checkpoint()
 
-    # What the host tells
+    # Events of the host and of the cluster
 
     def on_ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.on_ending`: the actor gets no notices any more."""
-        self._let_go(self._watches.drop_watcher(_actor(cell)))
+        """The actor takes no more mail: its watches and links end, and their requests are
+        withdrawn.
+        """
+        self._drop_requests(self._watches.drop_watcher(_actor(cell)))
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.on_ended`: report the end to all nodes that asked."""
+        """An actor of this node has ended: report it to all nodes that asked."""
         for node in self._watched.on_ended(ActorId(address.name, address.epoch)):
             if node == self._here:
                 self._finish(Target.of(address), reason)
             else:
-                self._notifier.tell(node, (address.name, address.epoch, short(reason)))
+                self._notifier.report(node, (address.name, address.epoch, short(reason)))
 
     def on_node_gone(self, node: NodeId) -> None:
-        """Note that an incarnation of a node has ended. Idempotent."""
+        """An incarnation of a node has ended: so have the actors that are watched on it, and what
+        it has asked for is dropped. Idempotent.
+        """
         self._watched.forget(node)
         for target in self._watches.on_node(node):
             self._finish(target, _node_died(target))
 
-    # What other nodes ask; see `WatchingService`
+    # Requests of other nodes, through `WatchingService`
 
     def on_ask(
         self, name: str, epoch: int, asker: NodeId, serial: int, *, before: bool
     ) -> ExitReason | None:
-        """See `WatchingService.ask`."""
+        """A node asks for the end of an actor. Returns None if the actor is here, otherwise why it
+        is not; `before` as in `WatchingService.ask`. Raises `MailboxFullError` if too many nodes
+        watch it.
+        """
         cell = live(self._host, ActorId(name, epoch))
         if cell is not None:
             if not self._watched.ask(_actor(cell), asker, serial):
@@ -501,15 +539,17 @@ class Watcher:
         return ExitReason("no such actor", why)
 
     def on_take_back(self, name: str, epoch: int, asker: NodeId, serial: int) -> None:
-        """See `WatchingService.take_back`."""
+        """A node withdraws its request, unless it has asked again with another serial."""
         self._watched.take_back(ActorId(name, epoch), asker, serial)
 
     def on_tell(self, name: str, epoch: int, node: NodeId, reason: ExitReason) -> None:
-        """See `WatchingService.tell`."""
+        """A node reports the end of one of its actors."""
         self._finish(Target(name, epoch, node), reason)
 
     def on_link(self, name: str, epoch: int, linker: Address) -> None:
-        """See `WatchingService.link_actor`."""
+        """An actor of another node, or of this one, links itself to one here. Does nothing if that
+        has ended. Raises `MailboxFullError` at `MOST_LINKS`.
+        """
         cell = live(self._host, ActorId(name, epoch))
         if cell is not None and cell.ended is None:
             target = Target.of(linker)
@@ -526,11 +566,11 @@ class Watcher:
                     f"{name} on {self._here[0]} is linked to {MOST_LINKS} actors already, its limit"
                 )
             if self._watches.add_link(_actor(cell), target) is not None:
-                # It was there when it asked for the link.
+                # The linker was running when it asked for the link.
                 self._begin(target, None, before=True)
 
     def on_unlink(self, name: str, epoch: int, linker: Address) -> None:
-        """See `WatchingService.unlink_actor`."""
+        """An actor ends its link to one here. Does nothing if there is none."""
         one = self._watches.link(ActorId(name, epoch), Target.of(linker))
         if one is not None:
             self.cancel(one.number)
@@ -575,7 +615,7 @@ class Watcher:
         elif target.node == self._here:
             self._serial += 1
             self._asking[target] = asking = _PendingWatch(self._serial)
-            asking.stands.set()
+            asking.settled.set()
             reason = self.on_ask(
                 target.name, target.epoch, self._here, asking.serial, before=before
             )
@@ -590,11 +630,11 @@ class Watcher:
                 self._ask, target, asking, before, name=f"watch of {target.name}"
             )
 
-    async def _until_it_stands(self, target: Target) -> None:
+    async def _wait_confirmed(self, target: Target) -> None:
         asking = self._asking.get(target)
-        with trio.move_on_after(STANDS_SECONDS):
+        with trio.move_on_after(CONFIRM_SECONDS):
             if asking is not None:
-                await asking.stands.wait()
+                await asking.settled.wait()
         await trio.lowlevel.checkpoint()
 
     async def _ask(self, target: Target, asking: _PendingWatch, before: bool) -> None:
@@ -616,12 +656,12 @@ class Watcher:
                     reason = _node_died(target)
                     break
                 await self._others.pause()
-        asking.stands.set()
+        asking.settled.set()
         # Cancelled: nothing watches it any more, or its end has come by another way meanwhile.
         if reason is not None and not asking.scope.cancelled_caught:
             self._finish(target, reason)
 
-    def _let_go(self, targets: Iterable[Target]) -> None:
+    def _drop_requests(self, targets: Iterable[Target]) -> None:
         """Drop the requests for these targets, and withdraw them at their nodes."""
         elsewhere: dict[NodeId, list[tuple[str, int, int]]] = {}
         for target in targets:
@@ -629,7 +669,7 @@ class Watcher:
             if asking is None:
                 continue
             asking.scope.cancel()
-            asking.stands.set()
+            asking.settled.set()
             if target.node == self._here:
                 self._watched.take_back(target.actor, self._here, asking.serial)
             else:
@@ -655,26 +695,26 @@ class Watcher:
     # Ends
 
     def _finish(self, target: Target, reason: ExitReason) -> None:
-        """Note that a target has ended, and deliver its notices. Idempotent."""
+        """Deliver the notices of a target that has ended. Idempotent."""
         asking = self._asking.pop(target, None)
         if asking is not None:
-            asking.stands.set()
+            asking.settled.set()
         if target in self._ending or not self._watches.is_wanted(target):
             return
         if self._watches.is_registered(target):
-            # In `_ending` from here until the notices are given: a watch that is added meanwhile
-            # gets its notice with them, and the end that is told a second time changes nothing.
+            # In `_ending` from here until the notices are delivered: a watch that is added
+            # meanwhile gets its notice with them, and a second report of the end changes nothing.
             self._ending.add(target)
             self._nursery.start_soon(
-                self._tell_with_promise, target, reason, name=f"notice of {target.name}"
+                self._deliver_with_restarts, target, reason, name=f"notice of {target.name}"
             )
         else:
-            self._tell(target, reason, restarts=False)
+            self._deliver(target, reason, restarts=False)
 
-    async def _tell_with_promise(self, target: Target, reason: ExitReason) -> None:
+    async def _deliver_with_restarts(self, target: Target, reason: ExitReason) -> None:
         restarts = False
         # Bounded: a store that is away must not hold the notices back.
-        with trio.move_on_after(PROMISE_SECONDS):
+        with trio.move_on_after(RESTARTS_SECONDS):
             try:
                 restarts = await self._names.is_promised(target.name)
             except (StoreError, CallError) as error:
@@ -684,47 +724,47 @@ class Watcher:
                     error,
                 )
         self._ending.discard(target)
-        self._tell(target, reason, restarts=restarts)
+        self._deliver(target, reason, restarts=restarts)
 
-    def _tell(self, target: Target, reason: ExitReason, *, restarts: bool) -> None:
+    def _deliver(self, target: Target, reason: ExitReason, *, restarts: bool) -> None:
         for one in self._watches.on_ended(target):
-            self._tell_one(
+            self._deliver_one(
                 one, Ended(one.number, target.name, target.epoch, target.node[0], reason, restarts)
             )
 
-    def _tell_one(self, one: WatchEntry, notice: Ended) -> None:
-        tell = self._outside.get(one.number)
-        if tell is not None:
-            tell(notice)
+    def _deliver_one(self, one: WatchEntry, notice: Ended) -> None:
+        on_notice = self._outside.get(one.number)
+        if on_notice is not None:
+            on_notice(notice)
         else:
             self._notices.deliver(one, notice)
 
     # The far sides of links
 
-    async def _tell_far_side(
+    async def _link_far_side(
         self, target: Target, linker: Address, wanted: Callable[[], bool]
     ) -> None:
         if target.node == self._here:
             if wanted():
                 self.on_link(*target.actor, linker)
             return
-        await self._insist(
+        await self._call_until_answered(
             target,
             wanted,
             lambda: self._others.service(target.node).link_actor(*target.actor, linker),
         )
 
-    async def _untie_far_side(self, target: Target, linker: Address) -> None:
+    async def _unlink_far_side(self, target: Target, linker: Address) -> None:
         if target.node == self._here:
             self.on_unlink(*target.actor, linker)
             return
-        await self._insist(
+        await self._call_until_answered(
             target,
             lambda: True,
             lambda: self._others.service(target.node).unlink_actor(*target.actor, linker),
         )
 
-    async def _insist(
+    async def _call_until_answered(
         self, target: Target, wanted: Callable[[], bool], call: Callable[[], Awaitable[object]]
     ) -> None:
         # Repeated until it is answered: with only one side recorded, one end would not stop the
@@ -739,25 +779,25 @@ class Watcher:
 
 @attrs.frozen
 class ActorWatchingAdapter:
-    """What one actor sees; see `actors.actor.ActorWatching`."""
+    """The watches and links of one actor, as `actors.actor.ActorWatching` offers them to it."""
 
     _watching: Watcher
     _cell: ActorCell
 
     async def watch(self, handle: object) -> Watch:
-        """See `Observer.watch`."""
+        """Watch the present epoch of an actor. Raises like `Watcher.watch`."""
         return await self._watching.watch(self._cell, handle)
 
     async def link(self, handle: object) -> None:
-        """See `Observer.link`."""
+        """Link this actor with another. Raises like `Watcher.link`."""
         await self._watching.link(self._cell, handle)
 
     async def unlink(self, handle: object) -> None:
-        """See `Observer.unlink`."""
+        """End the links of this actor with another."""
         await self._watching.unlink(self._cell, handle)
 
     def cancel(self, number: int) -> None:
-        """See `Watch.cancel`; `number` is that of the watch."""
+        """Cancel the watch of this number."""
         self._watching.cancel(number)
 
 

@@ -72,7 +72,7 @@ async def test_the_end_of_an_actor_is_not_told_for_ever_to_a_node_that_never_was
         is None
     )
     await pair.here.stop(plain)
-    await until(lambda: not pair.here._watching.loads()["untold"], "no end is left to tell")
+    await until(lambda: not pair.here._watching.loads()["unreported"], "no end is left to tell")
 
 
 async def test_a_view_that_has_all_there_is_wakes_nobody_when_it_is_asked_to_catch_up(
