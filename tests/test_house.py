@@ -648,31 +648,56 @@ def test_nothing_is_left_for_later() -> None:
     check(rule)
 
 
-def test_importing_the_packages_loads_nothing_that_a_plain_program_does_not_need() -> None:
+def modules_loaded_by(statements: str) -> set[str]:
+    """What these statements load in a new process, besides trio and what it needs."""
     script = (
-        "import json, sys, trio; before = set(sys.modules); import actors, runtime; "
+        f"import json, sys, trio; before = set(sys.modules); {statements}; "
         "print(json.dumps([*{*sys.modules} - before]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    loaded: set[str] = set(json.loads(done.stdout))
-    unwanted = EXTRAS | {
-        "asyncio",
-        "click",
-        "email",
-        "http",
-        "multiprocessing",
-        "sqlite3",
-        "tokenize",
-        "unittest",
-        "urllib.request",
-    }
-    unwanted |= {"runtime.command_line", "runtime.elastic", "runtime.simulation"}
+    loaded: set[str] = set(json.loads(done.stdout.splitlines()[-1]))
+    return loaded
+
+
+NEEDED_SELDOM = EXTRAS | {
+    "asyncio",
+    "email",
+    "http",
+    "multiprocessing",
+    "runtime.dashboard",
+    "runtime.elastic",
+    "runtime.gateway",
+    "runtime.simulation",
+    "sqlite3",
+    "tokenize",
+    "unittest",
+    "urllib.request",
+}
+
+
+@pytest.mark.parametrize(
+    ("statements", "also"),
+    [
+        ("import actors, runtime", {"click", "runtime.command_line"}),
+        ("import runtime; runtime.open_node", {"click", "runtime.command_line"}),
+        ("import runtime; runtime.open_local_cluster", {"click", "runtime.command_line"}),
+        (
+            "from click.testing import CliRunner; from runtime.command_line.main import main; "
+            "CliRunner().invoke(main, ['--help'])",
+            {"runtime.node", "runtime.calls", "runtime.local_cluster"},
+        ),
+        ("import runtime.command_line.node", set()),
+        ("import runtime.command_line.status", {"runtime.node", "runtime.local_cluster"}),
+    ],
+    ids=["packages", "node", "local cluster", "help", "command node", "command status"],
+)
+def test_loading_loads_nothing_that_is_needed_seldom(statements: str, also: set[str]) -> None:
     refuse(
         [
-            f"`import actors, runtime` loads {name}: import it inside the function that needs it"
-            for name in sorted(loaded & unwanted)
+            f"`{statements}` loads {name}: import it inside the function that needs it"
+            for name in sorted(modules_loaded_by(statements) & (NEEDED_SELDOM | also))
         ]
     )
 

@@ -1,5 +1,5 @@
 """`python -m runtime.command_line`: the command where its script is not on the path."""
 
-from runtime.command_line.main import main
+from runtime.command_line.main import run
 
-main(prog_name="understudy")
+run(prog_name="understudy")

@@ -5,6 +5,7 @@ where the cluster has expelled the node); `--debug` shows the traceback.
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import logging
 import sys
@@ -18,43 +19,92 @@ from runtime.logs.formats import write_logs
 from runtime.stderr_writer import flush_stderr
 from runtime.version import __version__
 
-COMMANDS = (
-    "call",
-    "dashboard",
-    "debug",
-    "demo",
-    "doctor",
-    "expel",
-    "gateway",
-    "inspect",
-    "list",
-    "logs",
-    "node",
-    "pools",
-    "profile",
-    "refs",
-    "reopen",
-    "run",
-    "secret",
-    "shell",
-    "simulate",
-    "stack",
-    "status",
-    "stop",
-    "timeline",
-    "tls",
-    "top",
-    "tree",
-    "why",
-)
+COMMANDS = {
+    "call": "Call METHOD of ACTOR and print its result.",
+    "dashboard": "Serve pages about a cluster, until Ctrl-C or SIGTERM.",
+    "debug": (
+        "Look at the last failures of ACTOR: the frames that it failed in, their source and "
+        "variables."
+    ),
+    "demo": (
+        "Index every identifier of the standard library on a cluster while its nodes join, "
+        "leave and are killed."
+    ),
+    "doctor": "Check Python, packages, shadowed imports, sockets, TLS, the secret and the store.",
+    "expel": (
+        "Shut NODE out of the cluster for good, when its machine is not to be trusted any more."
+    ),
+    "gateway": "Serve the actors of a cluster over HTTP, until Ctrl-C or SIGTERM.",
+    "inspect": (
+        "Show where ACTOR is, what it runs since when and for which caller, and what waits in "
+        "its mailbox."
+    ),
+    "list": "List nodes, actors, calls, links, pools or deaths of a cluster.",
+    "logs": "Show the latest log lines of the node or actor NAME, or of all nodes.",
+    "node": (
+        "Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a "
+        "second signal stops it at once."
+    ),
+    "pools": (
+        "Show the pools of a cluster: what their members are, how many there should be and are, "
+        "and on which nodes."
+    ),
+    "profile": (
+        "Sample what the threads of the node or actor NAME run, and write a file for "
+        "https://www.speedscope.app."
+    ),
+    "refs": "Show the values that nodes keep because references to them exist, the largest first.",
+    "reopen": (
+        "Open the rendezvous of a job again that was closed because the job had failed, "
+        "finished or was shut down."
+    ),
+    "run": (
+        "Run SCRIPT as the workers of an elastic job, with the environment that torchrun gives "
+        "(RANK, WORLD_SIZE, MASTER_ADDR, ...)."
+    ),
+    "secret": "Change the secret of a running cluster, and see which nodes have which.",
+    "shell": "A prompt of Python inside a cluster, where await works.",
+    "simulate": (
+        "Run a whole cluster in this process on a virtual clock, under the faults that a seed "
+        "draws, and check the promises."
+    ),
+    "stack": (
+        "Show where the tasks of the node or actor NAME wait, line by line, and what its "
+        "threads run."
+    ),
+    "status": "Show the nodes of a cluster, their actors and links.",
+    "stop": "Ask the node NAME to drain and leave, or stop the actor NAME.",
+    "timeline": (
+        "Record what all nodes do in the next seconds, and write a file for "
+        "https://ui.perfetto.dev: the turns and calls of actors, their starts and ends, and "
+        "pauses of event loops."
+    ),
+    "tls": "Make certificates, look at them, and find those that end soon.",
+    "top": "Show the actors of all nodes that have most to do.",
+    "tree": (
+        "Show the supervisors of a cluster and their children; with NAME only what is below "
+        "that supervisor."
+    ),
+    "why": (
+        "Say what ACTOR waits for: the call that it runs, the call that this one awaits, and so "
+        "on, over all nodes."
+    ),
+}
 """Each is in a module of its name beside this one, and loaded when it is wanted: most take long to
-load, and each run needs one.
+load, and each run needs one. What `understudy --help` says of it is the first sentence of its own
+help.
 """
 
 EXPELLED_STATUS = 77
 """Of a process that the cluster has expelled, or does not let join for that: EX_NOPERM of
 sysexits.h. Service managers can be told not to start it again (`RestartPreventExitStatus=NOPERM`).
 """
+
+ALONE = object()
+"""The `obj` of a run in a process that runs this one command and then ends."""
+
+INDENT = 6
+"""What click leaves free in a line of a command besides its name and its help."""
 
 MODULES = {"list": "listing"}
 """Commands whose module and function are called otherwise: the name would hide one of Python's."""
@@ -76,7 +126,22 @@ class Commands(click.Group):
         name = MODULES.get(cmd_name, cmd_name)
         module = importlib.import_module(f"runtime.command_line.{name}")
         command: click.Command = getattr(module, name)
+        if ctx.obj is ALONE:
+            # All that is loaded stays until the process ends. Python's last collections would visit
+            # each object of it, which takes longer than most commands.
+            gc.freeze()
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands in the help without loading any."""
+        room = formatter.width - INDENT - max(map(len, COMMANDS))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, click.Command(name, help=text).get_short_help_str(room))
+                    for name, text in COMMANDS.items()
+                ]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -150,3 +215,10 @@ def main(debug: bool, verbose: bool) -> None:
     """Named actors on many nodes, awaited like local objects, replaced when they die."""
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
     write_logs(level, "text")
+
+
+def run(prog_name: str | None = None) -> None:
+    """Run the command that the arguments of this process name, and end the process: what the script
+    `understudy` does. `prog_name`: how its help calls it, otherwise by the name of the script.
+    """
+    main(prog_name=prog_name, obj=ALONE)

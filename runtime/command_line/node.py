@@ -21,7 +21,6 @@ from runtime.command_line.connect import (
     secret_for,
     security_options,
 )
-from runtime.command_line.dashboard import check_extra
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import bytes_of
@@ -325,6 +324,9 @@ def node(
         on_process_start=on_process_start,
     )
     if dashboard:
+        # Its modules are many, and few nodes serve pages.
+        from runtime.command_line.dashboard import check_extra
+
         check_extra()
     trio.run(_run, opening, as_json, dashboard, secret, chosen_tls())
 

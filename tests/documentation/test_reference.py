@@ -64,6 +64,14 @@ def test_the_page_of_commands_has_every_command_with_its_options() -> None:
         assert [option for option in options_of(command) if f"{option}" not in text] == []
 
 
+def test_the_help_says_of_each_command_what_its_own_help_begins_with() -> None:
+    context = click.Context(main)
+    for name, text in COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None
+        assert text == command.get_short_help_str(limit=1000)
+
+
 def test_the_page_of_metrics_has_every_metric() -> None:
     text = page("metrics.md")
     assert [each.name for each in DEFINITIONS if f"| `{each.name}` |" not in text] == []
