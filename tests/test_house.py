@@ -47,6 +47,7 @@ EXTRAS = {
     "cryptography",
     "IPython",
     "h11",
+    "greenback",
     "hypercorn",
     "numpy",
     "opentelemetry",

@@ -39,7 +39,7 @@ Authorize = Callable[[Call], bool]
 ACTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "@node": frozenset({"spawn", "spawn_many", "stop_actor", "leave_cluster"}),
-        "@debug": frozenset({"failures", "evaluate"}),
+        "@debug": frozenset({"failures", "debug", "command"}),
         "@expulsions": frozenset({"expel", "readmit"}),
         "@journals": frozenset({"remove_journal"}),
         "@keyring": frozenset({"install", "use", "keep", "prove_again"}),

@@ -62,8 +62,8 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
         },
         "@expulsions": {"listing": READERS, "expel": OPERATORS, "readmit": OPERATORS},
         "@journals": {"listing": READERS, "remove_journal": OPERATORS},
-        # What variables hold may be secret.
-        "@debug": {"failures": OPERATORS, "evaluate": OPERATORS},
+        # What variables hold may be secret, and a debugger runs code.
+        "@debug": {"failures": OPERATORS, "debug": OPERATORS, "command": OPERATORS},
         "@logs": {"read": READERS, "ends": READERS},
         # Without the methods of values: those of an array can write files.
         "@references": {

@@ -1,10 +1,13 @@
-"""`understudy debug`: look at the last failures of an actor, frame by frame, after it has ended."""
+"""`understudy debug`: a debugger at a `breakpoint()` of an actor's method, or of its last failures,
+also after it has ended.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,59 +16,156 @@ import click
 import trio
 
 from actors.errors import ActorNotFoundError, CallError
-from runtime.command_line.asking import NODE_SECONDS, Member, ask_nodes, why
+from runtime.command_line.asking import NODE_SECONDS, Member, ask_nodes
 from runtime.command_line.connect import cluster_options, connect
+from runtime.hosting.debug_conversation import UNATTENDED_SECONDS
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
-from runtime.observation.debug_service import EVALUATION_SECONDS, debug_of
+from runtime.observation.debug_service import debug_of
 from runtime.observation.tree import plain
+from runtime.service_calls import LONG_POLL
 
 HELP = """\
 where          the frames, the outermost first; > marks the one that is looked at
 up, down       look at the frame that called this one, or that this one called
 list           the source around the line
 locals         the variables
-p NAME         the value of a variable; with --debuggable also p self.stock['bread'] and the like
+p NAME         the value of a variable
 failures       the failures that are kept; failure NUMBER looks at another one
 quit"""
 
-Evaluate = Callable[[str, int, int, str], Awaitable[dict[str, str]]]
-"""Evaluates an expression: given the node, the number of the failure, and that of the frame."""
+RUNNING_SECONDS = 2.0
+"""How long a node is given to answer that the code still runs."""
+
+Command = Callable[[str | None], Awaitable[dict[str, str]]]
+"""Sends a line to a debugger, or none: what it has printed, its state, and what is wrong."""
 
 
 @click.command(epilog="Example:  understudy debug counter")
 @click.argument("actor")
+@click.option(
+    "--failure", type=int, metavar="NUMBER", help="A failure of it, instead of the latest."
+)
 @cluster_options
-def debug(actor: str, address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
-    """Look at the last failures of ACTOR: the frames that it failed in, their source and variables.
-    Its node keeps them if it was started with --post-mortem, or --debuggable. Reads commands;
-    `help` lists them.
+def debug(
+    actor: str,
+    failure: int | None,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Debug a method of ACTOR that waits at a breakpoint(), or else its last failure: the frames,
+    their source and variables. In nodes that were started with --debuggable this is pdb. Nodes with
+    --post-mortem keep failures as text. Reads commands; `help` lists them.
     """
-    trio.run(_debug, actor, address, cluster, secret_file, as_json)
+    trio.run(_debug, actor, failure, address, cluster, secret_file, as_json)
 
 
 async def _debug(
-    actor: str, address: str, cluster: str, secret_file: Path | None, as_json: bool
+    actor: str,
+    number: int | None,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
 ) -> None:
     async with connect(address, cluster, secret_file) as client:
-        members: dict[str, Member] = {one["name"]: one for one in client.status["members"]}
-        failures = await _failures(client, actor)
+        failures, breakpoints = await _known(client, actor)
         if as_json:
-            click.echo(json.dumps(failures, indent=2))
+            click.echo(json.dumps({"failures": failures, "breakpoints": breakpoints}, indent=2))
             return
+        if breakpoints and number is None:
+            await _at_breakpoint(client, breakpoints)
+            return
+        kept = [one for one in failures if number is None or one["number"] == number]
+        if not kept:
+            numbers = ", ".join(str(one["number"]) for one in failures) or "none"
+            raise click.ClickException(
+                f"failure {number} of {actor} is not kept; there are: {numbers}"
+            )
+        if kept[-1]["debuggable"]:
+            await _after_failure(client, kept[-1])
+        else:
+            await DebugSession(failures, kept[-1]).run()
 
-        async def evaluate(node: str, number: int, frame: int, expression: str) -> dict[str, str]:
-            service = debug_of(client.endpoint, node, members[node]["incarnation"])
-            options = service.options(timeout=EVALUATION_SECONDS + NODE_SECONDS)
-            found: dict[str, str] = await options.evaluate(actor, number, frame, expression)
-            return found
 
-        await DebugSession(failures, evaluate).run()
+def _service(client: ClusterClient, node: str) -> Any:
+    incarnation = next(
+        one["incarnation"] for one in client.status["members"] if one["name"] == node
+    )
+    return debug_of(client.endpoint, node, incarnation).options(
+        timeout=RUNNING_SECONDS + NODE_SECONDS, retry=LONG_POLL
+    )
 
 
-async def _failures(client: ClusterClient, actor: str) -> list[dict[str, Any]]:
-    """The failures of all epochs of an actor that nodes keep, the latest last. Raises
-    `ActorNotFoundError` if there are none, which says why.
+def _command(client: ClusterClient, node: str, number: int) -> Command:
+    service = _service(client, node)
+
+    async def command(line: str | None) -> dict[str, str]:
+        answer: dict[str, str] = await service.command(number, line, RUNNING_SECONDS)
+        return answer
+
+    return command
+
+
+async def _at_breakpoint(client: ClusterClient, breakpoints: list[dict[str, Any]]) -> None:
+    first = breakpoints[0]
+    click.echo(
+        f"{plain(first['what'])} of {plain(first['actor'])} on {first['node']} waits at a "
+        f"breakpoint(), {plain(first['place'])}, since {iso(first['since'])[:-6]}Z"
+    )
+    if len(breakpoints) > 1:
+        click.echo(f"{len(breakpoints) - 1} more wait; they come after this one")
+    if not await converse(_command(client, first["node"], first["number"])):
+        click.echo(
+            f"it waits on for {UNATTENDED_SECONDS:g} s, then goes on by itself; `c` lets it go on",
+            err=True,
+        )
+
+
+async def _after_failure(client: ClusterClient, failure: dict[str, Any]) -> None:
+    click.echo(headline(failure))
+    opened = await _service(client, failure["node"]).debug(failure["actor"], failure["number"])
+    if opened["problem"]:
+        raise click.ClickException(f"node {failure['node']} opens no debugger: {opened['problem']}")
+    command = _command(client, failure["node"], opened["number"])
+    if not await converse(command):
+        with suppress(CallError):
+            await command("quit")
+
+
+async def converse(command: Command) -> bool:
+    """Pass lines to a debugger until it has let the code go on: True; or there are no more: False.
+    Raises `CallError` when its node does not answer.
+    """
+    answer = await command(None)
+    while True:
+        click.echo(_safe(answer["text"]), nl=False)
+        if answer["problem"]:
+            click.echo(answer["problem"], err=True)
+        if answer["state"] == "ended":
+            click.echo("the debugger has ended")
+            return True
+        if answer["state"] == "running":
+            answer = await command(None)
+            continue
+        line = await trio.to_thread.run_sync(_read_line, "(Pdb) ", abandon_on_cancel=True)
+        if line is None:
+            return False
+        answer = await command(line)
+
+
+def _safe(text: str) -> str:
+    """What a debugger has printed, line by line without what would control the terminal."""
+    return "".join(f"{plain(line.expandtabs())}\n" for line in text.splitlines())
+
+
+async def _known(
+    client: ClusterClient, actor: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The failures of all epochs of an actor that nodes keep, the latest last, and the breakpoints
+    at which its methods wait. Raises `ActorNotFoundError` if there are none, which says why.
     """
 
     def ask(member: Member) -> Awaitable[Any]:
@@ -75,53 +175,58 @@ async def _failures(client: ClusterClient, actor: str) -> list[dict[str, Any]]:
 
     answers = await ask_nodes(client, ask)
     answers.warn()
-    found = [
-        {**failure, "node": node}
-        for node, told in answers.by_node.items()
-        for failure in told["failures"]
-    ]
-    if not found:
-        text = f"no node keeps a failure of an actor called {actor!r}"
+    failures, breakpoints = (
+        [
+            {**one, "node": node}
+            for node, told in answers.by_node.items()
+            for one in told.get(kind, ())
+        ]
+        for kind in ("failures", "breakpoints")
+    )
+    if not failures and not breakpoints:
+        text = f"no actor called {actor!r} waits at a breakpoint(), and no node keeps a failure"
         problems = [
             f"{node}: {told['problem']}"
             for node, told in sorted(answers.by_node.items())
             if told["problem"]
         ]
         raise ActorNotFoundError("; ".join([text, *problems]), actor=actor)
-    return sorted(found, key=lambda failure: failure["at"])
+    return (
+        sorted(failures, key=lambda failure: failure["at"]),
+        sorted(breakpoints, key=lambda one: one["since"]),
+    )
 
 
 @attrs.define
 class DebugSession:
-    """One session: which failure and which frame is looked at."""
+    """A look at failures that are kept as text: which one, and which of its frames."""
 
     failures: list[dict[str, Any]]
-    evaluate: Evaluate
-    failure: dict[str, Any] = attrs.field(init=False)
+    failure: dict[str, Any]
     frame: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
-        self._choose(self.failures[-1])
+        self._choose(self.failure)
 
     async def run(self) -> None:
         """Read commands from the terminal, or from what is piped, until there are no more."""
-        click.echo(self._headline(self.failure))
+        click.echo(headline(self.failure))
         click.echo("\n".join(self._where()))
         while True:
-            line = await trio.to_thread.run_sync(_read_line, abandon_on_cancel=True)
+            line = await trio.to_thread.run_sync(_read_line, "(debug) ", abandon_on_cancel=True)
             if line is None:
                 return
             words = line.strip().split(maxsplit=1)
             if words and words[0] in ("q", "quit", "exit"):
                 return
             if words:
-                told = await self.answer(words[0], words[1] if len(words) > 1 else "")
+                told = self.answer(words[0], words[1] if len(words) > 1 else "")
                 click.echo("\n".join(told))
 
-    async def answer(self, command: str, rest: str) -> list[str]:
+    def answer(self, command: str, rest: str) -> list[str]:
         """The lines that answer a command."""
         if command in ("p", "print"):
-            return await self._print(rest)
+            return self._print(rest)
         if command == "failure":
             return self._other(rest)
         if command in ("up", "u", "down", "d"):
@@ -132,7 +237,7 @@ class DebugSession:
             "list": self._source,
             "l": self._source,
             "locals": self._locals,
-            "failures": lambda: [self._headline(one) for one in self.failures],
+            "failures": lambda: [headline(one) for one in self.failures],
             "help": HELP.splitlines,
         }
         if command not in simple:
@@ -146,13 +251,6 @@ class DebugSession:
     def _frame(self) -> dict[str, Any]:
         found: dict[str, Any] = self.failure["frames"][self.frame]
         return found
-
-    def _headline(self, failure: dict[str, Any]) -> str:
-        return (
-            f"failure {failure['number']} of {plain(failure['actor'])} (epoch {failure['epoch']}) "
-            f"on {failure['node']}, {iso(failure['at'])[:-6]}Z, in {plain(failure['what'])}: "
-            f"{plain(failure['error'])}"
-        )
 
     def _where(self) -> list[str]:
         return [
@@ -185,29 +283,31 @@ class DebugSession:
         if not found:
             return [f"there is no failure {plain(number)!r}; failures lists them"]
         self._choose(found[-1])
-        return [self._headline(self.failure), *self._where()]
+        return [headline(self.failure), *self._where()]
 
-    async def _print(self, expression: str) -> list[str]:
-        known = self._frame()["variables"].get(expression)
-        if not self.failure["evaluates"]:
-            if known is not None:
-                return [plain(known)]
-            return ["only names of variables: its node was not started with --debuggable"]
-        node, number = self.failure["node"], self.failure["number"]
-        try:
-            found = await self.evaluate(node, number, self.frame, expression)
-        except CallError as error:
-            return [f"node {node} did not answer: {why(error)}"]
-        return [plain(found["text"]) if not found["problem"] else plain(found["problem"])]
+    def _print(self, name: str) -> list[str]:
+        known = self._frame()["variables"].get(name)
+        if known is not None:
+            return [plain(known)]
+        return ["only names of variables: its node was not started with --debuggable"]
+
+
+def headline(failure: dict[str, Any]) -> str:
+    """What failed, where and when, in one line."""
+    return (
+        f"failure {failure['number']} of {plain(failure['actor'])} (epoch {failure['epoch']}) "
+        f"on {failure['node']}, {iso(failure['at'])[:-6]}Z, in {plain(failure['what'])}: "
+        f"{plain(failure['error'])}"
+    )
 
 
 def _place(frame: dict[str, Any]) -> str:
     return f"{plain(frame['file'])}:{frame['line']} in {plain(frame['function'])}"
 
 
-def _read_line() -> str | None:
+def _read_line(prompt: str) -> str | None:
     """The next line of input; None at its end."""
     try:
-        return input("(debug) " if sys.stdin.isatty() else "")
+        return input(prompt if sys.stdin.isatty() else "")
     except EOFError:
         return None

@@ -187,8 +187,8 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 @click.option(
     "--debuggable",
     is_flag=True,
-    help="Keep the frames themselves as well, so that attributes and items of variables can be "
-    "looked up later. They keep alive all that they refer to: for development.",
+    help="Keep the frames themselves as well, and let methods wait at a breakpoint(): "
+    "`understudy debug` opens pdb. Operators can run any code then: for development.",
 )
 @click.option(
     "--thread-limit",

@@ -44,6 +44,7 @@ from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from runtime.environment import Environment, unwrap
 from runtime.hosting.actor_turns import ActorTurns, StartTurn, start_mark
+from runtime.hosting.breakpoints import OF_NODE, Breakpoints
 from runtime.hosting.cell import (
     REPORTED,
     ActorCell,
@@ -536,6 +537,7 @@ class ActorHost:
         self._next_number = 0
         self.spans: Spans = NO_SPANS
         self.post_mortems: PostMortems | None = None
+        self.breakpoints: Breakpoints | None = None
         """Keeps the frames of failures; None if the node was not asked to. See `keep_failures`."""
         self.recorder: TimelineRecorder | None = None
         """Records what happens here; None while nothing is recorded. See `record`."""
@@ -550,6 +552,16 @@ class ActorHost:
         have arrived for them. Other nodes may see the claim in the store before this node gets the
         store's answer: their calls wait here, so that they are not refused while later ones run.
         """
+
+    def allow_breakpoints(self, nursery: trio.Nursery, address: str) -> None:
+        """Let `breakpoint()` in methods wait for a debugger from now on. `nursery`: for debuggers
+        of failures.
+        """
+        self.breakpoints = Breakpoints(
+            self._environment, nursery, self.workers, lambda: STARTING.get(None), address
+        )
+        self.workers.prepare = self.breakpoints.prepare
+        self.workers.context.run(OF_NODE.set, self.breakpoints)
 
     def keep_failures(self, post_mortems: PostMortems) -> None:
         """Keep the frames of the last failures of actors from now on."""

@@ -85,14 +85,14 @@ class FailureRecord:
     error: str
     frames: tuple[FrameRecord, ...]
     live: tuple[FrameType, ...] = ()
-    """The frames themselves, where expressions may be evaluated in them. They keep alive what they
-    refer to.
+    """The frames themselves, where a debugger may look at them. They keep alive what they refer
+    to.
     """
 
     def told(self) -> dict[str, Any]:
         """As plain data."""
         found = attrs.asdict(self, filter=lambda field, _: field.name != "live")
-        return {**found, "evaluates": bool(self.live)}
+        return {**found, "debuggable": bool(self.live)}
 
 
 class PostMortems:

@@ -15,6 +15,7 @@ import math
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -241,6 +242,8 @@ class TaskWorkers:
         self.run: Callable[[Invocation, TaskWorker, trio.lowlevel.Task], Awaitable[None]] = (
             self._run
         )
+        self.prepare: Callable[[], Awaitable[None]] | None = None
+        """Called once in each worker's task before it runs anything; None: nothing is prepared."""
         self._queue: deque[ActorCell | Invocation] = deque()
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
@@ -260,6 +263,21 @@ class TaskWorkers:
         # suspended inside methods.
         if not self._ready:
             self._add_worker()
+
+    @contextmanager
+    def waiting_inside(self, job: Invocation) -> Iterator[None]:
+        """Around a wait of plain code below a method: others do not wait for its worker."""
+        # In its first step nothing has counted the worker as suspended yet.
+        first = not job.suspended_at
+        if first:
+            self._ready -= 1
+            if self._queue and not self._ready:
+                self._add_worker()
+        try:
+            yield
+        finally:
+            if first:
+                self._ready += 1
 
     def queued(self) -> Iterator[ActorCell]:
         """Return the cells that wait for a worker."""
@@ -287,6 +305,8 @@ class TaskWorkers:
     async def _work(self) -> None:
         worker = TaskWorker()
         task = trio.lowlevel.current_task()
+        if self.prepare is not None:
+            await self.prepare()
         try:
             while True:
                 try:

@@ -27,6 +27,7 @@ from runtime.calls.spawnable import checked_spawnable
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.functions.named import hook_path
+from runtime.hosting.breakpoints import breakpoint_hook
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
@@ -227,8 +228,8 @@ async def open_node(
     - `trace_references`: note where each `put` and `.remote(...)` is, for `understudy refs`.
     - `post_mortem`: keep the frames of the last failures of actors, with their variables as text,
       for `understudy debug`.
-    - `debuggable`: keep the frames themselves, too, so that attributes and items of variables can
-      be looked up later. They keep alive all that they refer to: it is for development.
+    - `debuggable`: keep the frames themselves, too, and let methods wait at a `breakpoint()`:
+      `understudy debug` opens pdb on both. Operators can run any code then: it is for development.
     - `thread_limit`: plain methods that may run at once on this node, in threads.
     - `blocked_limit`: seconds for which a blocked loop keeps its membership.
     - `log_memory`: bytes of the process's log that the node keeps for `understudy logs`; 0 keeps
@@ -317,7 +318,9 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
         async with trio.open_nursery() as outer:
             nursery: trio.Nursery = await outer.start(_shelter)
             try:
-                with ExitStack() as joining:
+                with ExitStack() as hooks, ExitStack() as joining:
+                    if settings.debuggable:
+                        hooks.enter_context(breakpoint_hook())
                     span = spans_of(settings.filters).span
                     joining.enter_context(
                         span("node.join", {"understudy.cluster": settings.cluster})
@@ -538,6 +541,8 @@ def _configure(node: Node, settings: _NodeSettings) -> None:
         node._endpoint.host.keep_failures(
             PostMortems(settings.environment, node._nursery, keeps_frames=settings.debuggable)
         )
+    if settings.debuggable:
+        node._endpoint.host.allow_breakpoints(node._nursery, node.address)
 
 
 async def _held_store(nursery: trio.Nursery, settings: _NodeSettings) -> _LocalStore | None:

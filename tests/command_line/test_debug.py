@@ -17,6 +17,7 @@ __all__ = ["shell"]
 pytestmark = pytest.mark.cluster
 
 BAKERY = """
+import trio
 from actors import Actor, method
 
 class Bakery(Actor):
@@ -24,6 +25,13 @@ class Bakery(Actor):
     async def sell(self, what: str) -> int:
         stock = {"bread": 3}
         return price_of(stock, what)
+
+    @method
+    async def bake(self, loaves: int) -> int:
+        breakpoint()
+        loaves += 1
+        await trio.sleep(0)
+        return loaves
 
 def price_of(stock, what):
     return 2 * stock[what]
@@ -35,25 +43,27 @@ from bakery import Bakery
 from runtime import open_node
 
 async def main() -> None:
-    async with open_node("first", debuggable=True) as node:
+    async with open_node("first", **OPTION) as node:
         shop = await node.options(name="shop").spawn(Bakery)
         try:
             await shop.sell("cake")
         except Exception:
             pass
         print(node.address, flush=True)
+        if len(sys.argv) > 1:
+            print(await shop.bake(3), flush=True)
         await trio.sleep_forever()
 
 trio.run(main)
 """
 
 
-def open_shop(shell: Shell) -> str:
-    """The address of a node on which an actor has failed once."""
+def open_shop(shell: Shell, option: str, *arguments: str) -> tuple[str, subprocess.Popen[str]]:
+    """The address of a node on which an actor has failed once, and its process."""
     (shell.place / "bakery.py").write_text(BAKERY)
-    (shell.place / "script.py").write_text(SCRIPT)
+    (shell.place / "script.py").write_text(SCRIPT.replace("OPTION", f"{{'{option}': True}}"))
     script = subprocess.Popen(
-        [sys.executable, "script.py"],
+        [sys.executable, "script.py", *arguments],
         cwd=shell.place,
         env=shell.environment,
         text=True,
@@ -64,30 +74,28 @@ def open_shop(shell: Shell) -> str:
     assert script.stdout is not None
     address = script.stdout.readline().strip()
     assert address, script.communicate()[1]
-    return address
+    return address, script
 
 
 def test_a_failure_is_looked_at_in_a_terminal(shell: Shell) -> None:
-    address = open_shop(shell)
+    address, _ = open_shop(shell, "post_mortem")
     file: Path = shell.place / "bakery.py"
     words = [*UNDERSTUDY, "debug", "shop", "--address", address]
     with TypingTerminal(words, shell.place, shell.environment) as terminal:
         opening = terminal.read_to(r"\(debug\) ")
         assert "in sell: KeyError: 'cake'" in opening
-        assert f"  {file}:8 in Bakery.sell" in opening
-        assert f"> {file}:11 in price_of" in opening
+        assert f"  {file}:9 in Bakery.sell" in opening
+        assert f"> {file}:19 in price_of" in opening
         for typed, shown in (
-            ("list", r"11 >     return 2 \* stock\[what\]"),
+            ("list", r"19 >     return 2 \* stock\[what\]"),
             ("locals", r"stock = \{'bread': 3\}"),
-            ("p stock['bread']", "3"),
-            ("p 7 * 3", "only names, their attributes and items"),
+            ("p what", "'cake'"),
+            ("p 7 * 3", "only names of variables"),
             ("down", "this is the innermost frame"),
-            ("up", "> .*:8 in Bakery.sell"),
-            ("p self.name", "'shop'"),
-            ("p nope", "NameError: name 'nope' is not defined"),
+            ("up", "> .*:9 in Bakery.sell"),
             ("failures", r"failure 1 of shop \(epoch"),
             ("failure 9", "there is no failure '9'"),
-            ("failure 1", "> .*:11 in price_of"),
+            ("failure 1", "> .*:19 in price_of"),
             ("help", "p NAME"),
             ("nope", "there is no command 'nope'"),
         ):
@@ -97,8 +105,50 @@ def test_a_failure_is_looked_at_in_a_terminal(shell: Shell) -> None:
         terminal.type("\x04")
         assert terminal.wait() == 0
     facts = json.loads(shell.run("debug", "shop", "--address", address, "--json").stdout)
-    assert [failure["error"] for failure in facts] == ["KeyError: 'cake'"]
+    assert [failure["error"] for failure in facts["failures"]] == ["KeyError: 'cake'"]
     check_mistake(shell.run("debug", "nobody", "--address", address), "'nobody'")
+
+
+def test_a_method_waits_at_a_breakpoint_while_its_node_goes_on(shell: Shell) -> None:
+    address, script = open_shop(shell, "debuggable", "bake")
+    while not json.loads(shell.run("debug", "shop", "--address", address, "--json").stdout)[
+        "breakpoints"
+    ]:
+        pass
+    words = [*UNDERSTUDY, "debug", "shop", "--address", address]
+    with TypingTerminal(words, shell.place, shell.environment) as terminal:
+        assert "bake of shop on first waits at a breakpoint()" in terminal.read_to(r"\(Pdb\) ")
+        for typed, shown in (
+            ("p loaves", "3"),
+            ("next", "await trio.sleep"),
+            ("!loaves = 40", ""),
+            ("next", "return loaves"),
+            ("break 3", "not available here"),
+            ("p self.name", "'shop'"),
+        ):
+            terminal.type(f"{typed}\r")
+            terminal.read_to(shown)
+            terminal.read_to(r"\(Pdb\) ")
+        # Lookups, and so the node's loop, go on meanwhile.
+        assert "first" in shell.run("status", "--address", address).stdout
+        terminal.type("c\r")
+        terminal.read_to("the debugger has ended")
+        assert terminal.wait() == 0
+    assert script.stdout is not None
+    assert script.stdout.readline().strip() == "40", "what was set in the debugger holds"
+    # The failure before it is debugged as well, and what is piped is read.
+    done = subprocess.run(
+        [*words, "--failure", "1"],
+        input="p stock['bread'] + 1\n",
+        cwd=shell.place,
+        env=shell.environment,
+        text=True,
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    assert "\n4\n" in done.stdout
+    check_mistake(shell.run("debug", "shop", "--failure", "9", "--address", address), "not kept")
 
 
 def test_a_node_that_keeps_nothing_says_how_it_would(shell: Shell) -> None:

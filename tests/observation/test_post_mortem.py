@@ -1,5 +1,5 @@
 """Post-mortems: what a node keeps of the failures of its actors, bounded, whatever the values do;
-and expressions in the frames of those nodes that allow it.
+and debuggers of their frames on those nodes that allow it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from actors.peers import PeerRole, VerifiedPeer
 from runtime import Node, open_node
 from runtime.calls.rights import service_refusal
 from runtime.hosting import post_mortem
+from runtime.hosting.debug_conversation import MOST_OUTPUT
 from runtime.hosting.post_mortem import MOST_FRAMES, MOST_VARIABLES, describe_frames, user_frames
-from runtime.observation import debug_service
 from runtime.observation.debug_service import debug_of
 
 GO = threading.Event()
@@ -29,9 +29,6 @@ class Stubborn:
     def __repr__(self) -> str:
         GO.wait()
         return "at last"
-
-
-STUBBORN = Stubborn()
 
 
 class Hostile:
@@ -119,9 +116,9 @@ async def test_the_frames_of_a_failure_are_kept_with_source_and_variables(node: 
     assert inner["variables"]["stock"] == "{'bread': 3}"
     assert inner["variables"]["what"] == "'cake'"
     assert (inner["line"], "        return stock[what]") in [tuple(one) for one in inner["source"]]
-    assert failure["evaluates"] is False
-    answer = await asked(node).evaluate("shop", failure["number"], 1, "stock")
-    assert answer == {"text": "", "problem": "its node was not started with --debuggable"}
+    assert failure["debuggable"] is False
+    answer = await asked(node).debug("shop", failure["number"])
+    assert answer == {"number": 0, "problem": "it was not started with --debuggable"}
 
 
 async def test_ends_starts_and_own_tasks_are_failures_too(node: Node) -> None:
@@ -166,7 +163,8 @@ async def test_a_variable_whose_text_does_not_come_holds_up_nothing(
     try:
         shop = await node.options(name="shop").spawn(Shop)
         await sell(shop, "cake", 1)
-        assert await asked(node).failures("shop") == {"failures": [], "dropped": 1, "problem": ""}
+        found = await asked(node).failures("shop")
+        assert (found["failures"], found["dropped"]) == ([], 1)
         monkeypatch.setattr(post_mortem, "MOST_WAITING", 8)
         with pytest.raises(UnderstudyError):
             await shop.block()
@@ -178,38 +176,33 @@ async def test_a_variable_whose_text_does_not_come_holds_up_nothing(
 
 
 @pytest.mark.parametrize("node", [{"debuggable": True}], indirect=True)
-async def test_values_are_looked_up_in_the_frames(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_debugger_looks_at_the_frames(node: Node) -> None:
     shop = await node.options(name="shop").spawn(Shop)
     await sell(shop, "cake", 2)
     (failure,) = await failures_of(node, "shop")
-    number = failure["number"]
+    opened = await asked(node).debug("shop", failure["number"])
+    assert opened["problem"] == ""
 
-    async def value(expression: str, frame: int = 1) -> str:
-        found = await asked(node).evaluate("shop", number, frame, expression)
-        return str(found["text"] or found["problem"])
+    async def typed(line: str | None) -> str:
+        answer = await asked(node).command(opened["number"], line, 10.0)
+        assert not answer["problem"]
+        return str(answer["text"])
 
-    assert await value("stock['bread']") == "3"
-    assert await value("self.name", 0) == "'shop'"
-    assert await value("self.__class__.__name__", 0) == "'Shop'"
-    assert await value("x") == "NameError: name 'x' is not defined"
-    assert await value("stock['cake']") == "KeyError: 'cake'"
-    assert (await value("1 +")).startswith("SyntaxError")
-    assert await value("hostile") == "<Hostile whose repr raised SystemExit>"
-    for code in ("exit()", "stock.clear()", "[one for one in stock]", "stock[GO.set()]", "1 + 1"):
-        assert (await value(code)).startswith("ValueError"), "nothing is called"
-    assert await value("stock") == "{'bread': 3}"
-    assert "characters" in await value("x" * 10_000)
-    assert "--debuggable" in await value("stock", 7)
-    assert (await asked(node).evaluate("shop", 99, 0, "x"))["problem"].startswith("failure 99")
-    monkeypatch.setattr(debug_service, "EVALUATION_SECONDS", 0.05)
-    GO.clear()
-    try:
-        assert "took longer" in await value("STUBBORN")
-        assert await value("stock") == "{'bread': 3}"
-    finally:
-        GO.set()
+    assert "return stock[what]" in await typed(None)
+    assert await typed("p stock['bread'] * 7") == "21\n"
+    assert "KeyError" in await typed("p stock['cake']")
+    assert "no repr" in await typed("p hostile")
+    assert "sell()" in await typed("up")
+    assert await typed("p count") == "2\n"
+    assert "not available here" in await typed("interact")
+    # Whatever an expression raises ends nothing.
+    assert "SystemExit" in await typed("p exit()")
+    long = await asked(node).command(opened["number"], "p 'x' * 1_000_000", 10.0)
+    assert len(long["text"]) == MOST_OUTPUT
+    assert (await asked(node).command(opened["number"], "x" * 5000, 0.0))["problem"]
+    assert (await asked(node).command(opened["number"], "quit", 10.0))["state"] == "ended"
+    assert (await asked(node).command(opened["number"], "p 1", 0.0))["problem"]
+    assert (await asked(node).debug("shop", 99))["problem"].startswith("failure 99")
 
 
 @pytest.mark.parametrize("node", [{}], indirect=True)
@@ -219,11 +212,12 @@ async def test_nothing_is_kept_unless_the_node_was_asked_to(node: Node) -> None:
     found = await asked(node).failures("shop")
     assert found["failures"] == []
     assert "--post-mortem" in found["problem"]
-    assert (await asked(node).evaluate("shop", 1, 0, "1"))["problem"]
+    assert (await asked(node).debug("shop", 1))["problem"]
+    assert (await asked(node).command(1, "p 1", 0.0))["state"] == "ended"
 
 
 @pytest.mark.parametrize("role", ["client", "observer"])
-@pytest.mark.parametrize("asked_for", ["failures", "evaluate"])
+@pytest.mark.parametrize("asked_for", ["failures", "debug", "command"])
 def test_only_operators_may_debug(role: PeerRole, asked_for: str) -> None:
     peer = VerifiedPeer(role, "someone", "client-1", 1, "certificate")
     operator = VerifiedPeer("operator", "someone", "client-1", 1, "certificate")

@@ -1,0 +1,151 @@
+"""`breakpoint()` in methods: the method waits, its node goes on, and nothing is traced after it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+
+from actors import Actor, method
+from actors.errors import CallTimeoutError
+from runtime import Node, open_node
+from runtime.hosting import breakpoints
+from runtime.observation.debug_service import debug_of
+
+
+class Shop(Actor):
+    """Stops in all ways."""
+
+    @method
+    async def sell(self, count: int) -> int:
+        """Stop on the event loop, in the first step."""
+        breakpoint()
+        count += 1
+        return count
+
+    @method
+    async def wait(self, count: int) -> int:
+        """Stop on the event loop, after a wait."""
+        await trio.lowlevel.checkpoint()
+        breakpoint()
+        await trio.lowlevel.checkpoint()
+        return count
+
+    @method
+    def bake(self, count: int) -> int:
+        """Stop in a thread."""
+        breakpoint()
+        count += 1
+        return count
+
+    @method
+    async def trace(self) -> object:
+        """What traces the event loop."""
+        return sys.gettrace()
+
+    @method
+    async def task(self) -> None:
+        """Stop in a task of its own."""
+        self.nursery.start_soon(self._stop)
+
+    async def _stop(self) -> None:
+        breakpoint()
+
+
+class Debugger:
+    """Types for the user."""
+
+    def __init__(self, node: Node) -> None:
+        self.service: Any = debug_of(node._endpoint, node.name, node.incarnation)
+        self.number = 0
+
+    async def attach(self, actor: str) -> None:
+        while not (found := (await self.service.failures(actor))["breakpoints"]):
+            pass
+        self.number = found[0]["number"]
+
+    async def type(self, line: str | None) -> dict[str, str]:
+        answer: dict[str, str] = await self.service.command(self.number, line, 10.0)
+        assert not answer["problem"]
+        return answer
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    async with open_node("one", secret="a secret of these tests", debuggable=True) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", ["sell", "wait", "bake"])
+async def test_one_method_waits_and_all_others_run(node: Node, name: str) -> None:
+    shop = await node.options(name="shop").spawn(Shop)
+    other = await node.options(name="other").spawn(Shop)
+    debugger = Debugger(node)
+    async with trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            assert await getattr(shop, name)(1) == (8 if name == "wait" else 9)
+
+        nursery.start_soon(call)
+        await debugger.attach("shop")
+        for _ in range(3):
+            assert await other.trace() is None
+        assert name in (await debugger.type(None))["text"]
+        assert (await debugger.type("p count"))["text"] == "1\n"
+        await debugger.type("!count = 8")
+        assert (await debugger.type("next"))["state"] == "waiting"
+        # The end of the method ends the debugger, whether it was let go or stepped out of.
+        while (await debugger.type("next"))["state"] != "ended":
+            assert await other.trace() is None
+    assert await shop.trace() is None
+
+
+async def test_a_deadline_ends_a_call_that_waits_in_a_debugger(node: Node) -> None:
+    shop = await node.options(name="shop").spawn(Shop)
+    for name in ("sell", "wait", "bake"):
+        with pytest.raises(CallTimeoutError):
+            await getattr(shop.options(timeout=0.2), name)(1)
+        while (await Debugger(node).service.failures("shop"))["breakpoints"]:
+            pass
+    assert await shop.trace() is None
+
+
+async def test_what_cannot_wait_is_logged_and_goes_on(
+    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING)
+    shop = await node.options(name="shop").spawn(Shop)
+    await shop.task()
+    while "in a task of your own" not in caplog.text:  # noqa: ASYNC110  a log has no event
+        await trio.lowlevel.checkpoint()
+    monkeypatch.setattr(breakpoints, "MOST_DEBUGGERS", 0)
+    assert await shop.sell(1) == 2
+    assert "0 debuggers are open" in caplog.text
+    found = node._endpoint.host.breakpoints
+    assert found is not None
+    monkeypatch.setattr(found, "_greenback", None)
+    assert await shop.sell(1) == 2
+    assert "install the extra `debug`" in caplog.text
+
+
+async def test_breakpoints_elsewhere_are_what_they_were() -> None:
+    before = sys.breakpointhook
+    called: list[tuple[object, ...]] = []
+    sys.breakpointhook = lambda *args: called.append(args)
+    try:
+        ours = sys.breakpointhook
+        async with open_node("one", secret="a secret of these tests", debuggable=True):
+            breakpoint("outside of an actor")
+        assert called == [("outside of an actor",)]
+        assert sys.breakpointhook is ours
+        async with open_node("one", secret="a secret of these tests") as plain:
+            shop = await plain.options(name="shop").spawn(Shop)
+            assert await shop.sell(1) == 2
+        assert len(called) == 2
+    finally:
+        sys.breakpointhook = before
