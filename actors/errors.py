@@ -17,6 +17,11 @@ from typing import ClassVar, Literal
 
 Outcome = Literal["not executed", "unknown", "raised"]
 
+_EXPLAINED = "More: understudy explain {}"
+"""The line below the text of each error: where people read more about it. This is the only place
+that says so. The command prints what stands in errors.md, of this version and without a network.
+"""
+
 
 def outcome_of(error: CallError) -> Outcome:
     """`error.outcome`, also where a remote exception has an attribute of that name itself."""
@@ -24,7 +29,33 @@ def outcome_of(error: CallError) -> Outcome:
 
 
 class UnderstudyError(Exception):
-    """Base class of all errors that this project raises on purpose."""
+    """Base class of all errors that this project raises on purpose.
+
+    Below its text, a traceback shows the command that explains it. That line is a note, so
+    `str(error)` is the text alone.
+    """
+
+    @property
+    def __notes__(self) -> list[str]:
+        # Made when it is asked for, which is when a traceback is written: errors that programs
+        # catch are raised by the thousand, and nobody reads them. `add_note` appends to this list.
+        notes: list[str] = self.__dict__.setdefault("__notes__", [])
+        if type(notes) is list and (line := explained(type(self))) not in notes:
+            notes.insert(0, line)
+        return notes
+
+    @__notes__.setter
+    def __notes__(self, notes: list[str]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.__dict__["__notes__"] = notes
+
+
+def explained(cls: type[UnderstudyError]) -> str:
+    """The line that says where an error of the class is explained. A class from elsewhere, which
+    has no explanation of its own, has that of the nearest class of this module.
+    """
+    return _EXPLAINED.format(
+        next(one for one in cls.__mro__ if one.__module__ == __name__).__name__
+    )
 
 
 class CallError(UnderstudyError):

@@ -12,6 +12,7 @@ import traceback
 from types import CodeType, TracebackType
 from typing import Any, Final, cast
 
+from actors.errors import UnderstudyError
 from runtime.user_errors import (
     BUILTIN,
     MOST_TRACEBACK,
@@ -46,6 +47,7 @@ _CAUSE = cast("Any", vars(BaseException)["__cause__"])
 _CONTEXT = cast("Any", vars(BaseException)["__context__"])
 _SUPPRESSED = cast("Any", vars(BaseException)["__suppress_context__"])
 _DICT = cast("Any", vars(BaseException)["__dict__"])
+_NOTES = cast("Any", vars(UnderstudyError)["__notes__"])
 
 _SPECIAL: Final = (SyntaxError, NameError, AttributeError, ImportError, BaseExceptionGroup)
 """Classes of which the module `traceback` says more than their text, or looks for what was meant.
@@ -107,7 +109,8 @@ class TracebackWriter:
             # Of a subclass of str that user code returns: the text alone.
             said = str.__str__(str(one))
             last = f"{head}: {said}\n" if said else f"{head}\n"
-            notes = _DICT.__get__(one).get("__notes__")
+            own = issubclass(type(one), UnderstudyError)
+            notes = _NOTES.__get__(one) if own else _DICT.__get__(one).get("__notes__")
             if notes is not None:
                 if type(notes) is not list or any(type(note) is not str for note in notes):
                     return ""
@@ -172,7 +175,7 @@ def _head_of(cls: type) -> str:
     if issubclass(cls, _SPECIAL) or any(
         not _ASKED.isdisjoint(vars(base))
         for base in bases(cls)
-        if base not in BUILTIN and base is not object
+        if base not in BUILTIN and base is not object and base is not UnderstudyError
     ):
         return ""
     module, name = module_name(cls), qualified_name(cls)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from actors.errors import ExpelledError, RemoteError, UnderstudyError
+from actors.errors import ExpelledError, RemoteError, UnderstudyError, explained
 from runtime.environment import first
 from runtime.logs.formats import write_logs
 from runtime.stderr_writer import flush_stderr
@@ -33,6 +33,10 @@ COMMANDS = {
     "doctor": "Check Python, packages, shadowed imports, sockets, TLS, the secret and the store.",
     "expel": (
         "Shut NODE out of the cluster for good, when its machine is not to be trusted any more."
+    ),
+    "explain": (
+        "Explain an ERROR by the name of its class: its cause, what is certain about your call, "
+        "and what to do."
     ),
     "gateway": "Serve the actors of a cluster over HTTP, until Ctrl-C or SIGTERM.",
     "inspect": (
@@ -174,7 +178,10 @@ class Commands(click.Group):
                 raise
             # After what was logged. Where stderr takes nothing, this line would wait for ever too.
             if flush_stderr():
-                click.echo(f"error: {one_line(what)}", err=True)
+                more = ""
+                if isinstance(what, UnderstudyError):
+                    more = f" ({explained(type(what)).replace('More', 'more')})"
+                click.echo(f"error: {one_line(what)}{more}", err=True)
             sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)
 
 

@@ -29,6 +29,8 @@ SOCKET_BUFFER = 1024 * 1024
 GATHER_LIMIT = 512
 MOST_ACCEPTED = 64
 """Connections that are accepted in one pass of the scheduler."""
+BACKLOG = 512
+"""Connections that the kernel keeps until they are accepted."""
 
 UNIX_AGAIN_SECONDS = 0.005
 UNIX_MOST_SECONDS = 0.1
@@ -427,32 +429,47 @@ def is_loopback(address: str) -> bool:
 
 async def _bind(address: str) -> tuple[socket.socket, str]:
     kind, where = split_address(address)
-    # Names are looked up by trio, in a thread; what accepts is the plain socket, of which each
-    # connection is taken without a checkpoint.
     try:
-        if kind == "unix":
-            listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            await listener.bind(_unix_path(where))
-            bound = address
-        else:
-            host, port = split_host_port(where)
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listener = trio.socket.socket(family, socket.SOCK_STREAM)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # All addresses are those of IPv4 as well, independent of the machine's default.
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            await listener.bind((host, port))
-            name = listener.getsockname()
-            bound = f"tcp:{join_host_port(name[0], name[1])}"
-        listener.listen(512)
+        return await (_bind_unix(where) if kind == "unix" else _bind_tcp(where))
     except OSError as error:
         reason = error.strerror or str(error)
         raise ListenError(
             f"cannot listen on {where}: {reason}; choose another address, or port 0 for any free "
             "one"
         ) from error
-    return _plain(listener), bound
+
+
+# Names are looked up by trio, in a thread; what accepts is the plain socket, of which each
+# connection is taken without a checkpoint.
+
+
+async def _bind_unix(where: str) -> tuple[socket.socket, str]:
+    listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        await listener.bind(_unix_path(where))
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return _plain(listener), f"unix:{where}"
+
+
+async def _bind_tcp(where: str) -> tuple[socket.socket, str]:
+    host, port = split_host_port(where)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # All addresses are those of IPv4 as well, independent of the machine's default.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        await listener.bind((host, port))
+        name = listener.getsockname()
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return _plain(listener), f"tcp:{join_host_port(name[0], name[1])}"
 
 
 def _unix_path(where: str) -> str:

@@ -14,6 +14,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts),
     ROOT / "README.md",
+    ROOT / "actors" / "errors.md",
 ]
 MOST_WORDS, MEAN_WORDS = 40, 25
 

@@ -29,11 +29,11 @@ from actors.errors import (
     ActorNotFoundError,
     ActorNotNeededError,
     ActorStartError,
-    ChildError,
     ChildNotFoundError,
     ChildRunningError,
     NoPlacementError,
     NotExecutedError,
+    SupervisorStoppingError,
     TooManyChildrenError,
 )
 from runtime import open_node
@@ -271,7 +271,7 @@ async def test_a_supervisor_that_is_stopped_while_a_child_hangs_in_its_start_end
     async with trio.open_nursery() as nursery:
 
         async def add() -> None:
-            with pytest.raises(ChildError, match="tree is stopping"):
+            with pytest.raises(SupervisorStoppingError, match="tree is stopping"):
                 await top.start_child(ChildSpec.of("slow", Hanging))
 
         nursery.start_soon(add)

@@ -1,0 +1,73 @@
+"""`understudy explain`: what an error means, from the pages of this version, without a network.
+
+The text is actors/errors.md, which the documentation includes. It is read only here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from importlib.resources import files
+
+import click
+
+from actors import errors
+
+SECTION = re.compile(r"^### (\w+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)*([^)#]+)[^)]*\)")
+COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
+
+
+@click.command(epilog="Example:  understudy explain ActorNotFoundError        understudy explain")
+@click.argument("error", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the text as JSON.")
+def explain(error: str | None, as_json: bool) -> None:
+    """Explain an ERROR by the name of its class: its cause, what is certain about your call, and
+    what to do. Without ERROR: list all errors.
+    """
+    texts = sections()
+    if error is None:
+        chosen = texts
+    else:
+        # With or without its module, as tracebacks and logs show it; in any case.
+        names = {name.lower(): name for name in texts}
+        wanted = error.rpartition(".")[2].rstrip(":")
+        if wanted.lower() not in names:
+            near = difflib.get_close_matches(wanted.lower(), names, n=1)
+            hint = f"did you mean {names[near[0]]}?" if near else "`understudy explain` lists them"
+            raise click.BadParameter(f"no error of Understudy is called {wanted!r}; {hint}")
+        chosen = {names[wanted.lower()]: texts[names[wanted.lower()]]}
+    if as_json:
+        facts = [
+            {"error": name, "derives_from": _bases(name), "text": plain(text)}
+            for name, text in chosen.items()
+        ]
+        click.echo(json.dumps(facts if error is None else facts[0], indent=2))
+    elif error is None:
+        width = max(map(len, chosen))
+        for name, text in chosen.items():
+            first = re.split(r"(?<=\.)\s", plain(text), maxsplit=1)[0]
+            click.echo(f"{name:{width}}  {' '.join(first.split())}")
+    else:
+        for name, text in chosen.items():
+            click.echo(f"{name}, a subclass of {' and '.join(_bases(name))}\n\n{plain(text)}")
+
+
+def sections() -> dict[str, str]:
+    """The Markdown below the heading of each class, in the order of the file."""
+    text = (files("actors") / "errors.md").read_text(encoding="utf-8")
+    return {name: body.strip() for name, body in SECTION.findall(text)}
+
+
+def plain(text: str) -> str:
+    """A section as people read it in a terminal: examples are indented, and a link is its text with
+    the page.
+    """
+    text = EXAMPLE.sub(lambda found: "    " + found[1].rstrip().replace("\n", "\n    "), text)
+    return LINK.sub(r"\1: \2", COMMENT.sub("", text))
+
+
+def _bases(name: str) -> list[str]:
+    return [base.__name__ for base in vars(errors)[name].__bases__]
