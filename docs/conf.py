@@ -30,6 +30,7 @@ extensions = [
     "sphinx_design",
     "sphinxcontrib_trio",
     "generated",
+    "replays",
 ]
 exclude_patterns = ["_build"]
 root_doc = "index"

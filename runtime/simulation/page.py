@@ -60,6 +60,7 @@ GLYPHS = {
     "unknown": "M-2.5 0A2.5 2.5 0 1 1 2.5 0A2.5 2.5 0 1 1-2.5 0",
     "begin": "M-2-2.5V2.5L2.5 0Z",
     "end": "M-2-2H2V2H-2Z",
+    "note": "M-6-5H6V2H0L-3 6V2H-6Z",
     "": "M0-5L5 0L0 5L-5 0Z",
 }
 """The shape of each kind around its centre; "" is for kinds that this page does not know. Colours
@@ -90,6 +91,10 @@ dt{color:var(--dim);font-size:.82rem}dd{margin:0;font-weight:600;overflow-wrap:a
 .verdicts li.wrong{border-left:8px double var(--bad);background:var(--badpaper)}
 .verdicts p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}.wrong p{font-family:ui-monospace,monospace;font-size:.9rem}
 .tools{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:center;margin:.4rem 0}[hidden]{display:none!important}
+.scrub{display:flex;gap:.8rem;align-items:center}.scrub input{flex:1;padding:0}.scrub output{min-width:6rem;font-variant-numeric:tabular-nums}
+.future{fill:var(--paper);opacity:.72;pointer-events:none}
+.until{margin:.5rem 0;padding:0;list-style:none;font-size:.9rem;min-height:7.5rem}.until li{padding:.1rem .5rem;overflow-wrap:anywhere}
+.until li:last-child{font-weight:600;border-left:3px solid var(--edge)}
 button,input{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--dim);border-radius:.3rem;padding:.15rem .6rem}
 input[type=search]{width:min(26rem,100%)}
 .key{display:flex;flex-wrap:wrap;gap:.1rem 1rem;margin:.5rem 0;padding:0;list-style:none;font-size:.85rem}
@@ -147,6 +152,21 @@ SCRIPT = """
     const place = line.getBoundingClientRect(), share = (event.clientX - place.left) / place.width;
     id("now").textContent = "pointer at " + (Math.min(1, Math.max(0, share)) * line.dataset.end).toFixed(3) + " s";
   });
+  const at = id("at"), future = id("future"), until = id("until");
+  const said = rows.filter(row => row.className !== "c").map(row => [...row.cells].map(cell => cell.textContent));
+  const scrub = () => {
+    const share = at.value / at.max, now = share * line.dataset.end;
+    future.setAttribute("x", share * 100 + "%");
+    future.setAttribute("width", (1 - share) * 100 + "%");
+    id("when").textContent = now.toFixed(2) + " s";
+    until.replaceChildren(...said.filter(cells => cells[0] <= now).slice(-5).map(([when, node, kind, text]) => {
+      const item = document.createElement("li");
+      item.textContent = Number(when).toFixed(2) + " s  " + [node, kind, text].filter(Boolean).join(" · ");
+      return item;
+    }));
+  };
+  at.addEventListener("input", scrub);
+  scrub();
   for (const tool of document.querySelectorAll(".script")) tool.hidden = false;
   if (filter.value || calls.checked) apply();
 })();
@@ -560,7 +580,17 @@ def _time_line(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str
         '<pattern id="dots" width="10" height="10" patternUnits="userSpaceOnUse"><rect '
         'class="dots" width="10" height="10"/>'
     )
-    yield f'<circle class="dot" cx="3" cy="3" r="1"/></pattern></defs>\n{drawn}</svg></div></div>'
+    yield (
+        f'<circle class="dot" cx="3" cy="3" r="1"/></pattern></defs>\n{drawn}'
+        f'<rect id="future" class="future" x="100%" y="16" width="0" height="{chart.height}"/></svg></div></div>'
+    )
+    # What a reader scrubs through: what lies in the future of the slider is veiled, and the last
+    # happenings before it are listed.
+    yield (
+        '<div class="script" hidden><label class="scrub">Replay <input id="at" type="range" '
+        'min="0" max="1000" value="1000"><output id="when"></output></label>'
+        '<ol id="until" class="until"></ol></div>'
+    )
     yield '<ul class="key">'
     for kind in GLYPHS:
         if kind in present:
