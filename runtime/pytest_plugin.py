@@ -168,7 +168,7 @@ class Plan:
         _fail_if_unexpected(run)
 
 
-PLAN = pytest.StashKey[Plan]()
+PLAN: pytest.StashKey[Plan] = pytest.StashKey()
 
 
 def _has_more_to_show(information: pytest.ExceptionInfo[BaseException]) -> bool:
@@ -296,7 +296,8 @@ def _prepare(item: pytest.Item, fixture: str) -> None:
                 )
         else:
             runner = found
-    plan = item.stash[PLAN] = Plan(item, fixture, kind, runner)
+    plan = Plan(item, fixture, kind, runner)
+    item.stash[PLAN] = plan
     if runner == "pytest-trio":
         # Its own runner makes the async fixtures of the test; in a simulation it runs in ours.
         mark = pytest.mark.trio(run=plan.simulate) if fixture == "cluster" else pytest.mark.trio
