@@ -166,6 +166,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "checking",
         "environment",
         "faults",
+        "gathering",
         "identifiers",
         "audit",
         "limited_log",

@@ -38,7 +38,7 @@ Authorize = Callable[[Call], bool]
 
 ACTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "@node": frozenset({"spawn", "spawn_many", "stop_actor", "leave_cluster"}),
+        "@node": frozenset({"spawn", "spawn_many", "stop_actor", "stop_many", "leave_cluster"}),
         "@debug": frozenset({"failures", "debug", "command"}),
         "@expulsions": frozenset({"expel", "readmit"}),
         "@journals": frozenset({"remove_journal"}),

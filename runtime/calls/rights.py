@@ -36,6 +36,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             # With a ticket that the caller has drawn at random for a spawn of its own.
             "take_back": CALLERS,
             "stop_actor": OPERATORS,
+            "stop_many": OPERATORS,
             "leave_cluster": OPERATORS,
         },
         # The method that is called through it is judged as any call of that method.

@@ -11,10 +11,10 @@ import functools
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
-from typing import Any, Protocol, TypeVarTuple, cast
+from typing import Any, Literal, Protocol, TypeVarTuple, cast
 
 import attrs
 import trio
@@ -175,8 +175,20 @@ class NameClaims(SavedStates, Protocol):
         """Take a name for this node; returns the epoch. Raises `NameTakenError`."""
         ...
 
+    async def claim_many(
+        self, names: Sequence[str], class_path: str, resources: Mapping[str, float]
+    ) -> list[int | Exception]:
+        """Take names for actors of one class; returns the epoch of each, or what `claim` raises."""
+        ...
+
     async def release(self, name: str, epoch: int) -> None:
         """Give a name back if this epoch still has it."""
+        ...
+
+    async def release_many(self, actors: Sequence[ActorId]) -> None:
+        """Give back the names that these epochs still have. Raises `StoreError` if that is not
+        certain of all; what could not be released is released later.
+        """
         ...
 
     async def saved(self, name: str) -> Any:
@@ -463,6 +475,12 @@ def stops_at_once(cell: ActorCell) -> bool:
     )
 
 
+StopAnswer = Literal["stopped", "gone", "busy"]
+"""Of an actor that was to be stopped at once: whether it has ended now, was not here, or needs its
+time.
+"""
+
+
 @attrs.define(eq=False)
 class AwaitedClaim:
     """A name that a node is claiming, with the calls that have arrived meanwhile, in order."""
@@ -738,8 +756,10 @@ class ActorHost:
         options: SpawnOptions,
         class_path: str,
         on_behalf_of: str = "",
+        name: str | None = None,
     ) -> Address:
-        """Start an actor here; returns its address once `on_start` has returned.
+        """Start an actor here; returns its address once `on_start` has returned. `name`: instead
+        of that in `options`.
 
         Raises `NameTakenError`, `ActorStartError` or `NodeDrainingError`.
         """
@@ -748,27 +768,53 @@ class ActorHost:
                 f"node {self.node.name} is leaving the cluster and starts no actors",
                 node=self.node.name,
             )
-        if options.name is None:
+        name = name or options.name
+        if name is None:
             self._next_number += 1
             node, incarnation = self.node.name, self.node.incarnation
             name = f"{cls.__name__}-{self._next_number}@{node}.{incarnation}"
             address = Address(name, node, incarnation, incarnation, class_path, False)
             return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
-        over = trio.Event()
-        # Before the claim: once others can find the name, they may ask whether its actor has
-        # started.
-        self._starts.setdefault(options.name, []).append(over)
+        over = self.announce_start(name)
         try:
-            epoch = await self._claim(options.name, class_path, on_behalf_of, options)
-            address = Address(
-                options.name, self.node.name, self.node.incarnation, epoch, class_path, True
+            epoch = await self._claim(name, class_path, on_behalf_of, options)
+            return await self.start_claimed(
+                name, epoch, cls, args, kwargs, options, class_path, on_behalf_of
             )
-            return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
         finally:
-            over.set()
-            self._starts[options.name].remove(over)
-            if not self._starts[options.name]:
-                del self._starts[options.name]
+            self.end_announcement(name, over)
+
+    def announce_start(self, name: str) -> trio.Event:
+        """Note that a start of this name is under way, before the name is claimed: once others can
+        find the name, they may ask whether its actor has started.
+        """
+        over = trio.Event()
+        self._starts.setdefault(name, []).append(over)
+        return over
+
+    def end_announcement(self, name: str, over: trio.Event) -> None:
+        """Note that a start that was announced has succeeded or failed."""
+        over.set()
+        self._starts[name].remove(over)
+        if not self._starts[name]:
+            del self._starts[name]
+
+    async def start_claimed(
+        self,
+        name: str,
+        epoch: int,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+        class_path: str,
+        on_behalf_of: str = "",
+    ) -> Address:
+        """Start the actor of a name that this node has claimed. Its cell exists before this waits
+        for anything. Gives the name back if it does not start.
+        """
+        address = Address(name, self.node.name, self.node.incarnation, epoch, class_path, True)
+        return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
 
     async def wait_started(self, name: str, epoch: int) -> bool:
         """Wait while this epoch of an actor is being started here. Returns True if it has started,
@@ -894,21 +940,36 @@ class ActorHost:
         """Claim the name. Calls that arrive meanwhile are handled when the actor's cell exists, or
         the claim has failed.
         """
-        claim = self.claiming.setdefault(name, AwaitedClaim())
-        claim.under_way += 1
+        claim = self.begin_claim(name)
         succeeded = False
         try:
             epoch = await self.claims().claim(name, class_path, on_behalf_of, options.resources)
             succeeded = True
             return epoch
         finally:
-            claim.under_way -= 1
-            # If two claims for one name run at once, one of them fails, and the calls wait for the
-            # other one. They are handled once, whichever ends last.
-            if (succeeded or not claim.under_way) and not claim.is_over:
-                claim.is_over = True
+            self.end_claim(name, claim, succeeded=succeeded)
+
+    def begin_claim(self, name: str) -> AwaitedClaim:
+        """Let calls for this name wait from now on, until `end_claim`."""
+        claim = self.claiming.setdefault(name, AwaitedClaim())
+        claim.under_way += 1
+        return claim
+
+    def end_claim(self, name: str, claim: AwaitedClaim, *, succeeded: bool) -> None:
+        """Handle the calls that have waited for the claim. If it has succeeded, the caller makes
+        the actor's cell before it waits for anything.
+        """
+        claim.under_way -= 1
+        # If two claims for one name run at once, one of them fails, and the calls wait for the
+        # other one. They are handled once, whichever ends last.
+        if (succeeded or not claim.under_way) and not claim.is_over:
+            claim.is_over = True
+            if claim.calls:
                 # Not before the cell is there: `start` goes on to make it in the same step.
                 self._nursery.start_soon(self._handle_waiting, name, claim)
+            else:
+                # What arrives from now on finds the cell, or that there is none.
+                del self.claiming[name]
 
     async def _handle_waiting(self, name: str, claim: AwaitedClaim) -> None:
         # Only now: what has arrived since the cell is there was made later than what waits here,
@@ -1071,6 +1132,44 @@ class ActorHost:
             await self._give_back(cell.address)
         self._end(cell, reason)
         return reason
+
+    async def stop_ready(self, actors: Sequence[ActorId], reason: ExitReason) -> list[StopAnswer]:
+        """Stop those of these actors for whose stop nothing needs to be waited for but the store,
+        which releases their names together. Leaves the others as they are.
+        """
+        answers: list[StopAnswer] = []
+        stopping: list[ActorCell] = []
+        for name, epoch in actors:
+            cell = self.cells.get(name)
+            if cell is None or cell.system or cell.address.epoch != epoch:
+                answers.append("gone")
+            elif (
+                cell.ended is not None
+                or not cell.started
+                or cell in self._nurseries
+                or not stops_at_once(cell)
+                or cell.instance.supervises is True
+            ):
+                answers.append("busy")
+            else:
+                answers.append("stopped")
+                stopping.append(cell)
+                waiting = cell.end(reason)
+                assert not waiting, "what stops at once has no mail"
+                self.extensions.on_ending(cell)
+        named = [
+            ActorId(cell.address.name, cell.address.epoch)
+            for cell in stopping
+            if cell.address.registered
+        ]
+        # Shielded, and bounded, as in `stop`. Before the ends are reported.
+        with trio.CancelScope(shield=True):
+            if named:
+                what = ", ".join(actor.name for actor in named[:3])
+                await self._released(what, partial(self.claims().release_many, named))
+            for cell in stopping:
+                self._end(cell, reason)
+        return answers
 
     async def _stop_when_idle(self, cell: ActorCell, seconds: float) -> None:
         served = -1
@@ -1303,25 +1402,27 @@ class ActorHost:
         self._end(cell, reason)
 
     async def _give_back(self, address: Address) -> None:
+        if address.registered:
+            await self._released(
+                address.name, partial(self.claims().release, address.name, address.epoch)
+            )
+
+    async def _released(self, names: str, release: Callable[[], Awaitable[None]]) -> None:
         # Bounded: without the store the name stays until the lease ends.
         with trio.move_on_at(min(trio.current_time() + STOP_SECONDS, self._leaves_by)):
             try:
-                await self._forget(address)
+                await release()
             except StoreError as error:
                 logger.warning(
                     "%s: the name could not be released; it becomes free when the node's lease "
                     "ends: %s",
-                    address.name,
+                    names,
                     error,
                 )
 
     async def _forget_in_time(self, address: Address) -> None:
         with trio.CancelScope(shield=True):
             await self._give_back(address)
-
-    async def _forget(self, address: Address) -> None:
-        if address.registered:
-            await self.claims().release(address.name, address.epoch)
 
     def _end(self, cell: ActorCell, reason: ExitReason) -> None:
         if cell.ended is None:

@@ -8,7 +8,7 @@ and the outcomes of calls.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -22,7 +22,9 @@ from actors.method import Address, method
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.cell import RefusedElsewhereError, with_note
-from runtime.hosting.host import STOP_SECONDS, ActorHost
+from runtime.hosting.host import STOP_SECONDS, ActorHost, StopAnswer
+from runtime.hosting.named_starts import may_be_claimed_together, start_named
+from runtime.identifiers import ActorId
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.user_errors import text_of
 from runtime.wire.classes import find_class, import_class, is_imported
@@ -165,14 +167,24 @@ class NodeService(Actor):
         if ticket:
             # Recorded from the start: if the call is cancelled, some actors have started already.
             self._keep(ticket, started)
+        if names and may_be_claimed_together(cls, options, rows):
+            outcomes = await start_named(self._host, cls, names, options, class_path, started)
+            for number, outcome in enumerate(outcomes):
+                if isinstance(outcome, Address):
+                    found[number], epochs[number] = outcome.name, outcome.epoch
+                else:
+                    failures.append(StartFailed.of(number, outcome))
+            return found, epochs, failures
         numbers = iter(range(len(rows)))
 
         async def start() -> None:
             turn = trio.current_time()
             for number in numbers:
-                own = attrs.evolve(options, name=names[number]) if names else options
+                name = names[number] if names else None
                 try:
-                    address = await self._host.start(cls, rows[number], {}, own, class_path)
+                    address = await self._host.start(
+                        cls, rows[number], {}, options, class_path, name=name
+                    )
                 except UnderstudyError as error:
                     failures.append(StartFailed.of(number, error))
                 else:
@@ -220,6 +232,15 @@ class NodeService(Actor):
     ) -> ExitReason | None:
         """Stop an actor and wait until it has ended; see `ActorHost.stop`."""
         return await self._host.stop(name, epoch, reason, shutdown)
+
+    @method(concurrent=True, idempotent=True)
+    async def stop_many(
+        self, actors: Sequence[tuple[str, int]], reason: ExitReason
+    ) -> list[StopAnswer]:
+        """Stop those of these actors, by names and epochs, that stop at once; see
+        `ActorHost.stop_ready`.
+        """
+        return await self._host.stop_ready([ActorId(*one) for one in actors], reason)
 
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
     async def watch_actor(self, name: str, epoch: int) -> ExitReason | None:

@@ -205,6 +205,12 @@ class NodeApi:
         """See `NodeInterface.stop`."""
         name, why = address.name, ExitReason("stopped", reason)
         self._lifetime.check()
+        with self._lifetime.asking(f"{name} was not stopped", acts=True):
+            # Where the handle says, if it is there: the store is asked only if it is not.
+            stopped = await self._spawner.stop_together(address, why)
+        if stopped:
+            self._lookups.forget(name)
+            return
         if address.registered:
             with self._lifetime.asking(f"{name} could not be looked up, and was not stopped"):
                 found = await self._names.find(name)

@@ -216,7 +216,7 @@ async def open_client(
             handle = endpoint.system_handle(
                 StoreService, store_service(where["identity"]), where["node"], where["incarnation"]
             )
-            store = RemoteStore(handle, environment.timings.store_call)
+            store = RemoteStore(handle, environment.timings.store_call, nursery)
             directory.names = Names(store, endpoint.codec, 0, me.name, me.incarnation)
             try:
                 yield ClusterClient(

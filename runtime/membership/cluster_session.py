@@ -174,7 +174,7 @@ class StoreLocator:
         self._environment = environment
         self._timings = environment.timings
         self.peer = peer
-        self.store = RemoteStore(self._service(), self._timings.store_call)
+        self.store = RemoteStore(self._service(), self._timings.store_call, endpoint.nursery)
 
     async def run(self, ended: Callable[[NodeId, str], None], foreign: Callable[[], None]) -> None:
         """Follow the store's node until cancelled. Calls `ended` with the incarnation that was

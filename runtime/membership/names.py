@@ -43,6 +43,8 @@ from runtime.store.interface import (
     Response,
     Store,
     StoreEvent,
+    Transaction,
+    TransactionResult,
 )
 from runtime.wire.codec import Codec
 
@@ -881,17 +883,7 @@ class Names:
     ) -> int:
         """Claim `name` for an actor of this node; returns the epoch. Raises `NameTakenError`."""
         key = NAMES + name
-        # Its number tells this claim from all others of this node.
-        value = self._encode(
-            [
-                self._node,
-                self._incarnation,
-                class_path,
-                next(self._claims),
-                on_behalf_of,
-                dict(resources or {}),
-            ]
-        )
+        value = self._claim_value(class_path, on_behalf_of, resources)
         try:
             # create_revision 0: the name has no owner. The revision of this transaction is the
             # epoch.
@@ -905,10 +897,62 @@ class Names:
             raise
         if result.succeeded:
             return result.revision
+        raise self._taken(name, result)
+
+    async def claim_many(
+        self,
+        names: Sequence[str],
+        class_path: str,
+        resources: Mapping[str, float] | None = None,
+    ) -> list[int | Exception]:
+        """Claim names for actors of one class on this node, in one request to the store; returns
+        the epoch of each, or the error that `claim` raises.
+        """
+        batch: list[Transaction] = []
+        ours: list[Compare] = []
+        for name in names:
+            key, value = NAMES + name, self._claim_value(class_path, "", resources)
+            free, put = Compare(key, "create_revision", 0), Put(key, value, self._lease)
+            batch.append(Transaction((free,), (put,), (Get(key),)))
+            ours.append(Compare(key, "value", value))
+        try:
+            results = await self._store.transactions(batch)
+        except (trio.Cancelled, StoreOutcomeUnknownError):
+            # As in `claim`, for each of them.
+            for each in ours:
+                self._release_later(each)
+            raise
+        epochs: list[int | Exception] = []
+        for name, each, result in zip(names, ours, results, strict=True):
+            if isinstance(result, Exception):
+                if isinstance(result, StoreOutcomeUnknownError):
+                    self._release_later(each)
+                epochs.append(result)
+            else:
+                epochs.append(result.revision if result.succeeded else self._taken(name, result))
+        return epochs
+
+    def _claim_value(
+        self, class_path: str, on_behalf_of: str, resources: Mapping[str, float] | None
+    ) -> bytes:
+        # Its number tells this claim from all others of this node.
+        number = next(self._claims)
+        return self._encode(
+            [
+                self._node,
+                self._incarnation,
+                class_path,
+                number,
+                on_behalf_of,
+                dict(resources or {}),
+            ]
+        )
+
+    def _taken(self, name: str, result: TransactionResult) -> NameTakenError:
         entry = result.responses[0]
         owner = self._address(name, entry) if isinstance(entry, Entry) else None
         where = f" on node {owner.node}" if owner is not None else ""
-        raise NameTakenError(
+        return NameTakenError(
             f"the name {name!r} is taken by a live actor{where}; choose another, or use "
             "get_or_spawn to get that actor",
             actor=name,
@@ -925,6 +969,28 @@ class Names:
         except (trio.Cancelled, StoreError):
             self._release_later(ours)
             raise
+
+    async def release_many(self, actors: Sequence[ActorId]) -> None:
+        """Give up the names that these epochs still own, in one request to the store. Raises
+        `StoreError` if that is not certain of all; what was not released is released later.
+        """
+        ours = [Compare(NAMES + name, "mod_revision", epoch) for name, epoch in actors]
+        batch = [
+            Transaction((one,), (Delete(one.key), *self._states.forget(name, epoch)))
+            for one, (name, epoch) in zip(ours, actors, strict=True)
+        ]
+        try:
+            results = await self._store.transactions(batch)
+        except (trio.Cancelled, StoreError):
+            for one in ours:
+                self._release_later(one)
+            raise
+        for one, result in zip(ours, results, strict=True):
+            if isinstance(result, Exception):
+                self._release_later(one)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
 
     def _release_later(self, ours: Compare) -> None:
         self._orphans[ours] = None

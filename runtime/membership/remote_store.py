@@ -5,13 +5,17 @@ calls it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
+import attrs
 import trio
 
+from actors import errors
 from actors.actor import Actor
 from actors.errors import (
     CallError,
+    MethodNotFoundError,
     NotAllowedError,
     NotExecutedError,
     RemoteError,
@@ -19,8 +23,10 @@ from actors.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from actors.messages import message
 from actors.method import method
 from runtime.calls.error_codec import plain_error
+from runtime.gathering import Gatherer
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.store.interface import (
     Compare,
@@ -30,6 +36,8 @@ from runtime.store.interface import (
     Put,
     RangeResult,
     Store,
+    Transaction,
+    TransactionOutcome,
     TransactionResult,
     WatchBatch,
     check_key,
@@ -39,6 +47,37 @@ from runtime.store.interface import (
 )
 
 T = TypeVar("T")
+
+MOST_TOGETHER = 64
+"""Transactions in one message."""
+
+SMALL_BYTES = 4096
+"""Bytes of values that a transaction may write to be made together with others: those that wait
+for it must not wait for long.
+"""
+
+FEW_OPERATIONS = 4
+"""Operations of either branch, likewise."""
+
+
+@message
+@attrs.frozen
+class TransactionRefused:
+    """One of several transactions that the store has refused: the name of the error's class, and
+    its text.
+    """
+
+    kind: str
+    text: str
+
+    def error(self) -> Exception:
+        """Build the error again."""
+        cls = vars(errors).get(self.kind)
+        if isinstance(cls, type) and issubclass(cls, StoreError):
+            return cls(self.text)
+        return {"ValueError": ValueError, "TypeError": TypeError}.get(self.kind, StoreError)(
+            self.text
+        )
 
 
 class StoreService(Actor):
@@ -75,6 +114,18 @@ class StoreService(Actor):
         return await self._store.transaction(compare, then, otherwise)
 
     @method(concurrent=True)
+    async def transactions(
+        self, batch: Sequence[Transaction]
+    ) -> list[TransactionResult | TransactionRefused]:
+        """Carry out several transactions, each in a step of its own."""
+        return [
+            outcome
+            if isinstance(outcome, TransactionResult)
+            else TransactionRefused(type(outcome).__name__, str(outcome))
+            for outcome in await self._store.transactions(batch)
+        ]
+
+    @method(concurrent=True)
     async def grant(self, ttl: float) -> int:
         """Make a lease. One whose answer is lost ends by itself."""
         return await self._store.grant(ttl)
@@ -108,11 +159,19 @@ class RemoteStore(Store):
     """The store of another node, by way of a handle of its `StoreService`. Invalid operations are
     refused here, before they are sent. While no node serves the store, calls wait for up to
     `seconds` until it is served again, perhaps by a new incarnation.
+
+    Small writes that are made while another one is under way travel together, sent by tasks in
+    `nursery`.
     """
 
-    def __init__(self, service: StoreService, seconds: float) -> None:
+    def __init__(self, service: StoreService, seconds: float, nursery: trio.Nursery) -> None:
         self._service = service
         self._seconds = seconds
+        self._writes = Gatherer[None, None, Transaction, TransactionResult](
+            lambda kind, batch: self.transactions(batch), None, _closed, nursery, MOST_TOGETHER
+        )
+        self._takes_many = True
+        """False if the store's node is of an earlier version, which takes one at a time."""
         # Set when another incarnation serves the store, and replaced then: calls that failed before
         # wait for it.
         self._moved = trio.Event()
@@ -128,6 +187,7 @@ class RemoteStore(Store):
     def use(self, service: StoreService) -> None:
         """Use this handle from now on: another incarnation serves the store."""
         self._service = service
+        self._takes_many = True
         moved, self._moved = self._moved, trio.Event()
         moved.set()
 
@@ -161,9 +221,34 @@ class RemoteStore(Store):
         """Carry out a transaction; a lost answer is an unknown outcome only if a branch writes."""
         check_transaction(compare, then, otherwise)
         parts = list(compare), list(then), list(otherwise)
-        return await self._asked(
-            lambda service: service.transaction(*parts), writes=_writes(then) or _writes(otherwise)
-        )
+        writes = _writes(then) or _writes(otherwise)
+        ask = partial(self._asked, lambda service: service.transaction(*parts), writes=writes)
+        # Only writes: a read whose answer is lost is repeated, which the others of its message
+        # could not be.
+        if not (writes and self._takes_many and _is_small(then) and _is_small(otherwise)):
+            return await ask()
+        together = Transaction(tuple(compare), tuple(then), tuple(otherwise))
+        return await self._writes.request(None, None, together, ask)
+
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
+        """Carry out several transactions, in one message; a lost answer is an unknown outcome of
+        all, if one of them writes.
+        """
+        if not self._takes_many:
+            return await super().transactions(batch)
+        try:
+            told = await self._asked(
+                lambda service: service.transactions(list(batch)),
+                writes=any(one.writes for one in batch),
+            )
+        except MethodNotFoundError:
+            self._takes_many = False
+            return await super().transactions(batch)
+        return [one if isinstance(one, TransactionResult) else one.error() for one in told]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests and simulations."""
+        self._writes.check_invariants()
 
     async def grant(self, ttl: float) -> int:
         """Make a lease. One whose answer is lost ends by itself."""
@@ -223,7 +308,7 @@ class RemoteStore(Store):
                 if plain is None:
                     raise
                 raise plain from None
-            except NotAllowedError:
+            except (NotAllowedError, MethodNotFoundError):
                 # Asking again, here or of another incarnation, changes nothing.
                 raise
             except CallError as error:
@@ -241,3 +326,14 @@ class RemoteStore(Store):
 
 def _writes(operations: Sequence[Operation]) -> bool:
     return any(not isinstance(operation, Get) for operation in operations)
+
+
+def _is_small(operations: Sequence[Operation]) -> bool:
+    return (
+        len(operations) <= FEW_OPERATIONS
+        and sum(len(one.value) for one in operations if isinstance(one, Put)) <= SMALL_BYTES
+    )
+
+
+def _closed(kind: None) -> Exception:
+    return StoreOutcomeUnknownError("the store's answer to a write was lost: this node closed")

@@ -36,6 +36,8 @@ from runtime.store.interface import (
     Put,
     RangeResult,
     Store,
+    Transaction,
+    TransactionOutcome,
     TransactionResult,
     WatchBatch,
 )
@@ -363,6 +365,16 @@ class EmbeddedStore(Store):
         await self._lasting(wrote=result.revision != before)
         return result
 
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
+        """Apply the transactions one after the other, with nothing between them; returns when all
+        are on disk.
+        """
+        await self._open()
+        before = self._machine.revision
+        outcomes = self._step(partial(_carried_out, batch=batch))
+        await self._lasting(wrote=self._machine.revision != before)
+        return outcomes
+
     async def grant(self, ttl: float) -> int:
         """Make a lease by the clock of this node; returns its number when it is on disk."""
         await self._open()
@@ -512,3 +524,14 @@ class EmbeddedStore(Store):
                 ):
                     waiting.since = before + 1
                     waiting.woken.set()
+
+
+def _carried_out(machine: StoreMachine, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
+    outcomes: list[TransactionOutcome] = []
+    for one in batch:
+        # One that is refused has changed nothing, and says nothing about the others.
+        try:
+            outcomes.append(machine.transaction(one.compare, one.then, one.otherwise))
+        except (StoreError, ValueError, TypeError) as error:
+            outcomes.append(error)
+    return outcomes

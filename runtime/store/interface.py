@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 import attrs
 
+from actors.errors import StoreError
 from actors.messages import message
 
 MAX_OPERATIONS = 120
@@ -158,6 +159,24 @@ class TransactionResult:
     succeeded: bool
     revision: int
     responses: tuple[Response, ...] = ()
+
+
+TransactionOutcome = TransactionResult | Exception
+
+
+@message
+@attrs.frozen
+class Transaction:
+    """A transaction as a value, to be made together with others."""
+
+    compare: tuple[Compare, ...]
+    then: tuple[Operation, ...]
+    otherwise: tuple[Operation, ...] = ()
+
+    @property
+    def writes(self) -> bool:
+        """True if one of its branches may change anything."""
+        return any(type(operation) is not Get for operation in (*self.then, *self.otherwise))
 
 
 @message
@@ -291,6 +310,21 @@ class Store(ABC):
         branch carried out has ended, and ValueError or TypeError for a transaction that
         `check_transaction` refuses; nothing is changed then.
         """
+
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
+        """Carry out transactions, each in a step of its own and in no particular order; returns
+        the result of each, or the error that `transaction` would have raised.
+
+        Other clients may change the store between two of them. Raises for all of them what
+        `transaction` raises while the store cannot be reached, or if the answer to all was lost.
+        """
+        outcomes: list[TransactionOutcome] = []
+        for one in batch:
+            try:
+                outcomes.append(await self.transaction(one.compare, one.then, one.otherwise))
+            except (StoreError, ValueError, TypeError) as error:
+                outcomes.append(error)
+        return outcomes
 
     @abstractmethod
     async def grant(self, ttl: float) -> int:

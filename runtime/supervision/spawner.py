@@ -26,6 +26,7 @@ from actors.errors import (
     NodeNotFoundError,
     NodeUnreachableError,
     NoPlacementError,
+    OutcomeUnknownError,
     RemoteError,
     SpawnError,
     StoreError,
@@ -40,7 +41,8 @@ from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import plain_error
 from runtime.environment import Environment
-from runtime.hosting.host import STOP_SECONDS, birthplace, starts_at_once
+from runtime.gathering import Gatherer
+from runtime.hosting.host import STOP_SECONDS, StopAnswer, birthplace, starts_at_once
 from runtime.identifiers import NodeId
 from runtime.membership.members import Members
 from runtime.membership.names import CLUSTER, NAMES, Lookups, Names
@@ -208,6 +210,9 @@ class ActorSpawner:
         self._gatherer = StartGatherer(
             self._start_alike, self._take_back, endpoint.nursery, MOST_IN_MESSAGE
         )
+        self._stops = Gatherer[NodeId, tuple[NodeId, ExitReason], tuple[str, int], StopAnswer](
+            self._stop_many, None, _not_stopped, endpoint.nursery, MOST_IN_MESSAGE
+        )
         self._endpoint = endpoint
         self._names = names
         self._members = members
@@ -226,6 +231,7 @@ class ActorSpawner:
         """Assert what must hold between any two steps: for tests and simulations."""
         self._placement.check_invariants()
         self._gatherer.check_invariants()
+        self._stops.check_invariants()
 
     async def start(self, request: StartRequest) -> Address:
         """Start an actor where its options say, on this node unless they say otherwise."""
@@ -411,8 +417,7 @@ class ActorSpawner:
         """
         options = request.options
         return (
-            options.name is None
-            and options.isolation == "none"
+            options.isolation == "none"
             and not request.args
             and not request.kwargs
             and starts_at_once(request.cls)
@@ -423,19 +428,21 @@ class ActorSpawner:
     async def _start_gathered(self, request: StartRequest) -> Address:
         options = request.options
         member = await self._placement.place(options)
-        return await self._gatherer.start(
-            member,
-            request.cls,
-            options,
-            lambda: self._start_on(member, import_path(request.cls), (), {}, options, ""),
-        )
+        with self._placement.starting(options, member):
+            return await self._gatherer.start(
+                member,
+                request.cls,
+                options,
+                lambda: self._start_on(member, import_path(request.cls), (), {}, options, ""),
+            )
 
     async def _start_alike(
-        self, member: Member, cls: type[Actor], options: SpawnOptions, count: int
+        self, member: Member, cls: type[Actor], options: SpawnOptions, names: list[str]
     ) -> list[Address | Exception]:
-        found: list[Address | Exception] = [PENDING] * count
-        request = StartManyRequest(cls, [()] * count, [], options)
-        await self._start_some(request, member, list(range(count)), found)
+        found: list[Address | Exception] = [PENDING] * len(names)
+        given = names if names[0] else []
+        request = StartManyRequest(cls, [()] * len(names), given, options)
+        await self._start_some(request, member, list(range(len(names))), found)
         return found
 
     async def _take_back(self, address: Address) -> None:
@@ -551,6 +558,35 @@ class ActorSpawner:
         except ActorNotFoundError:
             return None
 
+    async def stop_together(self, address: Address, reason: ExitReason) -> bool:
+        """Stop the actor at `address` together with others of its node that are stopped at the
+        same time. Returns False if that is not possible: it is not there, or needs its time.
+        """
+        if not address.epoch or self.spans is not NO_SPANS or CURRENT.get() is not None:
+            return False
+        place = NodeId(address.node, address.incarnation)
+        actor = (address.name, address.epoch)
+
+        kind = (place, reason)
+
+        async def alone() -> StopAnswer:
+            return (await self._stop_many(kind, [actor]))[0]
+
+        try:
+            answer = await self._stops.request(place, kind, actor, alone)
+        except CallError:
+            # Its node is gone, or of an earlier version: what is to be done about that is known
+            # where one actor is stopped.
+            return False
+        return answer == "stopped"
+
+    async def _stop_many(
+        self, kind: tuple[NodeId, ExitReason], actors: list[tuple[str, int]]
+    ) -> list[StopAnswer]:
+        node, reason = kind
+        service = self._endpoint.node_service(node.name, node.incarnation)
+        return cast("list[StopAnswer]", await service.stop_many(actors, reason))
+
     async def watch_address(self, address: Address) -> ExitReason:
         """Wait until the actor at `address` has ended, by itself or with its node."""
         while True:
@@ -630,6 +666,10 @@ def batched(items: list[int], most: int) -> Iterator[list[int]]:
     """The items in lists of at most so many, in their order."""
     for begin in range(0, len(items), most):
         yield items[begin : begin + most]
+
+
+def _not_stopped(kind: tuple[NodeId, ExitReason]) -> Exception:
+    return OutcomeUnknownError("an actor was not stopped, as far as is known: this node closed")
 
 
 def _epoch(supervisor: Address) -> int | None:

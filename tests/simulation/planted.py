@@ -480,7 +480,9 @@ def silent_store_is_waited_for() -> AbstractContextManager[object]:
     """A question to a store that does not answer has no end."""
     begin = RemoteStore.__init__
     return planted(
-        RemoteStore, "__init__", lambda self, service, seconds: begin(self, service, 1e6)
+        RemoteStore,
+        "__init__",
+        lambda self, service, seconds, nursery: begin(self, service, 1e6, nursery),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import ClassVar
 
 import attrs
 import pytest
@@ -15,9 +16,15 @@ import trio.testing
 
 from actors import Actor, method
 from actors.actor import Member
-from actors.errors import NodeDiedError, OutcomeUnknownError
+from actors.errors import (
+    ActorNotFoundError,
+    NameTakenError,
+    NodeDiedError,
+    OutcomeUnknownError,
+)
 from actors.method import Address
 from actors.options import SpawnOptions
+from actors.supervision import ExitReason
 from runtime.supervision.gathered_starts import Outcome, StartGatherer
 from tests.live_pair import Pair
 
@@ -29,6 +36,16 @@ class Small(Actor):
     @method
     async def read(self) -> int:
         return 16
+
+
+class Careful(Actor):
+    """Does something when it is stopped."""
+
+    ended: ClassVar[list[str]] = []
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        await trio.lowlevel.checkpoint()
+        self.ended.append(reason.kind)
 
 
 class Other(Actor):
@@ -59,13 +76,13 @@ class Far:
         return self.address()
 
     async def ask(
-        self, where: Member, cls: type[Actor], options: SpawnOptions, number: int
+        self, where: Member, cls: type[Actor], options: SpawnOptions, names: list[str]
     ) -> list[Outcome]:
-        self.messages.append((where.name, cls, options, number))
+        self.messages.append((where.name, cls, options, len(names)))
         await self.answers.wait()
         if self.error is not None:
             raise self.error
-        return [self.address() for _ in range(number)]
+        return [self.address() for _ in names]
 
     async def undo(self, address: Address) -> None:
         self.undone.append(address.name)
@@ -216,3 +233,98 @@ async def test_many_spawns_at_once_on_a_real_node(pair: Pair) -> None:
             nursery.start_soon(spawn)
     assert len({one.name for one in found}) == 200
     assert [await one.read() for one in found] == [16] * 200
+
+
+async def test_names_travel_together_and_apart_from_those_without() -> None:
+    far = Far()
+
+    def what(index: int) -> tuple[Member, type[Actor], SpawnOptions]:
+        return member(), Small, SpawnOptions(name=f"a-{index}") if index % 2 else OPTIONS
+
+    async with gathering(far) as gatherer:
+        found = await start_many(gatherer, far, 12, what)
+    assert len({one.name for one in found if isinstance(one, Address)}) == 12
+    # One of each kind went alone: they do not wait for each other.
+    assert far.alone == 2
+    assert sorted(number for *_, number in far.messages) == [5, 5]
+    assert all(options.name is None for _, _, options, _ in far.messages)
+
+
+async def test_while_messages_are_under_way_further_ones_wait_for_an_answer() -> None:
+    far = Far()
+    async with gathering(far) as gatherer, trio.open_nursery() as nursery:
+
+        async def start() -> None:
+            await gatherer.start(member(), Small, OPTIONS, far.start_alone)
+
+        for _ in range(6):
+            nursery.start_soon(start)
+            await trio.testing.wait_all_tasks_blocked()
+            gatherer.check_invariants()
+        # One alone, one message, and what came after them is still here.
+        assert (far.alone, [number for *_, number in far.messages]) == (1, [1])
+        far.answers.set()
+    assert [number for *_, number in far.messages] == [1, 4]
+
+
+async def test_of_many_spawns_of_one_name_at_once_one_succeeds(pair: Pair) -> None:
+    placed, started, refused = pair.here.options(on="there"), list[Small](), list[str]()
+
+    async def spawn(name: str) -> None:
+        try:
+            started.append(await placed.options(name=name).spawn(Small))
+        except NameTakenError as error:
+            refused.append(str(error.actor))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            for name in ("one", "two", "three", "four"):
+                nursery.start_soon(spawn, name)
+    assert sorted(one.name for one in started) == ["four", "one", "three", "two"]
+    assert len(refused) == 16
+    assert not pair.there._endpoint.host.claiming
+    assert [await one.read() for one in started] == [16] * 4
+    async with trio.open_nursery() as nursery:
+        for one in started * 2:
+            nursery.start_soon(pair.here.stop, one)
+    assert await pair.here._names.all() == []
+    # The names are free on the line after that.
+    for name in ("one", "two", "three", "four"):
+        await placed.options(name=name).spawn(Small)
+
+
+async def test_an_old_handle_stops_the_actor_that_has_the_name_now(pair: Pair) -> None:
+    old = await pair.here.options(name="moving", on="there").spawn(Small)
+    await pair.here.stop(old)
+    new = await pair.there.options(name="moving", on="here").spawn(Small)
+    await pair.here.stop(old)
+    with pytest.raises(ActorNotFoundError):
+        await new.read()
+
+
+async def test_what_is_at_work_stops_in_its_time_also_beside_others(pair: Pair) -> None:
+    placed = pair.here.options(on="there")
+    idle = [await placed.options(name=f"idle-{number}").spawn(Small) for number in range(4)]
+    busy = await placed.options(name="busy").spawn(Careful)
+    async with trio.open_nursery() as nursery:
+        for one in (*idle, busy):
+            nursery.start_soon(pair.here.stop, one)
+    assert Careful.ended == ["stopped"]
+    assert await pair.here._names.all() == []
+
+
+async def test_a_spawn_that_is_cancelled_leaves_its_name_free(pair: Pair) -> None:
+    placed = pair.here.options(on="there")
+    async with trio.open_nursery() as nursery:
+        for number in range(30):
+            nursery.start_soon(placed.options(name=f"short-{number}").spawn, Small)
+        await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    with trio.fail_after(10):
+        for number in range(30):
+            while True:
+                try:
+                    await placed.options(name=f"short-{number}").spawn(Small)
+                    break
+                except NameTakenError:
+                    await trio.sleep(0.01)

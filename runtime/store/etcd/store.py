@@ -52,6 +52,8 @@ from runtime.store.interface import (
     RangeResult,
     Store,
     StoreEvent,
+    Transaction,
+    TransactionOutcome,
     TransactionResult,
     WatchBatch,
     check_key,
@@ -300,6 +302,12 @@ class EtcdWatches:
 MARKER_SECONDS = 60
 """Seconds for which a client's markers exist after it has ended."""
 
+SIDE_BY_SIDE = 16
+"""Requests of one batch of transactions that are under way at the same time."""
+
+NOT_MADE = StoreError("the transaction was not made")
+"""Stands for what became of a transaction, until that is known."""
+
 
 class EtcdStore(Store):
     """The store of cluster `cluster` in the etcd at `address`. Task `run` must be running while it
@@ -406,6 +414,26 @@ class EtcdStore(Store):
                     f"etcd at {self.address} lost its answers to a transaction, which was not "
                     "applied; try again"
                 )
+
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
+        """Carry out several transactions side by side: etcd writes to its disk what comes
+        together.
+        """
+        outcomes: list[TransactionOutcome] = [NOT_MADE] * len(batch)
+        left = iter(range(len(batch)))
+
+        async def carry_out() -> None:
+            for place in left:
+                one = batch[place]
+                try:
+                    outcomes[place] = await self.transaction(one.compare, one.then, one.otherwise)
+                except (StoreError, ValueError, TypeError) as error:
+                    outcomes[place] = error
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(SIDE_BY_SIDE, len(batch))):
+                nursery.start_soon(carry_out)
+        return outcomes
 
     async def grant(self, ttl: float) -> int:
         """Make a lease whose number is chosen here. etcd counts in whole seconds, so the time is

@@ -24,6 +24,8 @@ from runtime.store.interface import (
     Put,
     Store,
     StoreEvent,
+    Transaction,
+    TransactionResult,
 )
 from runtime.store.memory import MAX_EVENTS
 
@@ -411,6 +413,58 @@ async def test_of_many_that_create_a_key_at_once_exactly_one_does_and_the_others
                 nursery.start_soon(create, b"%d" % who, key, winners, seen)
         assert len(winners) == 1
         assert seen == winners * 7
+
+
+async def test_each_transaction_of_a_batch_stands_for_itself(store: Store) -> None:
+    lease = await store.grant(60)
+    await store.put("batch/taken", b"other")
+    batch = [
+        Transaction(
+            (Compare(f"batch/{name}", "create_revision", 0),),
+            (Put(f"batch/{name}", b"ours", lease if name != "lost" else 2**40),),
+            (Get(f"batch/{name}"),),
+        )
+        for name in ("free", "taken", "lost", "last")
+    ]
+    free, taken, lost, last = await store.transactions(batch)
+    assert isinstance(free, TransactionResult)
+    assert isinstance(last, TransactionResult)
+    assert free.succeeded
+    assert last.succeeded
+    assert free.revision != last.revision
+    for name, result in (("free", free), ("last", last)):
+        entry = await store.get(f"batch/{name}")
+        assert entry is not None
+        assert (entry.value, entry.mod_revision) == (b"ours", result.revision)
+    assert isinstance(taken, TransactionResult)
+    assert not taken.succeeded
+    assert isinstance(taken.responses[0], Entry)
+    assert taken.responses[0].value == b"other"
+    assert isinstance(lost, LeaseLostError)
+    assert await store.get("batch/lost") is None
+    await store.revoke(lease)
+    assert [entry.key for entry in (await store.range("batch/")).entries] == ["batch/taken"]
+
+
+async def test_writes_side_by_side_of_one_client_are_all_carried_out_once(store: Store) -> None:
+    succeeded: list[int] = []
+
+    async def create(number: int) -> None:
+        # Two of them for each key.
+        key = f"side/{number // 2}"
+        result = await store.transaction(
+            [Compare(key, "create_revision", 0)], [Put(key, b"%d" % number)], [Get(key)]
+        )
+        if result.succeeded:
+            succeeded.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(60):
+            nursery.start_soon(create, number)
+    found = (await store.range("side/")).entries
+    assert len(found) == 30
+    assert sorted(int(entry.value) for entry in found) == sorted(succeeded)
+    assert len({entry.mod_revision for entry in found}) == 30
 
 
 async def test_increments_by_compare_and_swap_lose_nothing_under_contention(store: Store) -> None:
