@@ -59,13 +59,17 @@ async def cut(simulation: Simulation) -> None:
     """The network between a caller and an actor is cut for two seconds."""
     ledger = await simulation.node.options(name="ledger", on="node-2").spawn(Ledger)
     await add(simulation, ledger, 100)
+    await trio.sleep(0.6)
     others = [name for name in (*simulation.nodes, simulation.node.name) if name != "node-2"]
     heal = simulation.partition(["node-2"], others)
+    await trio.sleep(0.3)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(add, simulation, ledger, 1)
-        await trio.sleep(2)
+        await trio.sleep(1.7)
         heal()
     await trio.sleep(1)
+    await add(simulation, ledger, 1)
+    await trio.sleep(0.4)
 
 
 async def paused(simulation: Simulation) -> None:

@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
+from typing import Any
+
+import pytest
 
 from tests.house import ROOT
 
@@ -16,10 +20,14 @@ DOCS = ROOT / "docs"
 
 def command(name: str) -> ModuleType:
     """A module of docs/, which is on no path."""
+    if name == "pictures":
+        command("replays")
     spec = spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    # One of them imports another, as Sphinx finds them; and actors are found by their module.
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -53,3 +61,29 @@ def test_the_files_that_the_readme_names_exist() -> None:
     named += re.findall(r"`((?:docs|examples|ops)/[\w./-]+\.\w+)`", text)
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_pictures_are_what_their_command_draws_from_what_it_saw() -> None:
+    for file, drawn in command("pictures").pictures().items():
+        assert file.read_text() == drawn, "run: python docs/pictures.py --draw"
+        assert f"({file.name})" in "".join(page.read_text() for page in file.parent.glob("*.md"))
+
+
+@pytest.mark.parametrize("name", ["tree", "link", "rendezvous"])
+def test_a_picture_shows_what_a_run_shows_today(name: str) -> None:
+    pictures = command("pictures")
+    seen = pictures.RUNS[name]()
+    kept = json.loads(pictures.DATA.read_text())[name]
+    # Times depend on the length of messages, and so on the path of the checkout.
+    assert texts(seen) == texts(kept), "run: python docs/pictures.py"
+
+
+def texts(value: Any) -> Any:
+    """What a run showed, without its times; what happened at one time in any order."""
+    if isinstance(value, dict):
+        return {key: texts(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return sorted(json.dumps(texts(one), sort_keys=True) for one in value)
+    if isinstance(value, str):
+        return re.sub(r"\d+\.\d+", "N", value)
+    return None if isinstance(value, float) else value

@@ -40,10 +40,7 @@ def test_callers_see_what_the_page_says(folder: Path) -> None:
         path.stem: re.findall(r"<td>note</td><td>(.+?)<", path.read_text())
         for path in folder.iterdir()
     }
-    assert [re.sub(r"after (\d)\.\d\d s", r"after \1 s", text) for text in seen["cut"][2:]] == [
-        "add(1) is called",
-        "add(1) is answered after 2 s: 101",
-    ]
+    assert re.fullmatch(r"add\(1\) is answered after 1\.\d+ s: 101", seen["cut"][3])
     for name in ("killed", "paused"):
         assert "the ledger is on node-3 now, and was on node-2" in seen[name]
     assert seen["killed"][3].endswith(": 101")
