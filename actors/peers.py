@@ -4,8 +4,9 @@ is. What it merely says of itself, in arguments or in the call context, is no pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Literal, cast, get_args
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, Literal, cast, get_args
 
 import attrs
 
@@ -25,11 +26,27 @@ CALLERS: frozenset[PeerRole] = frozenset(("operator", "client"))
 """The roles, besides nodes, that may call a method that says nothing else."""
 
 
+_ACTS_AS: Final[Mapping[PeerRole, frozenset[PeerRole]]] = MappingProxyType(
+    {
+        "node": frozenset(("node", "operator", "client", "observer")),
+        "operator": frozenset(("operator", "client", "observer")),
+        "client": frozenset(("client",)),
+        "observer": frozenset(("observer",)),
+    }
+)
+
+
+def may_act_as(role: PeerRole, other: PeerRole) -> bool:
+    """True if what has proven one role may take the rights of the other: its own, or fewer."""
+    return other in _ACTS_AS[role]
+
+
 @attrs.frozen
 class VerifiedPeer:
     """Who makes a call, as its node has verified it.
 
-    `role`: of the certificate; "node" where the proof is the secret, which every member has.
+    `role`: of the certificate; "node" where the proof is the secret, which every member has; or
+    the lesser role that the process has asked for.
     `name`: of the certificate, such as the person's or program's; of a node the node's name.
     `node`, `incarnation`: the process, as it names itself; no two that are connected at once have
     the same. `proof`: what verifies the role and the name. `certificate`: the SHA-256 of the

@@ -31,6 +31,7 @@ from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
 from actors.method import Method
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
+from actors.peers import PeerRole
 from actors.pools import JournalSummary
 from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor
@@ -81,6 +82,7 @@ def connect(
     call_timeout: float | None = None,
     tls: Tls | TlsMode | None = None,
     tracing: bool = False,
+    role: PeerRole | None = None,
 ) -> AioOpening[AioCluster]:
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`: by `async with`, or
     by `await` and later `await cluster.close()`.
@@ -93,6 +95,8 @@ def connect(
     - `call_timeout`: seconds for calls that have no `timeout`. By default no limit.
     - `tls`: as for `open_node`. By default connections to other machines are encrypted.
     - `tracing`: make spans with OpenTelemetry.
+    - `role`: "client", "observer" or "operator", to have no more than the rights of that role. By
+      default that of the certificate; without a certificate "node", which may do everything.
 
     Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and `WrongDoorError` outside
     of asyncio.
@@ -105,6 +109,7 @@ def connect(
         call_timeout=call_timeout,
         tls=tls,
         tracing=tracing,
+        role=role,
     )
     return AioOpening(block, lambda node: AioCluster(ConnectionDoor(block, node)))
 

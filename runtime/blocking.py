@@ -40,6 +40,7 @@ from actors.groups import Answer, Group
 from actors.handle import Handle
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
+from actors.peers import PeerRole
 from actors.pools import JournalSummary, MapChanges, Routing
 from actors.reference import Reference, wait_any
 from runtime.doors.executor import ClusterExecutor
@@ -105,6 +106,7 @@ def connect(
     call_timeout: float | None = None,
     tls: Tls | TlsMode | None = None,
     tracing: bool = False,
+    role: PeerRole | None = None,
 ) -> BlockingCluster:
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`. Close it by `with`,
     `close()`, or the end of the program.
@@ -117,6 +119,8 @@ def connect(
     - `call_timeout`: seconds for calls that have no `timeout`. By default no limit.
     - `tls`: as for `open_node`. By default connections to other machines are encrypted.
     - `tracing`: make spans with OpenTelemetry.
+    - `role`: "client", "observer" or "operator", to have no more than the rights of that role. By
+      default that of the certificate; without a certificate "node", which may do everything.
 
     Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and `WrongDoorError` in an
     event loop: use `runtime.aio` there, or `runtime.open_node`.
@@ -130,6 +134,7 @@ def connect(
         call_timeout=call_timeout,
         tls=tls,
         tracing=tracing,
+        role=role,
     )
     _open(session)
     return BlockingCluster(BlockingDoor(session, session.opened))

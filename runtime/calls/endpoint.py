@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from actors.actor import Actor
-from actors.errors import DecodeError, OutcomeUnknownError, ProtocolError
+from actors.errors import DecodeError, NotAllowedError, OutcomeUnknownError, ProtocolError
 from actors.filters import Filter, on_side
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, BoundStream, Caller
@@ -199,6 +199,20 @@ class RpcEndpoint:
             departed,
             policy=policy,
         )
+
+    @property
+    def is_member(self) -> bool:
+        """False for a process that has joined as a client."""
+        return self.peers.introduction.peer.role == "node"
+
+    def check_member(self, rule: str) -> None:
+        """Raises `NotAllowedError` for a client. `rule`: what only members do."""
+        if not self.is_member:
+            me = self.peers.introduction.peer
+            raise NotAllowedError(
+                f"{me.name} has joined the cluster with the role {me.rights!r}: {rule}",
+                node=me.name,
+            )
 
     def _complete_host(self, environment: Environment, faults: Faults | None) -> None:
         if faults is not None:

@@ -39,6 +39,8 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "stop_many": OPERATORS,
             "leave_cluster": OPERATORS,
         },
+        # In the name of the peer itself only; what else the service has is for members.
+        "@watching": {"ask": ALL, "take_back": ALL},
         # The method that is called through it is judged as any call of that method.
         "@plain": {"describe": ALL, "call": CALLERS, "call_keyed": CALLERS, "stream": CALLERS},
         "@inspection": {

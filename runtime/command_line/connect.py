@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast, get_args
 import click
 
 from actors.errors import JoinError
+from actors.peers import PeerRole
 from runtime.announcements import Announcement, open_clusters
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
@@ -25,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 ADDRESS_VARIABLE = "UNDERSTUDY_ADDRESS"
 DEFAULT_CLUSTER = "understudy"
+ROLE = "understudy.role"
 
 
 def security_options(command: F) -> F:
@@ -88,6 +90,22 @@ def _choose_file(context: click.Context, parameter: click.Parameter, value: str 
     context.meta[f"{TLS_VARIABLE}.{parameter.name}"] = value or ""
 
 
+def _choose_role(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[ROLE] = value
+
+
+def chosen_role() -> PeerRole | None:
+    """What `--role` says to the command that runs; None if it was left out."""
+    return cast("PeerRole | None", click.get_current_context().meta.get(ROLE))
+
+
+def role_for(needs: PeerRole) -> PeerRole:
+    """The role of a process that needs no more than that of `needs`, if `--role` says no other and
+    its certificate allows it. Raises ValueError if the certificate cannot be used.
+    """
+    return chosen_role() or system_network(SystemEnvironment(), chosen_tls()).role_within(needs)
+
+
 def chosen_tls() -> Tls:
     """What the options of TLS, or the variables in their place, say to the command that runs."""
     meta = click.get_current_context().meta
@@ -131,6 +149,14 @@ def cluster_options(command: F) -> F:
             "understudy.",
         ),
         security_options,
+        click.option(
+            "--role",
+            type=click.Choice(get_args(PeerRole)),
+            expose_value=False,
+            callback=_choose_role,
+            help="Have the rights of this role only, of those that the certificate allows. "
+            "Default: what the command needs.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print facts as JSON."),
     ]
     return functools.reduce(
@@ -191,26 +217,31 @@ def security_for(address: str, secret_file: Path | None) -> tuple[Keyring, Tls]:
 
 @asynccontextmanager
 async def connect(
-    address: str, cluster: str, secret_file: Path | None
+    address: str, cluster: str, secret_file: Path | None, needs: PeerRole | None = None
 ) -> AsyncIterator[ClusterClient]:
-    """A client of the cluster at `address`."""
+    """A client of the cluster at `address`. `needs`: see `connect_with`."""
     keyring, tls = security_for(address, secret_file)
-    async with connect_with(address, cluster, keyring, tls) as client:
+    async with connect_with(address, cluster, keyring, tls, needs) as client:
         yield client
 
 
 @asynccontextmanager
 async def connect_with(
-    address: str, cluster: str, keyring: Keyring, tls: Tls
+    address: str, cluster: str, keyring: Keyring, tls: Tls, needs: PeerRole | None = None
 ) -> AsyncIterator[ClusterClient]:
-    """A client of the cluster at `address`, with secrets that may change meanwhile."""
+    """A client of the cluster at `address`, with secrets that may change meanwhile. `needs`: the
+    role that is enough for the command, which has no more rights then; None for all of those of
+    its certificate, or of the secret.
+    """
     environment = SystemEnvironment()
+    network = system_network(environment, tls)
     async with open_client(
         address,
         cluster,
         keyring,
         environment,
-        system_network(environment, tls),
-        host_identity(),
+        network,
+        network.client_host(host_identity()),
+        chosen_role() or network.role_within(needs),
     ) as client:
         yield client

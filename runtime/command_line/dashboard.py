@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import trio
 
-from runtime.command_line.connect import chosen_tls, cluster_options, secret_for
+from runtime.command_line.connect import chosen_role, chosen_tls, cluster_options, secret_for
 from runtime.dashboard.application import DashboardApplication
 from runtime.dashboard.sampler import Sampler
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
@@ -113,9 +113,11 @@ def dashboard(
     )
 
     network = system_network(environment, tls)
+    host = network.client_host(host_identity())
+    role = chosen_role() or network.role_within("operator" if allow_actions else "observer")
 
     def dial(where: str) -> AbstractAsyncContextManager[ClusterClient]:
-        return open_client(where, cluster, secret, environment, network, host_identity())
+        return open_client(where, cluster, secret, environment, network, host, role)
 
     sampler = Sampler(dial, address, environment, actions=allow_actions)
     application = DashboardApplication(sampler, token, base=base_path, actions=allow_actions)

@@ -70,7 +70,7 @@ async def _debug(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "operator") as client:
         failures, breakpoints = await _known(client, actor)
         if as_json:
             click.echo(json.dumps({"failures": failures, "breakpoints": breakpoints}, indent=2))

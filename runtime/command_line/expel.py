@@ -11,6 +11,7 @@ import attrs
 import click
 import trio
 
+from actors.peers import PeerRole
 from runtime.command_line.asking import Member, ask_nodes
 from runtime.command_line.connect import cluster_options, connect_with, security_for
 from runtime.command_line.rotating import (
@@ -103,7 +104,8 @@ def _rotation(keyring: Keyring, to: Path) -> Rotation:
 
 
 async def _ask(address: str, cluster: str, keyring: Keyring, tls: Tls, readmit: str | None) -> Any:
-    async with connect_with(address, cluster, keyring, tls) as client:
+    needs: PeerRole = "observer" if readmit is None else "operator"
+    async with connect_with(address, cluster, keyring, tls, needs) as client:
         service = _service(client, "")
         if readmit is None:
             return await service.listing()
@@ -120,7 +122,8 @@ async def _expel(
     rotation: Rotation | None,
 ) -> dict[str, Any]:
     """Expel the node and change the secret. Returns what there is to tell."""
-    async with connect_with(address, cluster, keyring, tls) as client:
+    needs: PeerRole | None = "operator" if rotation is None else None
+    async with connect_with(address, cluster, keyring, tls, needs) as client:
         if rotation is not None:
             await _check_rotates(client, tls, node)
         expelled = _checked(await _service(client, node).expel(node, absent))

@@ -13,6 +13,7 @@ import trio
 from runtime.command_line.connect import (
     chosen_tls,
     cluster_options,
+    role_for,
     secret_for,
 )
 from runtime.command_line.units import Number, bytes_of
@@ -119,7 +120,8 @@ def gateway(
     """Serve the actors of a cluster over HTTP, until Ctrl-C or SIGTERM.
 
     POST /v1/actors/NAME/METHOD calls a method. Only methods marked with @method(http=True), or
-    allowed with --allow, can be called. The gateway joins the cluster as a node without actors.
+    allowed with --allow, can be called. The gateway joins the cluster as a client, if --role does
+    not say otherwise.
     """
     try:
         import hypercorn  # noqa: F401
@@ -133,6 +135,8 @@ def gateway(
         check_exposure(listen, token)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    # Less than a node has, which it does not need: what others send passes through it.
+    role = role_for("client")
     opening = open_node(
         f"gateway-{os.getpid()}-{SystemEnvironment().token(3).hex()}",
         join=address,
@@ -140,6 +144,7 @@ def gateway(
         secret=secret_for(address, secret_file),
         labels={CALLS_ONLY: "true"},
         tls=chosen_tls(),
+        role=role,
     )
     limits = RequestLimits(max_body=bytes_of("--max-body", max_body), most_requests=max_requests)
     server_limits = ServerLimits(most_connections=max_connections, head_seconds=head_timeout)

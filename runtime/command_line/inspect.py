@@ -48,7 +48,7 @@ def inspect(
 
 
 async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         member = await find_actor(client, actor)
         ends = await ends_of(client, actor)
         saved: int | None = None

@@ -100,7 +100,7 @@ def _told_of(removed: dict[str, str], as_json: bool) -> None:
 
 
 async def _listed(where: Where) -> list[JournalSummary]:
-    async with connect(where.address, where.cluster, where.secret_file) as client:
+    async with connect(where.address, where.cluster, where.secret_file, "observer") as client:
         try:
             return await _client(client).listed()
         except (StoreError, CallError) as error:
@@ -109,7 +109,7 @@ async def _listed(where: Where) -> list[JournalSummary]:
 
 async def _remove(where: Where, names: tuple[str, ...], unused_for: float) -> dict[str, str]:
     removed: dict[str, str] = {}
-    async with connect(where.address, where.cluster, where.secret_file) as client:
+    async with connect(where.address, where.cluster, where.secret_file, "operator") as client:
         journals = _client(client)
         for name in names:
             try:

@@ -125,7 +125,7 @@ async def _ask(
     wanted: Selection, address: str, cluster: str, secret_file: Path | None
 ) -> tuple[list[Row], int, Answers]:
     """The rows that are shown, of how many, and who has answered."""
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         if wanted.kind == "actors":
             # The nodes choose and sort, so that their answers are short.
             conditions = [condition.told() for condition in wanted.conditions]

@@ -107,7 +107,7 @@ async def _run(
     cluster: str,
     secret_file: Path | None,
 ) -> Answers:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         question = _Question(client, wanted)
         await question.ask()
         if as_json and not follow:

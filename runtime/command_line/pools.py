@@ -82,7 +82,7 @@ def pools(
 
 
 async def _ask(address: str, cluster: str, secret_file: Path | None) -> tuple[list[Row], Answers]:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         return await pools_of(client)
 
 

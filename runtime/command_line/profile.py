@@ -73,7 +73,7 @@ def profile(
 async def _ask(
     name: str, seconds: float, rate: int, address: str, cluster: str, secret_file: Path | None
 ) -> dict[str, Any]:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "operator") as client:
         members = {member["name"]: member for member in client.status["members"]}
         member = members.get(name)
         actor = ""

@@ -53,7 +53,7 @@ async def _ask(node: str | None, address: str, cluster: str, secret_file: Path |
     made.
     """
     listing = Listing()
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         members = client.status["members"]
         if node is not None:
             _check(node, [member["name"] for member in members])

@@ -13,7 +13,7 @@ import trio
 
 from actors.errors import UnderstudyError
 from runtime.command_line.call import plain
-from runtime.command_line.connect import chosen_tls, cluster_options, secret_for
+from runtime.command_line.connect import chosen_role, chosen_tls, cluster_options, secret_for
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.main import one_line
 from runtime.console.lines import Lines, PipedLines, Terminal, is_terminal
@@ -71,6 +71,7 @@ async def _run(code: str | None, address: str, cluster: str, secret_file: Path |
                 secret=secret_for(address, secret_file),
                 labels={CALLS_ONLY: "true"},
                 tls=chosen_tls(),
+                role=chosen_role(),
             ) as node:
                 session = ConsoleSession(node, environment, nursery)
                 if code is not None:

@@ -38,7 +38,7 @@ def stack(
 
 
 async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         members = {member["name"]: member for member in client.status["members"]}
         member = members.get(name)
         actor = None

@@ -33,7 +33,7 @@ def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) 
 
 async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
     nodes: dict[str, dict[str, Any]] = {}
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
 
         async def ask(member: dict[str, Any]) -> None:
             service = client.endpoint.node_service(member["name"], member["incarnation"])

@@ -36,7 +36,7 @@ def stop(
 async def _stop(
     name: str, actor: bool, address: str, cluster: str, secret_file: Path | None
 ) -> None:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "operator") as client:
         if actor:
             found = (await client.lookup(name)).address
             service = client.endpoint.node_service(found.node, found.incarnation)

@@ -74,7 +74,7 @@ def timeline(
 async def _ask(
     seconds: float, address: str, cluster: str, secret_file: Path | None
 ) -> tuple[list[NodeRecording], Answers]:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "operator") as client:
 
         async def record(member: Member) -> NodeRecording:
             return await _record(client, member, seconds)

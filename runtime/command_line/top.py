@@ -73,7 +73,7 @@ async def _ask(
     sort: str, seconds: float, limit: int, address: str, cluster: str, secret_file: Path | None
 ) -> tuple[list[Row], int, Answers]:
     """The first actors of each node, of how many in all, and who has answered."""
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         answers = await ask_nodes(
             client, lambda member: inspection(client, member, seconds).top(sort, seconds, limit)
         )

@@ -67,7 +67,7 @@ def tree(
 
 
 async def _ask(display: _TreeDisplay, address: str, cluster: str, secret_file: Path | None) -> Tree:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         members = [
             NodeId(member["name"], member["incarnation"]) for member in client.status["members"]
         ]

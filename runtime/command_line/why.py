@@ -50,7 +50,7 @@ def why(
 async def _ask(
     actor: str | None, address: str, cluster: str, secret_file: Path | None
 ) -> tuple[WaitGraph, Answers]:
-    async with connect(address, cluster, secret_file) as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         if actor is not None:
             await find_actor(client, actor)
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())

@@ -58,9 +58,11 @@ class ConsoleSession:
     async def banner(self) -> str:
         """What is here, and how it is used."""
         names, members = await self._names_soon(), self.cluster.members()
+        me = self._node._introduction.peer
+        who = f"node {me.name}" if me.role == "node" else f"{me.name}, with the role {me.rights!r}"
         return (
             f"cluster {self.cluster.name}: {_many(len(members), 'node')}, "
-            f"{_many(len(names), 'actor')} with names; this shell is node {self._node.name}\n"
+            f"{_many(len(names), 'actor')} with names; this shell is {who}\n"
             'Here are cluster, node, lookup("NAME"), spawn(CLASS, ...), options(...), nursery,\n'
             "enter(BLOCK) and trio; use await. TAB completes, Ctrl-C ends a statement, "
             "Ctrl-D the shell."

@@ -17,6 +17,7 @@ from actors.actor import Member, Spawner
 from actors.errors import UnderstudyError
 from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
+from actors.peers import PeerRole
 from runtime.announcements import open_clusters
 from runtime.doors.handoff import Handoff
 from runtime.doors.loop_thread import OpenBlock
@@ -42,9 +43,10 @@ def connection(
     call_timeout: float | None,
     tls: Tls | TlsMode | None,
     tracing: bool,
+    role: PeerRole | None,
 ) -> OpenBlock[Node]:
     """A session of a node that joins the cluster at `address` to make calls, and is given no
-    actors by others.
+    actors by others. `role`: see `open_node`.
     """
     if not isinstance(address, str):
         raise TypeError(f"address must be a str such as '127.0.0.1:7400', not {address!r}")
@@ -65,6 +67,7 @@ def connection(
         call_timeout=call_timeout,
         tls=tls,
         tracing=tracing,
+        role=role,
         # Other threads of the program need the interpreter, but for the one that waits for a call.
         platform=Platform(may_spin=handoff.is_on),
     )

@@ -40,6 +40,7 @@ _REFUSALS = {
     "ActorNotFoundError": (404, "check the name; GET /v1/openapi.json lists what may be called"),
     "MethodNotFoundError": (404, "check the name; GET /v1/openapi.json lists what may be called"),
     "MethodNotExposedError": (403, "mark the method with @method(http=True), or allow it"),
+    "NotAllowedError": (403, "start the gateway with a role that the method allows (--role)"),
     "BadArgumentsError": (400, "correct the arguments; GET /v1/openapi.json has their schema"),
     "EncodeError": (400, "correct the arguments"),
     "CallCycleError": (503, "repeat the call"),

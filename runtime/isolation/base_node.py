@@ -314,7 +314,11 @@ class BaseNode(RunsFunctions):
         from runtime.pools.journal_service import JournalClient
 
         self._endpoint.lifetime.check()
-        return JournalClient(self._endpoint, *self._identity)
+        return JournalClient(self._endpoint, *self._journal_node())
+
+    def _journal_node(self) -> NodeId:
+        """The node that is asked for journals."""
+        return self._identity
 
     def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
         """Return the group of this name; its members have the methods of `actor`. Raises

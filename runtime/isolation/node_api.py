@@ -237,6 +237,9 @@ class NodeApi:
     async def put(self, value: object) -> Reference[object]:
         """See `NodeInterface.put`."""
         with self._lifetime.asking("a value was not kept"):
+            self._endpoint.check_member(
+                "values are kept by nodes only; let a method return the value"
+            )
             return await self._endpoint.references.put(value)
 
     @operation

@@ -27,6 +27,7 @@ import attrs
 import trio
 
 from actors.errors import EncryptionError, ListenError
+from actors.peers import PeerRole, may_act_as
 from runtime.environment import Environment
 from runtime.limited_log import LimitedLog
 from runtime.links.credentials import (
@@ -260,6 +261,22 @@ class EncryptedNetwork:
         """
         own = self._files.current().certificate if self._files is not None else None
         return hashlib.sha256(own).hexdigest() if own else ""
+
+    def client_host(self, host: str) -> str:
+        """What a client says of its machine, which is `host`: "" if it has a certificate. It is
+        reached over TCP then, where nodes see that certificate, and not over a Unix socket.
+        """
+        return host if self._files is None else ""
+
+    def role_within(self, wanted: PeerRole | None) -> PeerRole:
+        """The role with which this process joins: the one that is wanted if its certificate has the
+        rights of it, and otherwise, or where none is wanted, that of the certificate. Without a
+        certificate every role may be had, and "node" is that of every member.
+        """
+        certified = own_certified(self._files.current()) if self._files is not None else None
+        # What names nobody is refused by others, who say why.
+        own: PeerRole = certified.role or "node" if certified is not None else "node"
+        return wanted if wanted is not None and may_act_as(own, wanted) else own
 
     def check_own_certificate(self, cluster: str, name: str) -> None:
         """Refuse to be a node of this name with a certificate for another, before others do.

@@ -870,16 +870,18 @@ class Peers:
 
 
 def verified_peer(peer: Peer, channel: Channel) -> VerifiedPeer:
-    """Who is at the other end of a connection, once the handshake has proven it."""
+    """Who is at the other end of a connection, once the handshake has proven it: also that the
+    certificate has the rights that the peer asks for.
+    """
     certified = channel.certified
     if certified is None or not certified.role:
         # Every member knows the secret, or is this user over a Unix socket.
-        return VerifiedPeer("node", peer.name, peer.name, peer.incarnation, "secret")
+        role = peer.rights or "node"
+        return VerifiedPeer(role, peer.name, peer.name, peer.incarnation, "secret")
     # A node's certificate may be for every name.
     name = peer.name if certified.name == ANY_NAME else certified.name
-    return VerifiedPeer(
-        certified.role, name, peer.name, peer.incarnation, "certificate", channel.fingerprint
-    )
+    role = peer.rights or certified.role
+    return VerifiedPeer(role, name, peer.name, peer.incarnation, "certificate", channel.fingerprint)
 
 
 async def _send(connection: Connection, kind: Kind, control: bytes) -> None:

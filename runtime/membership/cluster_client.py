@@ -24,6 +24,7 @@ from actors.errors import (
     ProtocolError,
 )
 from actors.method import Address
+from actors.peers import PeerRole
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, raise_alone
@@ -179,17 +180,13 @@ async def open_client(
     environment: Environment,
     network: Network,
     host: str = "",
+    rights: PeerRole | None = None,
 ) -> AsyncIterator[ClusterClient]:
-    """Connect to a cluster by the address of any member. Raises `JoinError` or a `HandshakeError`
-    that name the address.
+    """Connect to a cluster by the address of any member. `rights`: the role to whose rights this
+    process limits itself; None for those of what it proves. Raises `JoinError` or a
+    `HandshakeError` that name the address.
     """
-    me = Peer(
-        name=f"{CLIENT_NAMES}{environment.token(6).hex()}",
-        incarnation=int.from_bytes(environment.token(6), "big") + 1,
-        role="client",
-        host=host,
-        life=environment.token(8).hex(),
-    )
+    me = client_peer(environment, host, rights)
     directory = _ClientDirectory()
     try:
         async with trio.open_nursery() as nursery:
@@ -230,6 +227,23 @@ async def open_client(
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise_alone(group)
+
+
+def client_peer(
+    environment: Environment, host: str, rights: PeerRole | None, name: str = ""
+) -> Peer:
+    """What a process says of itself that is no member. `name`: of its own, without what all have
+    in front; by default drawn.
+    """
+    return Peer(
+        name=f"{CLIENT_NAMES}{name or environment.token(6).hex()}",
+        # Beyond the revisions that a store gives to nodes, in all likelihood.
+        incarnation=int.from_bytes(environment.token(6), "big") + 1,
+        role="client",
+        host=host,
+        life=environment.token(8).hex(),
+        rights=rights or "",
+    )
 
 
 async def _status(endpoint: RpcEndpoint, contact: Link, seconds: float) -> dict[str, Any]:

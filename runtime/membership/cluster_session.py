@@ -9,8 +9,9 @@ import hashlib
 import hmac
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,6 +19,7 @@ import attrs
 import cbor2
 import trio
 
+from actors.actor import Member
 from actors.errors import (
     CallError,
     HandshakeError,
@@ -36,6 +38,7 @@ from runtime.links.encryption import Tls, find_tls
 from runtime.links.keyring import GivenSecret, Keyring, keyring_of, split_secrets
 from runtime.links.link import Link
 from runtime.links.transports import Network, split_address
+from runtime.membership.client_registration import ClientRegistration
 from runtime.membership.cluster_client import (
     ClusterClient,
     answered,
@@ -47,7 +50,7 @@ from runtime.membership.cluster_client import (
 from runtime.membership.members import NodeRecord, Registration
 from runtime.membership.remote_store import RemoteStore, StoreService
 from runtime.store.interface import Compare, Entry, Get, Put, Store
-from runtime.wire.handshake import Peer
+from runtime.wire.handshake import Introduction, Peer
 
 # The cluster record: the entry of a store that says whose it is.
 #
@@ -167,8 +170,17 @@ class StoreLocator:
     """
 
     def __init__(
-        self, endpoint: RpcEndpoint, peer: Peer, identity: str, environment: Environment
+        self,
+        endpoint: RpcEndpoint,
+        peer: Peer,
+        identity: str,
+        environment: Environment,
+        others: Callable[[], Sequence[Member]] | None = None,
     ) -> None:
+        """`others`: the members, each of which reaches the store as well as `peer` does; None where
+        only that one serves it.
+        """
+        self._others = others
         self._endpoint = endpoint
         self._identity = identity
         self._environment = environment
@@ -198,10 +210,12 @@ class StoreLocator:
                     foreign()
                     return
                 if found is not None and (before := self._moved(found)) is not None:
-                    ended(
-                        before.identity,
-                        f"it was started anew as incarnation {self.peer.incarnation}",
-                    )
+                    # One of several ways to a store may be out of reach, and live.
+                    if self._others is None:
+                        ended(
+                            before.identity,
+                            f"it was started anew as incarnation {self.peer.incarnation}",
+                        )
                     break
                 if found is not None and self.link().connected:
                     break
@@ -225,13 +239,15 @@ class StoreLocator:
             return
 
     async def _ask_addresses(self) -> dict[str, Any] | None:
-        """Ask each known address of the store's node for its status; return the first answer, or
-        None. Raises `WrongStoreError` if no address answers and one belongs to a cluster with
-        another store.
+        """Ask each address where the store may be served for its node's status; return the first
+        answer, or None. Raises `WrongStoreError` if no address answers and one belongs to a cluster
+        with another store.
         """
         foreign: WrongStoreError | None = None
         seconds = self._timings.store_asked
-        for address in self.peer.addresses:
+        others = () if self._others is None else self._others()
+        places = [self.peer.addresses, *(one.addresses for one in others)]
+        for address in dict.fromkeys(chain.from_iterable(places)):
             if address.startswith("tcp:"):
                 with trio.move_on_after(seconds):
                     try:
@@ -481,6 +497,48 @@ async def enter_by_member(
         f"{environment.timings.join_answer:g} s; is its "
         f"node, {where['node']}, well?"
     )
+
+
+async def enter_as_client(
+    address: str,
+    secret: bytes | Keyring,
+    environment: Environment,
+    network: Network,
+    introduction: Introduction,
+) -> ClusterSession:
+    """Find out where the cluster of the member at `address` has its store, for a process that is
+    to be no member. Raises what `open_client` raises, and `JoinError`.
+    """
+    me = introduction.peer
+    async with open_client(
+        address, introduction.cluster, secret, environment, network, me.host, me.rights or None
+    ) as client:
+        where = client.status["store"]
+        # The node that was dialled, where the store is no node's.
+        found = [member for member in client.status["members"] if member["name"] == where["node"]]
+        if not found:
+            raise JoinError(
+                f"{address} names {where['node']} as the store's node, but does not know where it "
+                "is; try again"
+            )
+        peer = peer_of(found[0])
+        known = (*peer.addresses, ":".join(split_address(address)))
+        if peer.identity == (client.status["node"], client.status["incarnation"]):
+            peer = attrs.evolve(peer, addresses=tuple(dict.fromkeys(known)))
+        process = environment.process()
+        record = NodeRecord(
+            name=me.name,
+            addresses=(),
+            host=process.host,
+            pid=process.pid,
+            started=process.started,
+            lease=0,
+            joined=environment.wall_time(),
+        )
+        registration = ClientRegistration(client.store, environment, record)
+        return ClusterSession(
+            where["kind"], where["identity"], registration, peer=peer, address=where["address"]
+        )
 
 
 async def _enter(registration: Registration, network: Network) -> int:

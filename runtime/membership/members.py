@@ -20,6 +20,7 @@ from actors.errors import (
     ExpelledError,
     LeaseLostError,
     NodeNameTakenError,
+    NotAllowedError,
     ProtocolError,
     StoreCompactedError,
     StoreError,
@@ -599,7 +600,8 @@ class FailureDetector:
                 )
                 try:
                     await self._store.revoke(seen.record.lease)
-                except StoreError:
-                    # Another node has revoked it, or the store ended with that node.
+                except (StoreError, NotAllowedError):
+                    # Another node has revoked it, or the store ended with that node; or this is a
+                    # client, and nodes must notice it themselves.
                     pass
                 return

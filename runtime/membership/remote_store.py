@@ -175,6 +175,7 @@ class RemoteStore(Store):
         # Set when another incarnation serves the store, and replaced then: calls that failed before
         # wait for it.
         self._moved = trio.Event()
+        self._polls: dict[trio.CancelScope, None] = {}
         self._closed = False
 
     def close(self) -> None:
@@ -190,6 +191,9 @@ class RemoteStore(Store):
         self._takes_many = True
         moved, self._moved = self._moved, trio.Event()
         moved.set()
+        # They would wait on the connection to the node before for as long as it may be alive.
+        for scope in self._polls:
+            scope.cancel()
 
     async def get(self, key: str) -> Entry | None:
         """Read a key."""
@@ -271,9 +275,15 @@ class RemoteStore(Store):
         """Wait for changes under `prefix`, by long polls."""
         check_revision(from_revision)
         while True:
-            batch = await self._asked(
-                lambda service: service.poll(prefix, from_revision), waits=True
-            )
+            batch: WatchBatch | None = None
+            with trio.CancelScope() as scope:
+                self._polls[scope] = None
+                try:
+                    batch = await self._asked(
+                        lambda service: service.poll(prefix, from_revision), waits=True
+                    )
+                finally:
+                    del self._polls[scope]
             if batch is not None:
                 return batch
 

@@ -23,6 +23,7 @@ from actors.method import Address
 from actors.supervision import ExitReason
 from actors.supervisor import Supervisor
 from runtime.calls.admission import AdmissionRules
+from runtime.calls.arguments import StartRequest
 from runtime.calls.endpoint import NO_RULES, UNSHARED, RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Beside, Environment
@@ -202,7 +203,12 @@ class Node(BaseNode):
         self._contact: StoreLocator | None = None
         if coordination.peer is not None:
             self._contact = StoreLocator(
-                self._endpoint, coordination.peer, coordination.identity, environment
+                self._endpoint,
+                coordination.peer,
+                coordination.identity,
+                environment,
+                # A member reaches such a store by itself; a client through any member.
+                self._living if coordination.kind == "etcd" else None,
             )
         self._store = store = MeasuredStore(
             coordination.store or cast("StoreLocator", self._contact).store, environment.stopwatch
@@ -235,9 +241,14 @@ class Node(BaseNode):
         self._starter = ActorStarter(
             self._spawner.start,
             self._spawner.start_many,
-            self._candidacies.stand,
+            self._stand,
             self._spawner.find_started,
         )
+
+    async def _stand(self, request: StartRequest) -> Address:
+        """See `Candidacies.stand`."""
+        self._endpoint.check_member("singletons and pools with names are opened by nodes")
+        return await self._candidacies.stand(request)
 
     def _add_journals(self, lease: int) -> None:
         environment, store = self._environment, self._store
@@ -246,8 +257,16 @@ class Node(BaseNode):
         self._endpoint.host.add_system(JOURNAL_SERVICE, service)
 
     def _add_services(self, coordination: ClusterSession, log_memory: int | None) -> None:
-        """Register the services that other nodes call, and those that actors use."""
-        endpoint, host, store = self._endpoint, self._endpoint.host, self._store
+        """Add what users and actors use, and the services that other processes call."""
+        endpoint, host = self._endpoint, self._endpoint.host
+        self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
+        self._log: tuple[LogCapture, LogArchive] | None = None
+        self._journals: Journals | None = None
+        self._add_parts(coordination.registration.record.lease)
+        host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
+        if not endpoint.is_member:
+            # A client is asked for nothing, but told of the ends that it watches.
+            return
         self._log = self._keep_log(log_memory)
         host.add_system(
             NODE_SERVICE,
@@ -259,7 +278,6 @@ class Node(BaseNode):
                 host, endpoint.codec, self._environment, self._nursery, endpoint.admission
             ),
         )
-        self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
         host.add_system(
             INSPECTION_SERVICE,
             InspectionService(
@@ -274,26 +292,27 @@ class Node(BaseNode):
         )
         self._add_journals(coordination.registration.record.lease)
         host.add_system(DEBUG_SERVICE, DebugService(host))
+        self._add_security()
+        workers = FunctionWorkers(
+            host, self._endpoint.make_handle, self._nursery, self._environment, most_workers()
+        )
+        host.add_system(FUNCTION_SERVICE, FunctionService(workers))
+        if coordination.store is not None:
+            # Also for a store that every node can reach: clients reach it only through a node.
+            host.add_system(store_service(coordination.identity), StoreService(coordination.store))
+
+    def _add_parts(self, lease: int) -> None:
+        """Add what users and actors of this node ask for."""
+        host = self._endpoint.host
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
         host.extensions.add("watching", self._watching)
-        host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
-        self._add_security()
         self._group_source = self._groups = Groups(
-            self._endpoint,
-            store,
-            self._members,
-            coordination.registration.record.lease,
-            self._environment,
-            self._nursery,
+            self._endpoint, self._store, self._members, lease, self._environment, self._nursery
         )
         host.extensions.add("groups", self._groups)
         self._functions = NodeFunctions(
             self._endpoint, self._members, self._placement, self._environment
         )
-        workers = FunctionWorkers(
-            host, self._endpoint.make_handle, self._nursery, self._environment, most_workers()
-        )
-        host.add_system(FUNCTION_SERVICE, FunctionService(workers))
         self._api = NodeApi(
             self._endpoint,
             self._names,
@@ -306,10 +325,6 @@ class Node(BaseNode):
             self._functions,
             self._nursery,
         )
-        if coordination.store is not None:
-            # Also for a store that every node can reach: the command line's clients reach it only
-            # through a node.
-            host.add_system(store_service(coordination.identity), StoreService(coordination.store))
 
     def _add_security(self) -> None:
         """Register the services that change the secrets of the node, and that expel others."""
@@ -375,9 +390,9 @@ class Node(BaseNode):
 
     @property
     def address(self) -> str:
-        """The `HOST:PORT` that other nodes dial and join."""
+        """The `HOST:PORT` that other nodes dial and join; empty where it has joined as a client."""
         return next(
-            address for address in self._introduction.peer.addresses if address.startswith("tcp:")
+            (one for one in self._introduction.peer.addresses if one.startswith("tcp:")), ""
         ).removeprefix("tcp:")
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
@@ -397,6 +412,17 @@ class Node(BaseNode):
         """
         self._lifetime.check()
         return self._members.all()
+
+    def _living(self) -> tuple[Member, ...]:
+        return self._members.all()
+
+    def _journal_node(self) -> NodeId:
+        """See `BaseNode._journal_node`. A client has no services, and asks the node that serves
+        its store.
+        """
+        if self._endpoint.is_member or self._contact is None:
+            return self._identity
+        return self._contact.peer.identity
 
     def unreachable(self) -> tuple[str, ...]:
         """The members that this node cannot reach at the moment. They may be alive; calls to them

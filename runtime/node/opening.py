@@ -22,6 +22,7 @@ from actors.actor import Actor, Member
 from actors.errors import JoinError, ListenError, NodeNotFoundError
 from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
+from actors.peers import PeerRole
 from runtime.calls.admission import AdmissionRules, Authorize, checked_authorize
 from runtime.calls.spawnable import checked_spawnable
 from runtime.environment import Environment, SystemEnvironment, raise_alone
@@ -31,7 +32,7 @@ from runtime.hosting.breakpoints import breakpoint_hook
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
-from runtime.isolation import IsolatedProcesses, IsolationFactory
+from runtime.isolation import IsolatedProcesses, IsolationFactory, WithoutProcesses
 from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
 from runtime.links.keyring import GivenSecret, Keyring
 from runtime.links.lending import FEATURE
@@ -44,11 +45,12 @@ from runtime.links.transports import (
 )
 from runtime.logs.capture import LOG_MEMORY_BYTES
 from runtime.membership.advertised_address import advertised, check_advertise, default_listen
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import client_peer, open_client
 from runtime.membership.cluster_session import (
     ClusterSession,
     ExternalStore,
     StoreKind,
+    enter_as_client,
     enter_by_member,
     enter_with_store,
     find_founder,
@@ -135,6 +137,7 @@ class _NodeSettings:
     metrics: str | None
     on_process_start: str
     rules: AdmissionRules
+    role: PeerRole
 
 
 @attrs.frozen
@@ -200,6 +203,7 @@ async def open_node(
     on_process_start: Callable[[], object] | str | None = None,
     spawnable: Iterable[type[Actor] | str | ModuleType] = (),
     authorize: Authorize | None = None,
+    role: PeerRole | None = "node",
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join=` or `store=` join one. Leaving the block drains
@@ -250,6 +254,10 @@ async def open_node(
       default none.
     - `authorize`: a plain function that is called with each `Call` of an actor here, before it
       reaches the mailbox. What it does not return True for is refused with `NotAllowedError`.
+    - `role`: "operator", "client" or "observer" to join as a client of the cluster with the rights
+      of that role: it is no member, hosts no actors, and listens nowhere. None: that of the
+      certificate; without a certificate "node". A certificate of another role than "node" allows
+      its own role, and one of an operator also "client" and "observer".
     - `platform`: for tests and simulated nodes, a `Platform`.
 
     Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
@@ -262,6 +270,10 @@ async def open_node(
     platform = platform or Platform()
     found_tls = settle_tls(secret, tls)
     network = _network(platform, found_tls)
+    role = _role(role, network)
+    if role != "node":
+        _check_client(role, join, {**addresses, "data_dir": data_dir, "metrics": metrics})
+        listen = join
     listen = listen or await default_listen(network, join or store or "")
     settings = _NodeSettings(
         name=name,
@@ -291,6 +303,7 @@ async def open_node(
         filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
         on_process_start=hook_path(on_process_start),
         rules=AdmissionRules(checked_spawnable(spawnable), checked_authorize(authorize)),
+        role=role,
     )
     async with _sheltered(settings) as node:
         yield node
@@ -325,7 +338,8 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
                     joining.enter_context(
                         span("node.join", {"understudy.cluster": settings.cluster})
                     )
-                    async with _opened(nursery, settings) as node:
+                    opened = _opened if settings.role == "node" else _opened_as_client
+                    async with opened(nursery, settings) as node:
                         joining.close()
                         yield node
             finally:
@@ -366,6 +380,30 @@ def _check(
         from runtime.metrics.endpoint import check_metrics
 
         check_metrics(metrics)
+
+
+def _role(given: PeerRole | None, network: Network) -> PeerRole:
+    """The role to join with. Raises ValueError for what is none, and `WrongCertificateError` where
+    the certificate does not allow it.
+    """
+    if given is not None and given not in get_args(PeerRole):
+        raise ValueError(f"role={given!r} is none of {', '.join(get_args(PeerRole))}")
+    if not isinstance(network, EncryptedNetwork):
+        return given or "node"
+    # What a node's certificate must say besides is checked with its name.
+    return network.role_within(None) if given is None else given
+
+
+def _check_client(role: PeerRole, join: str | None, others: Mapping[str, object]) -> None:
+    """Raises ValueError for options that make no sense for a process that is no member."""
+    if join is None:
+        raise ValueError(f"role={role!r} is for what joins a cluster: give join, HOST:PORT")
+    given = [name for name, value in others.items() if value is not None and name != "join"]
+    if given:
+        raise ValueError(
+            f"role={role!r} joins as a client, which listens nowhere and keeps nothing: leave out "
+            f"{', '.join(given)}"
+        )
 
 
 def _isolation(platform: Platform, tls: Tls) -> IsolationFactory:
@@ -488,6 +526,45 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
     if node._given_up is not None:
         # Only here, when the block has ended without an error of its own: a process whose node was
         # given up must not exit with status 0.
+        raise node._given_up
+
+
+@asynccontextmanager
+async def _opened_as_client(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterator[Node]:
+    """A node that is no member: it has neither a record in the store nor services for others."""
+    environment, network = settings.environment, settings.network
+    host = environment.process().host
+    if isinstance(network, EncryptedNetwork):
+        host = network.client_host(host)
+    peer = client_peer(environment, host, settings.role, settings.name or "")
+    place = settings.secret, environment, network
+    coordination = await enter_as_client(
+        cast("str", settings.join), *place, Introduction(settings.cluster, peer)
+    )
+    features = frozenset({FEATURE} if settings.memory.shared else ())
+    peer = attrs.evolve(peer, store=coordination.identity, features=features)
+    node = Node(
+        Introduction(settings.cluster, peer),
+        *place,
+        nursery,
+        coordination,
+        WithoutProcesses,
+        settings.faults,
+        settings.memory,
+        settings.thread_limit,
+        settings.call_timeout,
+        None,
+        settings.filters,
+        settings.rules,
+    )
+    _configure(node, settings)
+    try:
+        await node._serve()
+        yield node
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(environment.timings.leaving):
+            await node._close()
+    if node._given_up is not None:
         raise node._given_up
 
 

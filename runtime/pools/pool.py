@@ -661,8 +661,8 @@ class HeldResults(MapResults[R]):
 def _journals(node: PoolNode) -> Journals:
     if node._journals is None:
         raise ValueError(
-            "an actor in a process of its own drives no map with a journal: let an actor or a "
-            "program that runs in a node drive it"
+            "neither an actor in a process of its own nor a client drives a map with a journal: "
+            "let an actor or a program that runs in a node drive it"
         )
     return node._journals
 

@@ -245,9 +245,12 @@ class ActorSpawner:
             )
 
     def is_for_here(self, options: SpawnOptions) -> bool:
-        """True if an actor with these options starts on this node, without a choice among nodes."""
+        """True if an actor with these options starts on this node, without a choice among nodes.
+        Never where this process has joined as a client.
+        """
         return (
-            options.on in (None, self._endpoint.identity.name)
+            self._endpoint.is_member
+            and options.on in (None, self._endpoint.identity.name)
             and not options.labels
             and not options.resources
             and options.placement is None
@@ -417,7 +420,9 @@ class ActorSpawner:
         """
         options = request.options
         return (
-            options.isolation == "none"
+            # One that is taken back alone is stopped, to which a client has no right.
+            self._endpoint.is_member
+            and options.isolation == "none"
             and not request.args
             and not request.kwargs
             and starts_at_once(request.cls)

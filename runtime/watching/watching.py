@@ -249,8 +249,12 @@ class PeerServices:
         """Like `is_gone`, but asks the store first if our view is older than the incarnation.
 
         An incarnation is a revision of the store. One beyond the store's latest was never given to
-        a node, whatever a peer has said, and would be waited for without end.
+        a node, whatever a peer has said, and would be waited for without end. A client has another
+        number, and lives for as long as its session.
         """
+        link = self._endpoint.peers.links.get(node)
+        if link is not None and link.peer.role == "client":
+            return link.ended is not None
         if not self.is_gone(node) and self._members.revision < node[1]:
             try:
                 await self._members.caught_up(node[1])

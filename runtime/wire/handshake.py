@@ -47,6 +47,7 @@ from actors.errors import (
     WrongPeerError,
     WrongSecretError,
 )
+from actors.peers import may_act_as
 from runtime.identifiers import NodeId
 from runtime.wire.frames import Kind
 
@@ -55,6 +56,9 @@ from runtime.wire.frames import Kind
 # No I/O, no clock, no randomness.
 
 Role = Literal["node", "client"]
+
+
+CertifiedRole = Literal["node", "operator", "client", "observer"]
 
 
 VERSIONS: Final = (2, 2)
@@ -142,6 +146,10 @@ class Peer:
     incarnations from the beginning again, so that a later process may be given the name and the
     incarnation of an earlier one.
     """
+    rights: CertifiedRole | Literal[""] = ""
+    """The role to whose rights a client limits itself; "" for those of what it proves. Nodes of
+    earlier versions do not know this field, and give it those.
+    """
     identity: NodeId = attrs.field(init=False, eq=False, repr=False)
     """Name and incarnation, made once: calls with large arguments and services ask for it."""
 
@@ -151,6 +159,10 @@ class Peer:
         check_integer(self.incarnation, "an incarnation", least=0, most=MAX_INCARNATION)
         if self.role not in get_args(Role):
             raise ValueError(f"a role must be one of {', '.join(get_args(Role))}")
+        if self.rights and (self.role == "node" or self.rights not in get_args(CertifiedRole)):
+            raise ValueError(
+                f"only a client limits its rights, to one of {', '.join(get_args(CertifiedRole))}"
+            )
         check_text(self.host, "a host", least=0)
         check_text(self.store, "a store's identity", least=0, most=MAX_LIFE)
         check_text(self.life, "a life", least=0, most=MAX_LIFE)
@@ -233,9 +245,6 @@ _BUILTIN_TAGS: Final = (
 """Tags that cbor2 would decode by itself. None is of use here, and some build large or surprising
 objects from few bytes.
 """
-
-
-CertifiedRole = Literal["node", "operator", "client", "observer"]
 
 
 ANY_NAME: Final = "*"
@@ -598,6 +607,8 @@ class Acceptor(_Side):
 
 def _facts(introduction: Introduction) -> dict[str, object]:
     peer = introduction.peer
+    # Left out where it says nothing.
+    rights: dict[str, object] = {"rights": peer.rights} if peer.rights else {}
     return {
         "cluster": introduction.cluster,
         "name": peer.name,
@@ -608,6 +619,7 @@ def _facts(introduction: Introduction) -> dict[str, object]:
         "features": sorted(peer.features),
         "store": peer.store,
         "life": peer.life,
+        **rights,
     }
 
 
@@ -627,6 +639,7 @@ def _peer(fields: Mapping[str, object]) -> Peer:
         features=frozenset(features),
         store=cast(str, fields.get("store")),
         life=cast(str, fields.get("life")),
+        rights=cast("CertifiedRole", check_text(fields.get("rights", ""), "rights", least=0)),
     )
 
 
@@ -742,11 +755,19 @@ def _wrong_version(
 
 
 def _check_certificate(peer: Peer, cluster: str, certified: Certified | None, role: Role) -> None:
-    """Refuse a peer whose certificate does not name it, as one of this role. Raises
-    `WrongCertificateError`.
+    """Refuse a peer whose certificate does not name it, as one of this role, or which asks for
+    more rights than those of its certificate. Raises `WrongCertificateError`.
     """
-    if certified is not None:
-        check_certified(certified, cluster, role, peer.name)
+    if certified is None:
+        return
+    check_certified(certified, cluster, role, peer.name)
+    assert certified.role, "a certificate that names nobody is refused"
+    if peer.rights and not may_act_as(certified.role, peer.rights):
+        raise WrongCertificateError(
+            f"the certificate of {peer.name!r} is for the role {certified.role!r}, and it asks for "
+            f"the rights of the role {peer.rights!r}: leave the role out, or show a certificate "
+            "that has it"
+        )
 
 
 def check_certified(certified: Certified, cluster: str, role: Role, name: str) -> None:

@@ -87,6 +87,8 @@ async def dashboard_of(
         secret=secret,
         environment=environment,
         network=SocketNetwork(),
+        # What the command joins with: it has to be enough.
+        rights="operator" if actions else "observer",
     )
     sampler = Sampler(dial, address, environment, actions=actions)
     application = DashboardApplication(sampler, TOKEN, base=base, actions=actions)

@@ -53,5 +53,9 @@ async def world() -> AsyncIterator[World]:
     """One node, the counter on it, and a gateway."""
     async with open_node("one", secret=SECRET) as node:
         counter = await node.options(name="counter").spawn(Counter)
-        async with gateway(node) as http:
+        # As the command joins: the role of a client has to be enough.
+        async with (
+            open_node("gateway", join=node.address, secret=SECRET, role="client") as client,
+            gateway(client) as http,
+        ):
             yield World(node, counter, http)

@@ -17,14 +17,20 @@ import pytest
 import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
-from runtime import open_local_cluster
+from runtime import open_local_cluster, open_node
 from runtime.local_cluster import LocalCluster
+from tests.authority import Authority, node_uri
 from tests.gateway.actors_used import Counter, Saving
 from tests.gateway.conftest import gateway
 from tests.gateway.http_client import HttpAnswer, HttpClient
+from tests.node.test_mutual_tls import authority
 from tests.waiting import until
 
+__all__ = ["authority"]
+
 pytestmark = pytest.mark.cluster
+
+GATEWAY = [sys.executable, "-m", "runtime.command_line", "gateway"]
 
 
 async def supervised(cluster: LocalCluster, name: str, actor: type) -> None:
@@ -95,7 +101,7 @@ class Command(HttpClient):
 async def command(*arguments: str) -> AsyncIterator[Command]:
     """`understudy gateway`, in a process."""
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "runtime.command_line", "gateway", "--json", *arguments],
+        [*GATEWAY, "--json", *arguments],
         stdout=subprocess.PIPE,
     )
     try:
@@ -162,6 +168,41 @@ async def test_the_command_serves_curl(
             )
             assert json.loads(refused)["status"] == 413
             assert "counter/add" in await curl(http, "/v1/openapi.json")
+
+
+@pytest.mark.parametrize(
+    ("role", "status"), [("node", 200), ("operator", 200), ("client", 200), ("observer", 403)]
+)
+async def test_the_command_has_the_rights_of_its_certificate(
+    authority: Authority, role: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    async with open_node("w1", tls=authority.tls(node_uri("w1"))) as node:
+        await node.options(name="counter").spawn(Counter)
+        tls = authority.tls(node_uri("*" if role == "node" else "web", role=role))
+        files = ("--tls-ca", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key)
+        address = ("--address", node.address, "--listen", "127.0.0.1:0")
+        async with command(*address, *files, "--allow", "counter.*") as http:
+            answer = await http.call("counter", "add", [5])
+            assert answer.status == status, answer.body
+            # A method for operators alone, which no gateway needs to be by default.
+            refused = await http.call("counter", "for_operators", [])
+            assert (refused.status, refused.json["error"]) == (403, "NotAllowedError")
+            assert [one.name for one in node.members()] == ["w1"]
+        # More than its certificate has.
+        more = "node" if role == "operator" else "operator"
+        if role == "node":
+            return
+        with trio.fail_after(30):
+            done = await trio.run_process(
+                [*GATEWAY, *address, *files, "--role", more],
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        assert done.returncode == 1
+        assert f"for the role '{role}'".encode() in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 async def test_a_call_survives_the_gateway_that_made_it() -> None:
