@@ -32,13 +32,13 @@ from actors.errors import (
 )
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
+from runtime.hosting.host import LeasedNames
 from runtime.hosting.node_service import store_service
 from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls, find_tls
 from runtime.links.keyring import GivenSecret, Keyring, keyring_of, split_secrets
 from runtime.links.link import Link
 from runtime.links.transports import Network, split_address
-from runtime.membership.client_registration import ClientRegistration
 from runtime.membership.cluster_client import (
     ClusterClient,
     answered,
@@ -497,6 +497,33 @@ async def enter_by_member(
         f"{environment.timings.join_answer:g} s; is its "
         f"node, {where['node']}, well?"
     )
+
+
+class ClientRegistration(Registration):
+    """Stands in for a `Registration` where a node has joined as a client. Writes nothing, so the
+    node cannot lose its place either.
+    """
+
+    def __init__(self, store: Store, environment: Environment, record: NodeRecord) -> None:
+        super().__init__(store, environment, record)
+        assert not record.lease, "no lease ties anything to a client"
+
+    async def enter(self, network: Network) -> int:
+        """See `Registration.enter`. A client has no record."""
+        raise AssertionError("a client is not entered into the store")
+
+    async def set_state(self, state: str) -> int:
+        """See `Registration.set_state`. Keeps the state to itself."""
+        await trio.lowlevel.checkpoint()
+        return 0
+
+    async def keep(self, names: LeasedNames) -> None:
+        """See `Registration.keep`. There is nothing to renew."""
+        await trio.sleep_forever()
+
+    async def leave(self) -> None:
+        """See `Registration.leave`. The end of its connections tells the nodes."""
+        await trio.lowlevel.checkpoint()
 
 
 async def enter_as_client(
