@@ -200,16 +200,7 @@ class Node(BaseNode):
         self._endpoint = self._make_endpoint(network, faults, memory, call_timeout, filters, rules)
         self._lifetime = self._endpoint.lifetime
         self._leased_names = LeasedNames(self._endpoint.host, self.name, self._was_given_up)
-        self._contact: StoreLocator | None = None
-        if coordination.peer is not None:
-            self._contact = StoreLocator(
-                self._endpoint,
-                coordination.peer,
-                coordination.identity,
-                environment,
-                # A member reaches such a store by itself; a client through any member.
-                self._living if coordination.kind == "etcd" else None,
-            )
+        self._contact = self._find_contact(coordination)
         self._store = store = MeasuredStore(
             coordination.store or cast("StoreLocator", self._contact).store, environment.stopwatch
         )
@@ -224,6 +215,19 @@ class Node(BaseNode):
         self._add_services(coordination, log_memory)
         self._isolation: Isolation = make_isolation(
             self._endpoint, self._api, nursery, environment, self._keyring
+        )
+
+    def _find_contact(self, coordination: ClusterSession) -> StoreLocator | None:
+        """The way to a store that other nodes serve; None if this node reaches it by itself."""
+        if coordination.peer is None:
+            return None
+        return StoreLocator(
+            self._endpoint,
+            coordination.peer,
+            coordination.identity,
+            self._environment,
+            # A member reaches such a store by itself; a client through any member.
+            self._living if coordination.kind == "etcd" else None,
         )
 
     def _add_placement(self) -> None:

@@ -265,16 +265,12 @@ async def open_node(
     end of the block if the cluster has given the node up. After the block the node answers with
     `NotAMemberError`.
     """
-    addresses = {"join": join, "listen": listen, "advertise": advertise, "store": store}
-    _check(name, cluster, addresses, data_dir, metrics)
+    options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
+    _check(name, cluster, options, data_dir, metrics)
     platform = platform or Platform()
     found_tls = settle_tls(secret, tls)
     network = _network(platform, found_tls)
-    role = _role(role, network)
-    if role != "node":
-        _check_client(role, join, {**addresses, "data_dir": data_dir, "metrics": metrics})
-        listen = join
-    listen = listen or await default_listen(network, join or store or "")
+    role, listen = await _place(network, role, options)
     settings = _NodeSettings(
         name=name,
         join=join,
@@ -349,6 +345,20 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
         raise_alone(group)
 
 
+async def _place(
+    network: Network, asked: PeerRole | None, options: Mapping[str, str | None]
+) -> tuple[PeerRole, str]:
+    """The role to join with, and where to listen. A client does not listen: there the address to
+    join says as well whether all stays within the machine. Raises what `_role` raises.
+    """
+    role = _role(asked, network, options)
+    join = options["join"] or ""
+    if role != "node":
+        await trio.lowlevel.checkpoint()
+        return role, join
+    return role, options["listen"] or await default_listen(network, join or options["store"] or "")
+
+
 def _check(
     name: str | None,
     cluster: str,
@@ -382,28 +392,24 @@ def _check(
         check_metrics(metrics)
 
 
-def _role(given: PeerRole | None, network: Network) -> PeerRole:
-    """The role to join with. Raises ValueError for what is none, and `WrongCertificateError` where
-    the certificate does not allow it.
+def _role(asked: PeerRole | None, network: Network, options: Mapping[str, object]) -> PeerRole:
+    """The role to join with. Raises ValueError for what is none, and for options that make no sense
+    for a process that is no member.
     """
-    if given is not None and given not in get_args(PeerRole):
-        raise ValueError(f"role={given!r} is none of {', '.join(get_args(PeerRole))}")
-    if not isinstance(network, EncryptedNetwork):
-        return given or "node"
-    # What a node's certificate must say besides is checked with its name.
-    return network.role_within(None) if given is None else given
-
-
-def _check_client(role: PeerRole, join: str | None, others: Mapping[str, object]) -> None:
-    """Raises ValueError for options that make no sense for a process that is no member."""
-    if join is None:
+    if asked is not None and asked not in get_args(PeerRole):
+        raise ValueError(f"role={asked!r} is none of {', '.join(get_args(PeerRole))}")
+    role = asked or (network.role_within(None) if isinstance(network, EncryptedNetwork) else "node")
+    if role == "node":
+        return role
+    if options["join"] is None:
         raise ValueError(f"role={role!r} is for what joins a cluster: give join, HOST:PORT")
-    given = [name for name, value in others.items() if value is not None and name != "join"]
+    given = [name for name, value in options.items() if value is not None and name != "join"]
     if given:
         raise ValueError(
             f"role={role!r} joins as a client, which listens nowhere and keeps nothing: leave out "
             f"{', '.join(given)}"
         )
+    return role
 
 
 def _isolation(platform: Platform, tls: Tls) -> IsolationFactory:
@@ -532,6 +538,8 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
 @asynccontextmanager
 async def _opened_as_client(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterator[Node]:
     """A node that is no member: it has neither a record in the store nor services for others."""
+    if settings.metrics is not None:
+        raise ValueError(f"role={settings.role!r}: only nodes serve metrics; leave metrics out")
     environment, network = settings.environment, settings.network
     host = environment.process().host
     if isinstance(network, EncryptedNetwork):

@@ -303,6 +303,9 @@ async def test_what_makes_no_sense_for_a_client_is_refused(authority: Authority)
     with pytest.raises(ValueError, match="leave out listen"):
         async with open_node(join="127.0.0.1:1", listen="127.0.0.1:0", role="client"):
             pass
+    with pytest.raises(ValueError, match="leave metrics out"):
+        async with open_node(join="127.0.0.1:1", metrics="0", role="client"):
+            pass
     bad: Any = "king"
     with pytest.raises(ValueError, match="none of node"):
         async with open_node(join="127.0.0.1:1", role=bad):
