@@ -13,7 +13,7 @@ import attrs
 import click
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, StoreError
+from actors.errors import ActorNotFoundError, CallError, NotAllowedError, StoreError
 from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.inspection_service import inspection_of
@@ -49,18 +49,25 @@ async def ask_nodes(
     question: Callable[[Member], Awaitable[Any]],
     members: Iterable[Member] | None = None,
 ) -> Answers:
-    """Ask the members, all of them by default."""
+    """Ask the members, all of them by default. Raises `NotAllowedError` if none has answered, and
+    one says that this command has no right to ask.
+    """
     answers = Answers()
+    refusals: list[NotAllowedError] = []
 
     async def ask(member: Member) -> None:
         try:
             answers.by_node[member["name"]] = await question(member)
         except CallError as error:
             answers.silent[member["name"]] = why(error)
+            if isinstance(error, NotAllowedError):
+                refusals.append(error)
 
     async with trio.open_nursery() as nursery:
         for member in client.status["members"] if members is None else members:
             nursery.start_soon(ask, member)
+    if refusals and not answers.by_node:
+        raise refusals[0]
     return answers
 
 

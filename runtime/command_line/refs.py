@@ -12,12 +12,11 @@ from typing import Any
 import click
 import trio
 
-from actors.errors import CallError, NodeNotFoundError
+from actors.errors import NodeNotFoundError
+from runtime.command_line.asking import NODE_SECONDS, Member, ask_nodes
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.units import age, many, size
 from runtime.references.inspection import MOST_LISTED, ListedValue, Listing, OwnerTotals
-
-NODE_SECONDS = 3.0
 
 
 @click.command(epilog="Example:  understudy refs --node w1 --where")
@@ -58,22 +57,16 @@ async def _ask(node: str | None, address: str, cluster: str, secret_file: Path |
         if node is not None:
             _check(node, [member["name"] for member in members])
 
-        async def ask(member: dict[str, Any]) -> None:
+        async def ask(member: Member) -> dict[str, Any]:
             service = client.endpoint.reference_service(member["name"], member["incarnation"])
-            try:
-                said: dict[str, Any] = await service.options(timeout=NODE_SECONDS).listing(
-                    MOST_LISTED
-                )
-            except CallError as error:
-                listing.silent(
-                    member["name"], (str(error).strip().splitlines() or [type(error).__name__])[0]
-                )
-            else:
-                listing.add(member["name"], said)
+            said: dict[str, Any] = await service.options(timeout=NODE_SECONDS).listing(MOST_LISTED)
+            return said
 
-        async with trio.open_nursery() as nursery:
-            for member in members:
-                nursery.start_soon(ask, member)
+        answers = await ask_nodes(client, ask)
+    for name, told in answers.by_node.items():
+        listing.add(name, told)
+    for name, reason in answers.silent.items():
+        listing.silent(name, reason)
     return listing
 
 

@@ -90,18 +90,21 @@ def rotate(
 @secret.command(epilog="Example:  understudy secret status")
 @cluster_options
 def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
-    """Show which secrets each node accepts, by ids that tell nothing of them, and where from."""
+    """Show which secrets each node accepts, by ids that tell nothing of them, and where from. Exit
+    status 1 if a node does not answer.
+    """
     keyring, tls = security_for(address, secret_file)
     answers = trio.run(_status, address, cluster, keyring, tls)
     answers.warn()
     if as_json:
         told = {node: attrs.asdict(facts) for node, facts in sorted(answers.by_node.items())}
         click.echo(json.dumps(told, indent=2))
-        return
+        raise SystemExit(1 if answers.silent else 0)
     for node, facts in sorted(answers.by_node.items()):
         also = f" (also accepts {', '.join(facts.ids[1:])})" if facts.ids[1:] else ""
         where = facts.path or facts.origin
         click.echo(f"{node:<16} {facts.ids[0]}{also}  {where}  {facts.problem}".rstrip())
+    raise SystemExit(1 if answers.silent else 0)
 
 
 async def _status(address: str, cluster: str, keyring: Keyring, tls: Tls) -> Answers:

@@ -23,7 +23,7 @@ def why(
 ) -> None:
     """Say what ACTOR waits for: the call that it runs, the call that this one awaits, and so on,
     over all nodes. Without ACTOR: find the cycles of actors that wait for each other. Exit status 1
-    if there is a cycle.
+    if there is a cycle, or a node does not answer.
     """
     graph, answers = trio.run(_ask, actor, address, cluster, secret_file)
     if actor is None:
@@ -44,7 +44,7 @@ def why(
     else:
         click.echo("\n".join(_lines(actor, steps, cycles)))
         answers.warn()
-    raise SystemExit(1 if cycles else 0)
+    raise SystemExit(1 if cycles or answers.silent else 0)
 
 
 async def _ask(

@@ -69,29 +69,34 @@ class ExpulsionService(Actor):
         if before is None and (problem := self._why_not(name, seen, absent)):
             return {"problem": problem}
         reached = seen is not None and before is None and await self._is_reached(seen)
+        # Seen on its link: only after it was reached.
         certificate = self._certificate(seen) if seen is not None else ""
-        if certificate and (others := self._others_with(certificate, name)):
-            return {
-                "problem": f"{', '.join(others)} shows the certificate of {name} as well, and "
-                "would be expelled with it: give each node a certificate of its own first"
-            }
+        if problem := self._why_shared(certificate, name):
+            return {"problem": problem}
         expulsion = before or Expulsion(name, self._environment.wall_time(), certificate)
-        key, stopped = expulsion_key(name), False
+        stopped = await self._carry_out(expulsion, seen if reached else None)
+        if seen is not None:
+            await self._end_lease(seen, stopped)
+        return {**attrs.asdict(expulsion), "again": before is not None, "problem": ""}
+
+    async def _carry_out(self, expulsion: Expulsion, told: SeenMember | None) -> bool:
+        """Write the expulsion, tell the node, and cut its links; True if it says that its named
+        actors have ended. `told`: None for a node that does not answer. Raises StoreError.
+        """
+        key, stopped = expulsion_key(expulsion.name), False
         try:
             # Told while its link stands: it stops its named actors before others get the names.
-            with self._expulsions.sparing(name):
+            with self._expulsions.sparing(expulsion.name):
                 await self._store.transaction(
                     [Compare(key, "create_revision", 0)], [Put(key, expulsion.encoded())]
                 )
-                if reached and seen is not None:
-                    stopped = await self._is_stopped(seen, str(expulsion))
+                if told is not None:
+                    stopped = await self._is_stopped(told, str(expulsion))
             self._expulsions.put(expulsion)
         finally:
             # Also if this was cancelled, after the view has learned of the expulsion.
             self._endpoint.peers.end_refused()
-        if seen is not None:
-            await self._end_lease(seen, stopped)
-        return {**attrs.asdict(expulsion), "again": before is not None, "problem": ""}
+        return stopped
 
     @method(concurrent=True, idempotent=True)
     async def readmit(self, name: str) -> dict[str, object]:
@@ -130,6 +135,16 @@ class ExpulsionService(Actor):
                 "--readmit; change the secret, and what is not given the new one stays out"
             )
         return ""
+
+    def _why_shared(self, certificate: str, name: str) -> str:
+        """Why the certificate of the node of this name cannot be expelled; "" if it can."""
+        others = self._others_with(certificate, name) if certificate else []
+        if not others:
+            return ""
+        return (
+            f"{', '.join(others)} shows the certificate of {name} as well, and would be expelled "
+            "with it: give each node a certificate of its own first"
+        )
 
     def _near(self, name: str, names: list[str]) -> str:
         near = difflib.get_close_matches(name, names, n=1)
