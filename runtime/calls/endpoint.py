@@ -266,7 +266,7 @@ class RpcEndpoint:
     def _make_item_batches(self, environment: Environment) -> ItemBatches:
         size_of = self.codec.size_of
         return ItemBatches(
-            environment.now,
+            environment.stopwatch,
             lambda error: raised_by_method(error, size_of)[1],
             size_of,
             self.host.workers.may_run,

@@ -9,8 +9,9 @@ certainly never starts.
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, cast
 
@@ -34,32 +35,52 @@ value that cannot be sent, and the reason.
 PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
 """Types whose values can always be sent, so that encoding them need not be tried."""
 
-Outcome = tuple[int, object]
+ROW_TYPES: Final = frozenset({list, tuple})
+"""How the arguments of an item may arrive: as a list, or as the tuple that they were."""
+
+Rows = list[list[object]]
+"""The arguments of each item of a batch."""
+
+Outcome = list[object]
+"""A code and a value. A list: a tuple would be encoded, and decoded, by itself."""
 
 
-@attrs.define(eq=False)
 class RunningBatch:
-    """A batch that runs. The lock is for plain methods, which run in a thread."""
+    """A batch that runs. `may_run` is asked before each item; when it says False, no other one
+    starts.
+    """
 
-    may_run: Callable[[], bool]
-    started: int = 0
-    closed: bool = False
-    lock: threading.Lock = attrs.Factory(threading.Lock)
+    def __init__(self, rows: Rows, may_run: Callable[[], bool]) -> None:
+        self._rows = deque(rows)
+        """Those that were not started, nor recalled. To take one from either end is atomic: its
+        runner, maybe in a thread, takes them from the left, and who recalls them from the right, so
+        each row has one taker, without a lock.
+        """
+        self._may_run = may_run
+        self._started = len(rows)
+        """As many as this, at most."""
 
-    def begin(self) -> bool:
-        """Record that the next item starts; False if it must not."""
-        with self.lock:
-            if self.closed or not self.may_run():
-                self.closed = True
-                return False
-            self.started += 1
-            return True
+    def __iter__(self) -> Iterator[list[object]]:
+        """The rows to run: each is started when it was given."""
+        take, may_run = self._rows.popleft, self._may_run
+        while may_run():
+            try:
+                row = take()
+            except IndexError:
+                return
+            yield row
 
     def close(self) -> int:
-        """Start no more items. Returns how many were started."""
-        with self.lock:
-            self.closed = True
-            return self.started
+        """Start no more items. Returns how many were started. Called on the loop only."""
+        recall = self._rows.pop
+        while self._rows:
+            try:
+                recall()
+            except IndexError:
+                # The runner has taken the last one meanwhile.
+                break
+            self._started -= 1
+        return self._started
 
 
 @attrs.frozen
@@ -78,12 +99,12 @@ class ItemBatches:
 
     def __init__(
         self,
-        now: Callable[[], float],
+        stopwatch: Callable[[], float],
         describe: Callable[[BaseException], object],
         size_of: Callable[[object], int | None],
         may_run: Callable[[ActorCell], bool],
     ) -> None:
-        self._now = now
+        self._stopwatch = stopwatch
         self._may_run = may_run
         self._describe = describe
         self._size_of = size_of
@@ -97,30 +118,31 @@ class ItemBatches:
         """
         instance = cell.instance
         if isinstance(rows, RecalledRows):
-            return 0.0, [(NOT_STARTED, None)] * rows.count
-        definition, arguments = _checked(instance, method, rows)
+            return 0.0, [[NOT_STARTED, None]] * rows.count
+        definition, checked = _checked(instance, method, rows)
         key = (cell.address.name, str(batch))
         # Checked before each item, as the workers do before each call. A thread cannot read the
         # loop's clock; but while it runs, the loop is free to notice that the lease is in doubt.
         running = self._running[key] = RunningBatch(
-            lambda: not cell.paused if definition.in_thread else self._may_run(cell)
+            checked,
+            (lambda: not cell.paused) if definition.in_thread else partial(self._may_run, cell),
         )
-        began = self._now()
         try:
-            outcomes = await (
-                self._in_thread(instance, definition, arguments, running)
+            seconds, outcomes = await (
+                self._in_thread(instance, definition, running)
                 if definition.in_thread
-                else self._on_loop(instance, definition, arguments, running)
+                else self._on_loop(instance, definition, running)
             )
         finally:
             running.close()
             if self._running.get(key) is running:
                 del self._running[key]
-        seconds = self._now() - began
         return seconds, [
-            *map(self._sendable, outcomes),
-            *[(NOT_STARTED, None)] * (len(arguments) - len(outcomes)),
-        ]
+            outcome
+            if outcome[0] == RETURNED and type(outcome[1]) in PLAIN
+            else self._sendable(outcome)
+            for outcome in outcomes
+        ] + [[NOT_STARTED, None]] * (len(checked) - len(outcomes))
 
     def recall(self, cell: ActorCell, batch: str) -> int:
         """Start no more items of a batch that runs or waits. Returns how many were started; -1 for
@@ -144,49 +166,47 @@ class ItemBatches:
         self,
         instance: Actor,
         definition: MethodDefinition,
-        rows: Sequence[tuple[object, ...]],
         running: RunningBatch,
-    ) -> list[Outcome]:
+    ) -> tuple[float, list[Outcome]]:
         outcomes: list[Outcome] = []
-        switch = self._now()
-        for row in rows:
-            if not running.begin():
-                break
+        switch = began = self._stopwatch()
+        for row in running:
             try:
-                outcomes.append((RETURNED, await definition.function(instance, *row)))
+                outcomes.append([RETURNED, await definition.function(instance, *row)])
             except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
                 if is_cancellation(error) or is_interrupt(error):
                     raise
                 # The outcomes of the items before this one must not be lost with it. So even
                 # SystemExit is this item's outcome, and ends no actor.
-                outcomes.append((RAISED, error))
+                outcomes.append([RAISED, error])
                 await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
             # Methods that never wait would block the node's other actors, and its heartbeats, for
             # the whole batch.
-            if self._now() - switch > 0.002:
+            if self._stopwatch() - switch > 0.002:
                 await trio.lowlevel.checkpoint()
-                switch = self._now()
-        return outcomes
+                switch = self._stopwatch()
+        return self._stopwatch() - began, outcomes
 
     async def _in_thread(
         self,
         instance: Actor,
         definition: MethodDefinition,
-        rows: Sequence[tuple[object, ...]],
         running: RunningBatch,
-    ) -> list[Outcome]:
+    ) -> tuple[float, list[Outcome]]:
         outcomes: list[Outcome] = []
-        function = definition.function
+        function, stopwatch = definition.function, self._stopwatch
 
-        def run() -> None:
-            for row in rows:
-                if not running.begin():
-                    return
+        def run() -> float:
+            # Here, and not around the thread: what a batch costs besides says nothing of how many
+            # items the next one may have.
+            began = stopwatch()
+            for row in running:
                 try:
-                    outcomes.append((RETURNED, function(instance, *row)))
+                    outcomes.append([RETURNED, function(instance, *row)])
                 except BaseException as error:  # noqa: ASYNC103  in a thread
                     # In a thread even KeyboardInterrupt is what the method itself raised.
-                    outcomes.append((RAISED, error))
+                    outcomes.append([RAISED, error])
+            return stopwatch() - began
 
         async def close() -> None:
             # A thread cannot be cancelled: it ends after the item that it runs.
@@ -197,31 +217,27 @@ class ItemBatches:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(close)
-            await cast("Any", instance)._hosted().in_thread(run)
+            seconds: float = await cast("Any", instance)._hosted().in_thread(run)
             nursery.cancel_scope.cancel()
-        return outcomes
+        return seconds, outcomes
 
     def _sendable(self, outcome: Outcome) -> Outcome:
         code, value = outcome
         if code == RAISED:
-            return RAISED, self._describe(cast("BaseException", value))
-        if type(value) in PLAIN:
-            return outcome
+            return [RAISED, self._describe(cast("BaseException", value))]
         if inspect.isawaitable(value):
             # A plain function that returns a coroutine (a decorated coroutine function): nothing
             # awaits it here.
             cast("Coroutine[Any, Any, object]", value).close()
-            return UNSENDABLE, "it is a coroutine that was not awaited"
+            return [UNSENDABLE, "it is a coroutine that was not awaited"]
         try:
             fits = self._size_of(value) is not None
         except Exception as error:  # whatever code of a user's type raises
-            return UNSENDABLE, summary_of(error)
-        return outcome if fits else (UNSENDABLE, f"a {type(value).__name__}")
+            return [UNSENDABLE, summary_of(error)]
+        return outcome if fits else [UNSENDABLE, f"a {type(value).__name__}"]
 
 
-def _checked(
-    instance: Actor, method: object, rows: object
-) -> tuple[MethodDefinition, list[tuple[object, ...]]]:
+def _checked(instance: Actor, method: object, rows: object) -> tuple[MethodDefinition, Rows]:
     """Return the method and the arguments of a batch. Raises MethodNotFoundError or
     BadArgumentsError.
     """
@@ -230,14 +246,11 @@ def _checked(
         raise MethodNotFoundError(
             f"{type(instance).__qualname__} has no @method {method!r} that gives one value"
         )
-    if not isinstance(rows, list) or len(rows) > MOST_ITEMS:
-        raise BadArgumentsError("the items of a batch are a list of argument tuples")
-    found: list[tuple[object, ...]] = []
-    for row in cast("list[object]", rows):
-        if not isinstance(row, list | tuple):
-            raise BadArgumentsError("the items of a batch are a list of argument tuples")
-        found.append(tuple(cast("Sequence[object]", row)))
-    return definition, found
+    if type(rows) is not list or len(cast("Rows", rows)) > MOST_ITEMS:
+        raise BadArgumentsError("the items of a batch are a list of lists of arguments")
+    if not ROW_TYPES.issuperset(map(type, cast("Rows", rows))):
+        raise BadArgumentsError("the items of a batch are a list of lists of arguments")
+    return definition, cast("Rows", rows)
 
 
 async def _run_items(

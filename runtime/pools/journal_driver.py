@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from runtime.membership.journals import Journals
 from runtime.pools.journal import ItemCodec, MapJournal
-from runtime.pools.map_schedule import Result
+from runtime.pools.map_schedule import MapItem
 from runtime.wire.codec import Codec
 
 
@@ -44,11 +44,11 @@ class JournalDriver:
         """
         self._machine.on_source_over(count)
 
-    def add(self, results: Iterable[Result]) -> None:
+    def add(self, items: Iterable[MapItem]) -> None:
         """These are done."""
-        for result in results:
-            encoded, size = self._codec.encode(result.value)
-            self._machine.on_done(result.index, result.digest, encoded, size)
+        for item in items:
+            encoded, size = self._codec.encode(item.value)
+            self._machine.on_done(item.index, item.digest, encoded, size)
 
     async def write(self) -> list[int]:
         """Write some of what is done; returns which items, none if nothing is left. Raises

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -62,10 +62,10 @@ from runtime.wire.exceptions import annotate
 
 R = TypeVar("R")
 
-PULL_AT_ONCE = 256
+PULL_AT_ONCE = 1024
 """Items read from a source before other tasks of the node have their turn."""
 
-READ_AT_ONCE = 64
+READ_AT_ONCE = 256
 """Results given before other tasks of the node have their turn."""
 
 RETRY_MEMBER_SECONDS = 0.5
@@ -86,6 +86,9 @@ LINGER_SECONDS = 0.02
 CLOSE_SECONDS = 1.0
 """How long the source may take to close when the map ends before it."""
 
+END = object()
+"""What a source gives when it has ended."""
+
 _GONE = (
     ActorNotFoundError,
     AnswersUnreadError,
@@ -96,6 +99,12 @@ _GONE = (
     StaleEpochError,
 )
 """Refusals that are the member's and not the item's."""
+
+NUMBERS = frozenset({bool, float, int, type(None)})
+"""Types whose values all weigh the same."""
+
+PAIR_TYPES = frozenset({list, tuple})
+"""How members tell of an item: those of earlier versions in tuples."""
 
 _DEATHS = (ActorDiedError, ConnectionLostError, NodeDiedError)
 
@@ -201,13 +210,16 @@ class MapRun:
         """Batches of different runs may be with one member."""
         self._single = crew.has_filters
         """True if each item is a call of its own."""
+        least, most = definition.arity
+        self._is_simple = journal is None and not options.spread and least <= 1 <= most
+        """True if each item is the one argument of a method that takes one, and none is known."""
         self._wake = trio.Event()
-        self._room = trio.Event()
+        self._room: trio.Event | None = None
+        """What the source's reader waits for, while it does."""
         self._result = trio.Event()
         self._resting: set[ActorId] = set()
         self._asked_at = -math.inf
         self._pulled = 0
-        self._turn_began = -math.inf
         self._hungry = True
         """True while a member would take an item that comes."""
 
@@ -236,7 +248,6 @@ class MapRun:
                     "node has left the cluster"
                 )
             self._result.set()
-            self._room.set()
             if self._journal is not None:
                 await self._journal.close()  # noqa: ASYNC102  shielded, and bounded, there
             self.ended.set()
@@ -276,8 +287,9 @@ class MapRun:
 
     def on_taken(self) -> None:
         """A result was given: there may be room for other items."""
-        if self.schedule.has_much_room:
+        if self._room is not None and self.schedule.has_much_room:
             self._room.set()
+            self._room = None
 
     async def wait_result(self) -> None:
         """Wait until there may be another result."""
@@ -289,7 +301,6 @@ class MapRun:
 
     async def _feed(self) -> None:
         source = self._source
-        self._turn_began = self._crew.environment.now()
         try:
             if isinstance(source, AsyncIterable):
                 await self._feed_from(source)
@@ -317,40 +328,67 @@ class MapRun:
 
     async def _feed_all(self, source: Iterable[object]) -> None:
         items = iter(source)
-        while True:
-            await self._wait_room()
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-            self._add(item)
-            await self._take_turns()
-
-    async def _take_turns(self) -> None:
-        """Let other tasks run, and members get items, every now and then: an iterator need not wait
-        for anything, and may take its time.
-        """
-        self._pulled += 1
-        if (
-            self._pulled % PULL_AT_ONCE == 0
-            or self._crew.environment.now() - self._turn_began > TURN_SECONDS
-        ):
+        while self._read_some(items):
+            # Other tasks have their turn, and members get items: an iterator need not wait for
+            # anything, and may take its time.
             await trio.lowlevel.checkpoint()
-            self._turn_began = self._crew.environment.now()
+            await self._wait_room()
+
+    def _read_some(self, items: Iterator[object]) -> bool:
+        """Read the source while there is room, for a while; False if it has ended."""
+        stopwatch = self._crew.environment.stopwatch
+        until = stopwatch() + TURN_SECONDS
+        room, most = self.schedule.room
+        values: list[object] = []
+        weights: list[int] = []
+        try:
+            for _ in range(min(room, PULL_AT_ONCE)):
+                item = next(items, END)
+                if item is END:
+                    return False
+                size = weight(item)
+                if self._is_simple and not issubclass(type(item), Reference):
+                    values.append(item)
+                    weights.append(size)
+                else:
+                    self._add_together(values, weights)
+                    self._add(item)
+                most -= size
+                if most <= 0 or stopwatch() > until:
+                    break
+        finally:
+            # Also those that came before what the source has raised.
+            self._add_together(values, weights)
+        return True
+
+    def _add_together(self, values: list[object], weights: list[int]) -> None:
+        """Add items that need no look, and empty the lists of them."""
+        if values:
+            worked = self.schedule.has_work
+            self.schedule.on_items(values, weights)
+            self._pulled += len(values)
+            values.clear()
+            weights.clear()
+            self._wake_up(worked)
 
     async def _feed_from(self, source: AsyncIterable[object]) -> None:
-        items = aiter(source)
+        items, stopwatch = aiter(source), self._crew.environment.stopwatch
         over = False
+        until = stopwatch() + TURN_SECONDS
         try:
-            while True:
-                await self._wait_room()
+            while True:  # noqa: ASYNC913  below, at least every few milliseconds
+                if not self.schedule.wants_items:
+                    await self._wait_room()
                 try:
                     item = await anext(items)
                 except StopAsyncIteration:
                     over = True
                     return
                 self._add(item)
-                await self._take_turns()
+                if self._pulled % PULL_AT_ONCE == 0 or stopwatch() > until:
+                    # It need not wait for anything either.
+                    await trio.lowlevel.checkpoint()
+                    until = stopwatch() + TURN_SECONDS
         finally:
             if not over and inspect.isasyncgen(items):
                 with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
@@ -362,6 +400,9 @@ class MapRun:
             await self._room.wait()
 
     def _add(self, item: object) -> None:
+        index = self._pulled
+        self._pulled = index + 1
+        worked = self.schedule.has_work
         problem: Exception | None = None
         args: tuple[object, ...] = (item,)
         if self.options.spread:
@@ -369,8 +410,6 @@ class MapRun:
                 args = tuple(cast("Iterable[object]", item))
             except Exception as error:
                 problem = error
-        least, most = self._definition.arity
-        worked = self.schedule.has_work
         # In a batch they would arrive as references: values are fetched for the arguments of calls.
         references = references_of(args)
         place = references[0].owner if references else ""
@@ -378,12 +417,13 @@ class MapRun:
         digest = b""
         if self._journal is not None and problem is None:
             try:
-                digest, known = self._journal.find(self._pulled, args)
+                digest, known = self._journal.find(index, args)
             except (EncodeError, DecodeError) as error:
                 problem = error
-        index = self.schedule.on_item(
+        self.schedule.on_item(
             args, sum(map(weight, args)), digest, place=place, alone=bool(references)
         )
+        least, most = self._definition.arity
         if problem is None and not least <= len(args) <= most:
             try:
                 self._definition.check(f"pool {self._crew.name}", args, {})
@@ -395,6 +435,10 @@ class MapRun:
         elif known is not None:
             self.schedule.on_known(index, known[0])
             self._result.set()
+        self._wake_up(worked)
+
+    def _wake_up(self, worked: bool) -> None:
+        """Items were added; `worked`: others waited before."""
         # Also when all members are busy: a pool that may grow is asked to.
         if self._hungry or not worked:
             self._wake.set()
@@ -512,14 +556,21 @@ class MapRun:
             self._single = True
             self.schedule.on_no_batches(batch)
             return
-        seconds, told = checked_answer(answer, len(items))
-        outcomes = [
-            outcome if outcome[0] == RETURNED else self._failure(outcome, item.index, member)
-            for outcome, item in zip(told, items, strict=True)
-        ]
+        seconds, codes, values = checked_answer(answer, len(items))
+        outcomes = (
+            [
+                (code, value)
+                if code == RETURNED
+                else self._failure(code, value, item.index, member)
+                for code, value, item in zip(codes, values, items, strict=True)
+            ]
+            if any(codes)
+            else list(zip(codes, values, strict=True))
+        )
         # Those that were given back meanwhile are not the batch's any more.
-        size = sum(weight(value) for code, value in outcomes if code == RETURNED)
-        self.schedule.on_done(batch, outcomes[: len(batch.items)], seconds, now(), size)
+        self.schedule.on_done(
+            batch, outcomes[: len(batch.items)], seconds, now(), total_weight(values)
+        )
 
     def _unsendable(self, batch: Batch, error: EncodeError) -> EncodeError:
         """The error that names the argument of the method, and not its place in the batch."""
@@ -533,10 +584,7 @@ class MapRun:
             {},
         )
 
-    def _failure(
-        self, outcome: tuple[int, object], index: int, member: ActorId
-    ) -> tuple[int, object]:
-        code, value = outcome
+    def _failure(self, code: int, value: object, index: int, member: ActorId) -> tuple[int, object]:
         name = self._definition.name
         node = self._crew.node_of(member)
         if code == RAISED:
@@ -551,7 +599,7 @@ class MapRun:
                 node=node,
                 epoch=member.epoch,
             )
-        return outcome
+        return code, value
 
     async def _recall(self, batch: Batch) -> None:
         member = cast("ActorId", batch.member)
@@ -592,7 +640,7 @@ def weight(value: object) -> int:
     or containers of them.
     """
     kind = type(value)
-    if kind in (int, float, bool, type(None)):
+    if kind in NUMBERS:
         return 8
     if kind in (bytes, bytearray, str):
         return len(cast("bytes", value))
@@ -605,9 +653,16 @@ def weight(value: object) -> int:
     return size if isinstance(size, int) else 0
 
 
-def checked_answer(answer: object, count: int) -> tuple[float, list[tuple[int, object]]]:
-    """What a member answers to a batch of `count` items. Raises ProtocolError for what no member of
-    ours says.
+def total_weight(values: Sequence[object]) -> int:
+    """The sum of the weights of results, most of which are numbers."""
+    if NUMBERS.issuperset(map(type, values)):
+        return 8 * len(values)
+    return sum(map(weight, values))
+
+
+def checked_answer(answer: object, count: int) -> tuple[float, list[int], list[object]]:
+    """What a member answers to a batch of `count` items: the seconds that it took, and the code and
+    the value of each item. Raises ProtocolError for what no member of ours says.
     """
     if (
         isinstance(answer, list | tuple)
@@ -616,17 +671,12 @@ def checked_answer(answer: object, count: int) -> tuple[float, list[tuple[int, o
         and isinstance(answer[1], list)
         and len(cast("list[object]", answer[1])) == count
     ):
-        outcomes: list[tuple[int, object]] = []
-        for outcome in cast("list[object]", answer[1]):
-            if (
-                not isinstance(outcome, list | tuple)
-                or len(cast("list[object]", outcome)) != 2
-                or not isinstance(outcome[0], int)
-            ):
-                break
-            outcomes.append((outcome[0], outcome[1]))
-        else:
-            return float(answer[0]), outcomes
+        outcomes = cast("list[list[object]]", answer[1])
+        if PAIR_TYPES.issuperset(map(type, outcomes)) and {2}.issuperset(map(len, outcomes)):
+            codes = [outcome[0] for outcome in outcomes]
+            if {int}.issuperset(map(type, codes)):
+                values = [outcome[1] for outcome in outcomes]
+                return float(answer[0]), cast("list[int]", codes), values
     raise ProtocolError(f"a member answers {count} items with what is no list of outcomes")
 
 
@@ -680,8 +730,21 @@ class MapResults(AsyncIterator[R], Generic[R]):
             self._token = trio.lowlevel.current_trio_token()
             self._nursery.start_soon(self._run.run, name="map")
         self._reading = True
+        schedule = self._run.schedule
         try:
-            return await self._next()
+            while True:
+                while (item := schedule.next_result()) is None:
+                    await self._wait()
+                self._run.on_taken()
+                self._given += 1
+                if self._given % READ_AT_ONCE:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                else:
+                    await trio.lowlevel.checkpoint()
+                if item.error is None:
+                    return cast("R", item.value)
+                if self._run.options.on_error != "skip":
+                    return cast("R", self._failed(item.index, item.error))
         except BaseException:
             self._end()
             raise
@@ -713,35 +776,26 @@ class MapResults(AsyncIterator[R], Generic[R]):
             except trio.RunFinishedError:
                 pass
 
-    async def _next(self) -> R:
+    async def _wait(self) -> None:
+        """Wait until there may be another result. Raises what the map has ended with."""
         run = self._run
-        while True:
-            result = run.schedule.next_result()
-            if result is not None:
-                run.on_taken()
-                self._given += 1
-                if self._given % READ_AT_ONCE:
-                    await trio.lowlevel.checkpoint_if_cancelled()
-                else:
-                    await trio.lowlevel.checkpoint()
-                if result.error is None:
-                    return cast("R", result.value)
-                if run.options.on_error == "skip":
-                    continue
-                annotate(result.error, f"in item {result.index} of a map over a pool")
-                if run.options.on_error == "return":
-                    return cast("R", result.error)
-                raise result.error
-            if run.schedule.is_over:
-                if run.options.progress:
-                    # What is printed next comes below the bar.
-                    await run.ended.wait()
-                if run.schedule.source_error is not None:
-                    raise run.schedule.source_error
-                raise StopAsyncIteration
-            if run.failure is not None:
-                raise run.failure
-            await run.wait_result()
+        if run.schedule.is_over:
+            if run.options.progress:
+                # What is printed next comes below the bar.
+                await run.ended.wait()
+            if run.schedule.source_error is not None:
+                raise run.schedule.source_error
+            raise StopAsyncIteration
+        if run.failure is not None:
+            raise run.failure
+        await run.wait_result()
+
+    def _failed(self, index: int, error: BaseException) -> BaseException:
+        """What an item has ended with, to be given as a result; raised if it is not to be."""
+        annotate(error, f"in item {index} of a map over a pool")
+        if self._run.options.on_error == "return":
+            return error
+        raise error
 
     def _end(self) -> None:
         self._over = True

@@ -30,9 +30,10 @@ MOST_DEATHS = 3
 MOST_REFUSALS = 5
 """Refusals of one item by members that live, after which it is given up."""
 
-BATCH_SECONDS = 0.02
-"""Seconds of work in one batch of tiny items: long beside what a call costs, short beside what
-people wait for.
+BATCH_SECONDS = 0.05
+"""Seconds of work in one batch of tiny items: long beside what a batch costs, which is a
+millisecond or two of processor time where processes must wake up, and short beside what people wait
+for.
 """
 
 MOST_IN_BATCH = 1024
@@ -49,6 +50,9 @@ PREFETCH_BELOW = 0.1
 waits for the network. Beyond, the wait is too short to matter, and what is with a member when it
 dies is of unknown outcome.
 """
+
+PARTS = 3
+"""Of the window of each member: one that it works on, one that is on its way, one that waits."""
 
 WEIGHT = 0.3
 """Weight of the latest batch in the mean time per item."""
@@ -82,7 +86,9 @@ RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
 
 @attrs.define(eq=False)
 class MapItem:
-    """One item on its way. `args`: what its method is called with. `weight`: bytes, about."""
+    """One item on its way, and how it has ended. `args`: what its method is called with, nothing
+    once it has ended. `weight`: bytes, about.
+    """
 
     index: int
     args: tuple[object, ...]
@@ -91,16 +97,20 @@ class MapItem:
     """Of `args`, if there is a journal."""
     place: str = ""
     """The node that has its value, if it is a reference."""
-    passed_over: int = 0
-    """How often another item was taken before it."""
-    deaths: list[str] = attrs.Factory(list)
-    refusals: int = 0
-    attempts: int = 0
     alone: bool = False
     """True once a batch with it has failed as a whole: it travels alone, so that no other item
     shares its fate.
     """
+    passed_over: int = 0
+    """How often another item was taken before it."""
+    deaths: tuple[str, ...] = ()
+    refusals: int = 0
+    attempts: int = 0
     not_before: float = -math.inf
+    ended: bool = False
+    """True when it has its result: `value`, or `error` if that is not None."""
+    value: object = None
+    error: BaseException | None = None
 
 
 @attrs.define(eq=False)
@@ -113,16 +123,6 @@ class Batch:
     sent_at: float
     expected: float
     recalled: bool = False
-
-
-@attrs.frozen
-class Result:
-    """How an item ended: `error` is None, or `value` says nothing."""
-
-    index: int
-    value: object = None
-    error: BaseException | None = None
-    digest: bytes = b""
 
 
 @attrs.frozen
@@ -195,9 +195,9 @@ class MapSchedule:
         """Waiting items that have a place: without any, no item is looked for."""
         self._turned_away: float | None = None
         """Since when members are turned away from items of other places."""
-        self._unwritten: dict[int, Result] = {}
+        self._unwritten: dict[int, MapItem] = {}
         """What members have returned, and the journal does not have yet."""
-        self._to_write: list[Result] = []
+        self._to_write: list[MapItem] = []
         """Of these, those that `take_finished` has not given yet."""
         self._resumed = 0
         self._began = now
@@ -207,16 +207,16 @@ class MapSchedule:
         self._later: list[MapItem] = []
         """Items that wait for the delay of their retry."""
         self._batches: dict[int, Batch] = {}
-        self._results: deque[Result] = deque()
-        self._early: dict[int, Result] = {}
-        """Results that wait for those before them; empty if order does not matter."""
-        self._next_result = 0
+        self._to_give: deque[MapItem] = deque()
+        """In this order results are given. If the order of the source matters, all items that were
+        taken and not given; otherwise those of them that have ended.
+        """
         self._next_item = 0
         self._next_batch = 0
-        self._weights: dict[int, int] = {}
-        """Of all items that were taken and not given."""
+        self._held = 0
+        """Items that were taken and not given."""
         self._held_bytes = 0
-        self._open: set[int] = set()
+        self._open = 0
         """Items without a result yet."""
         self._seconds: float | None = None
         """Mean time per item over all members."""
@@ -232,23 +232,29 @@ class MapSchedule:
     @property
     def wants_items(self) -> bool:
         """True while there is room for another item."""
-        return not self._source_over and len(self._weights) < self._limit()
+        return not self._source_over and self._held < self._limit()
+
+    @property
+    def room(self) -> tuple[int, float]:
+        """How many more items may be held now, and how many bytes of them, if that is bounded."""
+        most = math.inf if self._window is not None else MOST_HELD_BYTES - self._held_bytes
+        return (self._limit() - self._held if self.wants_items else 0), most
 
     @property
     def has_much_room(self) -> bool:
         """True while there is room for a good part of a window: it pays to wake who reads the
         source.
         """
-        return not self._source_over and 4 * len(self._weights) <= 3 * self._limit()
+        return not self._source_over and 4 * self._held <= 3 * self._limit()
 
     def _limit(self) -> int:
         """How many items may be held now."""
         if self._window is not None:
             return self._window
-        if self._weights and self._held_bytes >= MOST_HELD_BYTES:
-            return len(self._weights)
-        room = 4 * max(1, len(self._members)) * self._largest
-        return min(MOST_WINDOW, max(LEAST_WINDOW, room))
+        if self._held and self._held_bytes >= MOST_HELD_BYTES:
+            return self._held
+        room = 4 * (len(self._members) or 1) * self._largest
+        return LEAST_WINDOW if room < LEAST_WINDOW else min(room, MOST_WINDOW)
 
     def on_item(
         self,
@@ -262,20 +268,43 @@ class MapSchedule:
         """The source has given an item; returns its index. `place`: where it runs best; it waits
         for a member there, but not for long. `alone`: it travels in a call of its own.
         """
-        index, self._next_item = self._next_item, self._next_item + 1
-        self._waiting.append(MapItem(index, args, weight, digest, place, alone=alone))
-        self._with_place += bool(place)
-        self._open.add(index)
-        self._weights[index] = weight
+        index = self._next_item
+        self._next_item = index + 1
+        item = MapItem(index, args, weight, digest, place, alone)
+        self._waiting.append(item)
+        if place:
+            self._with_place += 1
+        if self._ordered:
+            self._to_give.append(item)
+        self._open += 1
+        self._held += 1
         self._held_bytes += weight
         return index
+
+    def on_items(self, values: Sequence[object], weights: Sequence[int]) -> None:
+        """The source has given several values, each the one argument of its item, with their
+        weights. They are no references, and there is no journal. Quicker than `on_item` for each.
+        """
+        first = self._next_item
+        numbers = range(first, first + len(values))
+        found = [
+            MapItem(index, (value,), weight)
+            for index, value, weight in zip(numbers, values, weights, strict=True)
+        ]
+        self._next_item = first + len(found)
+        self._waiting.extend(found)
+        if self._ordered:
+            self._to_give.extend(found)
+        self._open += len(found)
+        self._held += len(found)
+        self._held_bytes += sum(weights)
 
     def on_misfit(self, index: int, error: BaseException) -> None:
         """The item that was given last is none that a member could be called with."""
         item = self._waiting.pop()
         self._with_place -= bool(item.place)
         assert item.index == index
-        self._finish(Result(index, error=error))
+        self._finish(item, error=error)
 
     def on_known(self, index: int, value: object) -> None:
         """The item that was given last was done by an earlier run, with this result."""
@@ -283,7 +312,8 @@ class MapSchedule:
         self._with_place -= bool(item.place)
         assert item.index == index
         self._resumed += 1
-        self._settle(Result(index, value))
+        item.value = value
+        self._settle(item)
 
     def on_source_over(self, error: BaseException | None = None) -> None:
         """The source has ended, or raised: `error` comes after the results of what it gave."""
@@ -323,13 +353,13 @@ class MapSchedule:
         asking = [
             (len(pace.batches), place, member)
             for place, (member, pace) in enumerate(self._members.items())
-            if not pace.draining and len(pace.batches) < self._credit(pace)
+            if self._would_take(pace)
         ]
         return [member for _, _, member in sorted(asking, key=lambda each: each[:2])]
 
     @property
     def has_capacity(self) -> bool:
-        """True if a member would take a batch, if there were one."""
+        """True if a member would take a batch, if there were enough items."""
         return any(
             not pace.draining and len(pace.batches) < self._credit(pace)
             for pace in self._members.values()
@@ -353,29 +383,20 @@ class MapSchedule:
     def take(self, member: Hashable, now: float) -> Batch | None:
         """The next batch for a member that asks for one; None if there is none for it now."""
         pace = self._members.get(member)
-        if pace is None or pace.draining or len(pace.batches) >= self._credit(pace):
+        if pace is None:
             return None
         self._bring_back(now)
-        if not self._waiting:
+        if not self._waiting or not self._would_take(pace):
             return None
         first = self._take_first(pace, now)
         if first is None:
             return None
         items = [first]
-        most = self._size(pace)
-        weight = items[0].weight
-        while (
-            not items[0].alone
-            and len(items) < most
-            and self._waiting
-            and not self._waiting[0].alone
-            and weight + self._waiting[0].weight <= MOST_BATCH_BYTES
-        ):
-            items.append(self._waiting.popleft())
-            self._with_place -= bool(items[-1].place)
-            weight += items[-1].weight
+        if not first.alone:
+            self._fill(items, self._size(pace))
         for item in items:
-            self._repeated += item.attempts > 0
+            if item.attempts:
+                self._repeated += 1
             item.attempts += 1
         self._next_batch += 1
         per_item = pace.seconds if pace.seconds is not None else self._seconds
@@ -434,13 +455,17 @@ class MapSchedule:
         """
         if batch.number not in self._batches:
             return
-        ran = sum(code != NOT_STARTED for code, _ in outcomes)
+        ran = sum([code != NOT_STARTED for code, _ in outcomes])
         self._learn(batch, ran, seconds, weight)
         self._close(batch)
         unstarted: list[MapItem] = []
+        finish = self._finish
+        if ran == len(outcomes) == len(batch.items) and not any(code for code, _ in outcomes):
+            self._finish_all(batch.items, outcomes)
+            return
         for item, (code, value) in zip(batch.items, outcomes, strict=False):
             if code == RETURNED:
-                self._finish(Result(item.index, value, digest=item.digest))
+                finish(item, value)
             elif code == NOT_STARTED:
                 item.attempts -= 1
                 unstarted.append(item)
@@ -477,7 +502,7 @@ class MapSchedule:
         for item in batch.items:
             told = EncodeError(f"item {item.index} cannot be sent: {error}", path=error.path)
             told.__cause__ = error.__cause__
-            self._finish(Result(item.index, error=told))
+            self._finish(item, error=told)
 
     def on_refused(self, batch: Batch, error: NotExecutedError, *, gone: bool) -> None:
         """The batch certainly did not run. `gone`: the member has ended, or is leaving."""
@@ -498,7 +523,7 @@ class MapSchedule:
         for item in batch.items:
             item.refusals += 1
             if item.refusals >= MOST_REFUSALS:
-                self._finish(Result(item.index, error=error))
+                self._finish(item, error=error)
             else:
                 item.attempts -= 1
                 self._back([item])
@@ -531,11 +556,11 @@ class MapSchedule:
         again: list[MapItem] = []
         for item in batch.items:
             if first or len(batch.items) == 1:
-                item.deaths.append(str(error))
+                item.deaths += (str(error),)
             if not self._repeats:
-                self._finish(Result(item.index, error=self._same(item, error)))
+                self._finish(item, error=self._same(item, error))
             elif len(item.deaths) >= MOST_DEATHS:
-                self._finish(Result(item.index, error=self._poisoned(item)))
+                self._finish(item, error=self._poisoned(item))
             else:
                 item.alone = item.alone or gone
                 again.append(item)
@@ -550,7 +575,7 @@ class MapSchedule:
 
     # The journal
 
-    def take_finished(self) -> list[Result]:
+    def take_finished(self) -> list[MapItem]:
         """What is to be written to the journal, each once."""
         finished, self._to_write = self._to_write, []
         return finished
@@ -562,18 +587,21 @@ class MapSchedule:
 
     # Results
 
-    def next_result(self) -> Result | None:
-        """The next result to give, if there is one. To take it makes room for another item."""
-        if not self._results:
+    def next_result(self) -> MapItem | None:
+        """The next item whose result is to be given, if there is one. To take it makes room for
+        another item.
+        """
+        if not self._to_give or not self._to_give[0].ended:
             return None
-        result = self._results.popleft()
-        self._held_bytes -= self._weights.pop(result.index)
-        return result
+        item = self._to_give.popleft()
+        self._held -= 1
+        self._held_bytes -= item.weight
+        return item
 
     @property
     def is_over(self) -> bool:
         """True when every item has its result, all of them were given, and no more come."""
-        return self._source_over and not self._open and not self._results and not self._early
+        return self._source_over and not self._held
 
     @property
     def is_done(self) -> bool:
@@ -614,17 +642,24 @@ class MapSchedule:
         everywhere = with_members + waiting
         assert len(everywhere) == len(set(everywhere)), "an item is in one place"
         everywhere += self._unwritten
-        assert len(everywhere) == len(self._open)
-        assert set(everywhere) == self._open, (
+        assert len(everywhere) == self._open, (
             "an item without a result waits, is with a member, or is to be written"
         )
-        given = [result.index for result in self._results] + list(self._early)
+        given = [item.index for item in self._to_give if item.ended]
         assert len(given) == len(set(given)), "one result each"
-        assert self._open.isdisjoint(given)
-        assert set(self._weights) == self._open.union(given)
-        assert self._held_bytes == sum(self._weights.values())
+        assert set(everywhere).isdisjoint(given)
+        to_give = [item.index for item in self._to_give]
+        assert set(to_give) == set(given).union(everywhere if self._ordered else ())
+        assert not self._ordered or to_give == sorted(to_give), "in the order of the source"
+        assert self._held == self._open + len(given)
+        assert self._window is None or self._held <= self._window
+        weights = {item.index: item.weight for item in self._to_give}
+        for batch in self._batches.values():
+            weights |= {item.index: item.weight for item in batch.items}
+        for item in (*self._waiting, *self._later, *self._unwritten.values()):
+            weights[item.index] = item.weight
+        assert self._held_bytes == sum(weights.values())
         assert self._with_place == sum(bool(item.place) for item in self._waiting)
-        assert self._window is None or len(self._weights) <= self._window
         for member, pace in self._members.items():
             for number, batch in pace.batches.items():
                 assert self._batches[number] is batch
@@ -641,6 +676,20 @@ class MapSchedule:
             return 1
         last = next(reversed(pace.batches.values()))
         return 2 if pace.seconds * len(last.items) < PREFETCH_BELOW else 1
+
+    def _would_take(self, pace: _Pace) -> bool:
+        """True if a member takes a batch of what waits now.
+
+        One that is busy takes it only if there are many items. Otherwise a driver that reads its
+        source no faster than members work would give them a few at a time, and each batch costs as
+        much as many tiny items.
+        """
+        if pace.draining or len(pace.batches) >= self._credit(pace):
+            return False
+        if not pace.batches or self._source_over:
+            return True
+        part = self._limit() // (PARTS * (len(self._members) or 1))
+        return len(self._waiting) >= min(self._full(pace), part)
 
     def _take_first(self, pace: _Pace, now: float) -> MapItem | None:
         """The first item of a member's next batch; None if all that it may have are for others, who
@@ -671,8 +720,32 @@ class MapSchedule:
         self._with_place -= bool(item.place)
         return item
 
+    def _fill(self, items: list[MapItem], most: int) -> None:
+        """Take waiting items for a batch, which has its first, until it is full."""
+        waiting, weight = self._waiting, items[0].weight
+        for _ in range(min(most - 1, len(waiting))):
+            item = waiting[0]
+            weight += item.weight
+            if item.alone or weight > MOST_BATCH_BYTES:
+                return
+            items.append(waiting.popleft())
+            if item.place:
+                self._with_place -= 1
+
     def _size(self, pace: _Pace) -> int:
         """How many items the next batch of a member may have."""
+        if self._batch is not None:
+            return self._batch
+        full = self._full(pace)
+        # Towards the end batches become smaller, so that all members end at about the same time
+        # (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+        share = -(-len(self._waiting) // max(1, 2 * len(self._members)))
+        if not self._source_over:
+            share = max(share, -(-len(self._waiting) // max(1, len(self._members))))
+        return max(1, min(full, share))
+
+    def _full(self, pace: _Pace) -> int:
+        """How many items of those that are known a member's batch may have."""
         if self._batch is not None:
             return self._batch
         per_item = pace.seconds if pace.seconds is not None else self._seconds
@@ -680,13 +753,8 @@ class MapSchedule:
             return 1
         most = GROWTH * max(1, pace.largest)
         by_time = MOST_IN_BATCH if per_item <= 0 else int(BATCH_SECONDS / per_item)
-        # Towards the end batches become smaller, so that all members end at about the same time
-        # (guided self-scheduling; Polychronopoulos and Kuck, 1987).
-        share = -(-len(self._waiting) // max(1, 2 * len(self._members)))
-        if not self._source_over:
-            share = max(share, -(-len(self._waiting) // max(1, len(self._members))))
         by_bytes = MOST_BATCH_BYTES // max(1, self._result_bytes)
-        return max(1, min(by_time, most, share, by_bytes, MOST_IN_BATCH))
+        return max(1, min(by_time, most, by_bytes, MOST_IN_BATCH))
 
     def _learn(self, batch: Batch, ran: int, seconds: float, weight: int) -> None:
         if not ran:
@@ -742,28 +810,46 @@ class MapSchedule:
             else:
                 self._back([item])
             return
-        self._finish(Result(item.index, error=error))
+        self._finish(item, error=error)
 
-    def _finish(self, result: Result) -> None:
-        if self._journalled and result.error is None:
-            self._unwritten[result.index] = result
-            self._to_write.append(result)
+    def _finish(
+        self, item: MapItem, value: object = None, error: BaseException | None = None
+    ) -> None:
+        item.value, item.error = value, error
+        if self._journalled and error is None:
+            self._unwritten[item.index] = item
+            self._to_write.append(item)
         else:
-            self._settle(result)
+            self._settle(item)
 
-    def _settle(self, result: Result) -> None:
-        self._open.remove(result.index)
-        if result.error is None:
+    def _finish_all(self, items: list[MapItem], outcomes: Sequence[tuple[int, object]]) -> None:
+        """All have returned: what `_finish` and `_settle` do, for tiny items by the thousand."""
+        if self._journalled:
+            for item, (_, value) in zip(items, outcomes, strict=True):
+                self._finish(item, value)
+            return
+        for item, (_, value) in zip(items, outcomes, strict=True):
+            assert not item.ended, "an item has one result"
+            item.value = value
+            item.args = ()
+            item.ended = True
+        self._open -= len(items)
+        self._done += len(items)
+        if not self._ordered:
+            self._to_give.extend(items)
+
+    def _settle(self, item: MapItem) -> None:
+        assert not item.ended, "an item has one result"
+        item.ended = True
+        # Results may wait long for those before them: large arguments must not.
+        item.args = ()
+        self._open -= 1
+        if item.error is None:
             self._done += 1
         else:
             self._failed += 1
         if not self._ordered:
-            self._results.append(result)
-            return
-        self._early[result.index] = result
-        while self._next_result in self._early:
-            self._results.append(self._early.pop(self._next_result))
-            self._next_result += 1
+            self._to_give.append(item)
 
     def _unknown(self, item: MapItem, why: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(f"item {item.index} may have run: {why}")
@@ -787,6 +873,6 @@ class MapSchedule:
         return PoisonedItemError(
             f"item {item.index} was given up: each of the {len(item.deaths)} members that ran it "
             f"has ended: {'; '.join(item.deaths)}",
-            deaths=tuple(item.deaths),
+            deaths=item.deaths,
             attempts=item.attempts,
         )

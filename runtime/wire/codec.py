@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
+from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from uuid import UUID
@@ -69,6 +70,9 @@ use others.
 
 SCALARS = frozenset({NoneType, bool, int, float, str})
 """Exact types that CBOR expresses without a tag and without a copy."""
+
+
+_ROWS = frozenset({list})
 
 
 _KEYS = frozenset({str, bytes})
@@ -184,6 +188,13 @@ class PlainWriter:
         if not self.careful:
             found = items if isinstance(items, list) else list(items)
             if SCALARS.issuperset(map(type, found)):
+                return cast("list[object]", found)
+            if (
+                depth < self.max_depth
+                and _ROWS.issuperset(map(type, found))
+                and SCALARS.issuperset(map(type, chain.from_iterable(cast("Any", found))))
+            ):
+                # Batches of items are such lists of lists, with thousands of them.
                 return cast("list[object]", found)
         written: list[object] = []
         try:

@@ -16,8 +16,8 @@ from runtime.pools.map_schedule import (
     RAISED,
     RETURNED,
     Batch,
+    MapItem,
     MapSchedule,
-    Result,
 )
 
 
@@ -71,9 +71,9 @@ class World:
         """How often each item was run, or begun."""
         self.lost: Counter[int] = Counter()
         """How often it had begun on a member that died before it told."""
-        self.results: list[Result] = []
+        self.results: list[MapItem] = []
 
-    def run(self, steps: int = 200_000) -> list[Result]:
+    def run(self, steps: int = 200_000) -> list[MapItem]:
         """Until every item has its result, in so many steps at most."""
         for _ in range(steps):
             if self.schedule.is_over:
@@ -101,10 +101,15 @@ class World:
             self.work(self.draw.choice(self.workers))
 
     def feed(self) -> None:
-        """The source gives an item, if there is room."""
+        """The source gives an item, or several, if there is room."""
         if self.given == self.items:
             if not self.schedule.is_over:
                 self.schedule.on_source_over()
+        elif self.places == ("",) and self.draw.random() < 0.3:
+            count = min(self.schedule.room[0], self.draw.randrange(1, 6), self.items - self.given)
+            values = range(self.given, self.given + max(0, count))
+            self.schedule.on_items(values, [self.draw.choice([8, 600_000]) for _ in values])
+            self.given += len(values)
         elif self.schedule.wants_items:
             index = self.schedule.on_item(
                 (self.given,),

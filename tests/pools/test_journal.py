@@ -31,7 +31,7 @@ from runtime.membership.journals import HEADS, Journals
 from runtime.pools import journal as journal_module
 from runtime.pools.journal import ItemCodec, MapJournal
 from runtime.pools.journal_service import list_journals
-from runtime.pools.map_schedule import RETURNED, MapSchedule, Result
+from runtime.pools.map_schedule import RETURNED, MapItem, MapSchedule
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.codec import Codec
 from tests.live_pair import Pair
@@ -68,7 +68,7 @@ class Run:
         self.deadly = deadly
         self.ran: list[int] = []
         self.given: dict[int, object] = {}
-        self.finished: list[Result] = []
+        self.finished: list[MapItem] = []
         """What waits to be handed to the journal."""
 
     def step(self) -> None:
@@ -174,7 +174,11 @@ def test_drivers_that_are_killed_anywhere_do_nothing_twice_that_was_given(
 
 
 def gives_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MapSchedule, "_finish", MapSchedule._settle)
+    def finish(self: Any, item: MapItem, value: object = None, error: Any = None) -> None:
+        item.value, item.error = value, error
+        self._settle(item)
+
+    patch.setattr(MapSchedule, "_finish", finish)
 
 
 def forgets_what_a_part_had(patch: pytest.MonkeyPatch) -> None:

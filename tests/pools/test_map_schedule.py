@@ -23,8 +23,8 @@ from runtime.pools.map_schedule import (
     RAISED,
     RETURNED,
     Batch,
+    MapItem,
     MapSchedule,
-    Result,
 )
 from tests.pools.schedule_world import World
 
@@ -54,7 +54,7 @@ def answer(schedule: MapSchedule, batch: Batch, seconds: float = 0.0) -> None:
     schedule.on_done(batch, [(RETURNED, item.index) for item in batch.items], seconds, 1.0)
 
 
-def results(schedule: MapSchedule) -> list[Result]:
+def results(schedule: MapSchedule) -> list[MapItem]:
     found = []
     while (result := schedule.next_result()) is not None:
         found.append(result)

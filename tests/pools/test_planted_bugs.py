@@ -53,13 +53,12 @@ def loses_what_was_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_no_order(patch: pytest.MonkeyPatch) -> None:
-    right = MapSchedule._finish
+    right = MapSchedule.__init__
 
-    def finish(self: Any, result: Any) -> None:
-        self._ordered = False
-        right(self, result)
+    def forget(self: Any, **options: Any) -> None:
+        right(self, **{**options, "ordered": False})
 
-    patch.setattr(MapSchedule, "_finish", finish)
+    patch.setattr(MapSchedule, "__init__", forget)
 
 
 def tries_poison_for_ever(patch: pytest.MonkeyPatch) -> None:

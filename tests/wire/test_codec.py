@@ -453,6 +453,7 @@ def cyclic() -> list[object]:
         ({frozenset({1}): {Unmarked(1)}}, "args[0][<frozenset>]{...}", "Unmarked"),
         (OrderError("x", [object()]), "args[0].args[1][0]", "object"),
         (["fine", "bad \ud800"], "args[0][1]", "lone surrogate.*at 4"),
+        ([["fine"], ["bad \ud800"]], "args[0][1][0]", "lone surrogate.*at 4"),
         ("\udcff", "args[0]", "lone surrogate"),
         ({"\ud800": 1}, "args[0].keys()", "lone surrogate"),
         (Point("\ud800"), "args[0].x", "lone surrogate"),
