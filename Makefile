@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench peers deaths soak pauses chaos fuzz simulate house docs release clean
+.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -73,6 +73,9 @@ format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
 
 bench: $(installed)/tests ## speed and weight beside the bare floor, 3 minutes; JSON=file writes data too, ARGS="--only echo" selects
 	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
+
+growth: $(installed)/tests ## what calls, actors, names, children and references cost the more there are, 5 minutes; ARGS="--full" goes up to a million
+	$(python) -m tests.growth $(ARGS)
 
 # Ray, PyTorch and the others are installed in environments of their own below $(VENV)-peers; Erlang is a package of the system.
 peers: $(installed)/tests ## this library beside Ray, Dask, xoscar, torch.rpc, gRPC, multiprocessing and Erlang, 15 minutes; ARGS="--only ray"

@@ -4,6 +4,8 @@ and written in one commit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from runtime.store.interface import Entry, StoreEvent
@@ -32,13 +34,16 @@ class Changes:
         """True if there is nothing to write."""
         return not self.revision
 
-    def note(self, machine: StoreMachine, before: int, leases_before: frozenset[int]) -> bool:
+    def note(self, machine: StoreMachine, before: int, leases_before: Mapping[int, float]) -> bool:
         """Add the changes of one step. `before` and `leases_before` are the revision and the leases
         before the step. Returns False if the step changed nothing that must be written.
         """
         leases = machine.leases
         assert machine.revision >= before >= self.revision, "steps are noted in their order"
-        if machine.revision == before and leases.keys() == leases_before:
+        # The machine returns the same object while no lease comes or goes: with many nodes, to
+        # compare them at each step would cost more than the step.
+        kept = leases is leases_before
+        if machine.revision == before and (kept or leases.keys() == leases_before.keys()):
             return False
         # Read the entry from the machine, not from the event: if a step changed a key several
         # times, only its last value is written.
@@ -51,10 +56,11 @@ class Changes:
         self.everything |= machine.compacted > before
         # Only leases that came or went. Their remaining time is not written: a restart gives each
         # its full time again, and writing each renewal would cost a sync for every node and second.
-        for lease in leases_before - leases.keys():
-            self.leases[lease] = None
-        for lease in leases.keys() - leases_before:
-            self.leases[lease] = leases[lease]
+        if not kept:
+            for lease in leases_before.keys() - leases.keys():
+                self.leases[lease] = None
+            for lease in leases.keys() - leases_before.keys():
+                self.leases[lease] = leases[lease]
         self.revision, self.compacted, self.next_lease = (
             machine.revision,
             machine.compacted,

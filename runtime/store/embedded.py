@@ -11,7 +11,7 @@ answer says is on disk. A call that is cancelled during that wait may have been 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -96,7 +96,7 @@ class Journal:
         self._woken = trio.Event()
         self._closing = False
 
-    def note(self, machine: StoreMachine, before: int, leases: frozenset[int]) -> None:
+    def note(self, machine: StoreMachine, before: int, leases: Mapping[int, float]) -> None:
         """Add a step that the machine has just made to the next commit; see `Changes.note`."""
         if self._waiting.changes.note(machine, before, leases):
             self._woken.set()
@@ -466,7 +466,7 @@ class EmbeddedStore(Store):
         # No await from here to the end. A call in between could see the step before it is in the
         # journal, and answer with what is not on disk.
         before = self._machine.revision
-        leases = frozenset(self._machine.leases) if self._journal is not None else frozenset()
+        leases = self._machine.leases
         result = step(self._machine)
         if self._journal is not None:
             self._journal.note(self._machine, before, leases)

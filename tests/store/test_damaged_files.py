@@ -28,7 +28,7 @@ def fill(directory: Path) -> bytes:
     """A store with something in it; returns its file."""
     file, machine, changes = StoreFile(directory), StoreMachine(), Changes()
     machine.transaction([], [Put(f"key/{number}", bytes(2_000)) for number in range(100)])
-    changes.note(machine, 1, frozenset())
+    changes.note(machine, 1, {})
     file.write(changes)
     file.close()
     return (directory / FILE_NAME).read_bytes()
@@ -126,7 +126,7 @@ def crashed_copy(directory: Path, into: Path) -> Snapshot:
     before = machine.revision
     for number in range(50):
         machine.transaction([], [Put(f"late/{number}", b"%d" % number)])
-    changes.note(machine, before, frozenset())
+    changes.note(machine, before, {})
     file.write(changes)
     into.mkdir()
     for path in directory.iterdir():
@@ -196,7 +196,7 @@ def crashed_anew(directory: Path) -> tuple[Path, Path]:
     file, machine, changes = StoreFile(live), StoreMachine(), Changes()
     for number in range(20):
         machine.transaction([], [Put(f"key/{number}", b"%d" % number)])
-        changes.note(machine, machine.revision - 1, frozenset())
+        changes.note(machine, machine.revision - 1, {})
         file.write(changes)
         changes = Changes()
     into.mkdir()
@@ -293,7 +293,7 @@ def test_an_older_copy_under_the_mark_or_the_log_of_a_later_store_is_refused(
     machine = StoreMachine.restored(file.load(), 0.0, Timings().restart_grace)
     before = machine.revision
     machine.transaction([], [Put("key/1", b"later")])
-    changes.note(machine, before, frozenset())
+    changes.note(machine, before, {})
     file.write(changes)
     shutil.copytree(tmp_path / "live", tmp_path / "crashed")
     file.close()
@@ -305,7 +305,7 @@ def test_an_older_copy_under_the_mark_or_the_log_of_a_later_store_is_refused(
     other, changes = StoreFile(tmp_path / "other"), Changes()
     machine = StoreMachine()
     machine.transaction([], [Put(f"other/{number}", bytes(2_000)) for number in range(110)])
-    changes.note(machine, 1, frozenset())
+    changes.note(machine, 1, {})
     other.write(changes)
     other.close()
     shutil.copy(tmp_path / "other" / FILE_NAME, tmp_path / "crashed")
@@ -369,7 +369,7 @@ def test_whenever_a_process_is_killed_its_store_opens_again_with_all_that_was_ac
         for _ in range(2):
             before, changes = machine.revision, Changes()
             machine.transaction([], [Put("key", b"%d" % machine.revision)])
-            changes.note(machine, before, frozenset())
+            changes.note(machine, before, {})
             file.write(changes)
             acknowledged[0] = machine.revision
         file.close()

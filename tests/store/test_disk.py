@@ -123,7 +123,7 @@ def test_a_crash_brings_back_exactly_what_was_written_last(
         )
         written: Snapshot = machine.snapshot()
         for kind, key, number in todo:
-            before, leases = machine.revision, frozenset(machine.leases)
+            before, leases = machine.revision, machine.leases
             known = sorted(leases)
             lease = known[number % len(known)] if known and number else 0
             if kind == "put":

@@ -1,0 +1,1 @@
+"""How costs grow with the number of things: `python -m tests.growth`, or `make growth`."""
