@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_python
 from tests.command_line.test_commands import Shell
 
 BLOCKER = """
@@ -62,7 +63,7 @@ def test_stack_names_the_line_that_blocks(shell: Shell, place: str) -> None:
     on, asked = ("first", second) if place == "founder" else ("w1", first)
     gate = str(shell.place / "gate")
     isolation = "process" if place == "process" else "none"
-    script = subprocess.Popen(
+    script = forked_python.Popen(
         [sys.executable, "script.py", asked["address"], gate, on, isolation],
         cwd=shell.place,
         env=shell.environment,

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from runtime.command_line.main import main
+from tests import forked_python
 
 pytestmark = pytest.mark.cluster
 
@@ -29,6 +30,7 @@ APPLICATION = """
 import trio
 
 from actors import Actor, method
+from tests import forked_python
 
 class Counter(Actor):
     def __init__(self, start: int = 0) -> None:
@@ -63,7 +65,7 @@ class Shell:
         self.running: list[subprocess.Popen[str]] = []
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forked_python.run(
             [*UNDERSTUDY, *words],
             cwd=self.place,
             env={**self.environment, **environment},
@@ -76,7 +78,7 @@ class Shell:
     def start_node(
         self, *words: str, **environment: str
     ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-        process = subprocess.Popen(
+        process = forked_python.Popen(
             [*UNDERSTUDY, "node", "--json", *words],
             cwd=self.place,
             env={**self.environment, **environment},
@@ -128,7 +130,7 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     address = founder["address"]
     worker, _ = shell.start_node("--name", "w1", "--join", address, "--label", "disk=fast")
     (shell.place / "spawn.py").write_text(SPAWN)
-    subprocess.run(
+    forked_python.run(
         [sys.executable, "spawn.py", address],
         cwd=shell.place,
         env=shell.environment,
@@ -235,7 +237,7 @@ def test_modules_of_messages_are_imported_by_option_and_what_is_missing_is_told(
 
     def script(*words: str) -> subprocess.CompletedProcess[str]:
         done = [sys.executable, *words]
-        return subprocess.run(
+        return forked_python.run(
             done,
             cwd=shell.place,
             env=shell.environment,
@@ -309,7 +311,7 @@ def test_a_script_spawns_its_own_classes_on_nodes_that_can_import_its_file(shell
     (shell.place / "script.py").write_text(
         DESIGN_EXAMPLE.replace("127.0.0.1:7400", founder["address"])
     )
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, "script.py"],
         cwd=shell.place,
         env=shell.environment,
@@ -374,7 +376,7 @@ def open_local(shell: Shell, start: int) -> tuple[subprocess.Popen[str], str]:
     """A script that has a local cluster open, and its address."""
     (shell.place / "local.py").write_text(LOCAL)
     command = [sys.executable, "local.py", str(start)]
-    process = subprocess.Popen(
+    process = forked_python.Popen(
         command,
         cwd=shell.place,
         env=shell.environment,
@@ -434,7 +436,7 @@ def test_a_second_signal_stops_a_node_that_still_drains_at_once(shell: Shell) ->
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
     (shell.place / "wait.py").write_text(WAIT)
-    script = subprocess.Popen(
+    script = forked_python.Popen(
         [sys.executable, "wait.py", founder["address"]],
         cwd=shell.place,
         env=shell.environment,
@@ -724,7 +726,7 @@ def test_odd_input_to_any_command_is_one_line_and_the_right_exit_status(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", shell.environment["XDG_STATE_HOME"])
     (shell.place / "odd.py").write_text(ODD)
-    node = subprocess.Popen(
+    node = forked_python.Popen(
         [sys.executable, "odd.py"],
         cwd=shell.place,
         env=shell.environment,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_python
 from tests.command_line.test_commands import UNDERSTUDY, Shell, check_mistake, shell
 from tests.command_line.typing_terminal import TypingTerminal
 
@@ -62,7 +63,7 @@ def open_shop(shell: Shell, option: str, *arguments: str) -> tuple[str, subproce
     """The address of a node on which an actor has failed once, and its process."""
     (shell.place / "bakery.py").write_text(BAKERY)
     (shell.place / "script.py").write_text(SCRIPT.replace("OPTION", f"{{'{option}': True}}"))
-    script = subprocess.Popen(
+    script = forked_python.Popen(
         [sys.executable, "script.py", *arguments],
         cwd=shell.place,
         env=shell.environment,

@@ -16,6 +16,7 @@ import pytest
 
 from runtime.command_line.asking import Answers
 from runtime.command_line.tables import ordered, table
+from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake
 from tests.observation.test_timeline import check_trace
 
@@ -97,7 +98,7 @@ class Cluster:
         _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
         self.worker, _ = shell.start_node("--name", "w1", "--join", self.address)
-        self.script = subprocess.Popen(
+        self.script = forked_python.Popen(
             [sys.executable, "script.py", self.address],
             cwd=shell.place,
             env=shell.environment,
@@ -236,7 +237,8 @@ def test_a_timeline_of_all_nodes_is_written(cluster: Cluster) -> None:
     assert facts["silent"] == {}
     trace = json.loads((cluster.shell.place / "run.json").read_text())
     check_trace(trace)
-    turns = {event["args"]["actor"] for event in trace["traceEvents"] if event["ph"] == "X"}
+    # Pauses of event loops, which a busy machine makes, are of no actor.
+    turns = {event["args"].get("actor") for event in trace["traceEvents"] if event["ph"] == "X"}
     assert {"asker", "waiter", "thread"} <= turns
     check_mistake(
         cluster.run("timeline", "--seconds", "0.1", "-o", "no/such/place"),

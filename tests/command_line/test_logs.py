@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked_python
 from tests.command_line.test_commands import UNDERSTUDY, Shell, check_mistake
 
 TALK = """
@@ -102,7 +103,7 @@ class Cluster:
         self.written: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
-        self.script = subprocess.Popen(
+        self.script = forked_python.Popen(
             [sys.executable, "script.py", self.address],
             cwd=shell.place,
             env=shell.environment,
@@ -134,7 +135,7 @@ class Cluster:
 
     def wait_stored(self, text: str) -> None:
         """Wait until w1 has written a line with this text to the store."""
-        subprocess.run(
+        forked_python.run(
             [sys.executable, "-c", WAIT_STORED, self.address, text],
             cwd=self.shell.place,
             env=self.shell.environment,
@@ -219,7 +220,7 @@ def test_logs_of_actors_and_nodes_and_of_nodes_that_are_stopped_or_killed(
 
 @pytest.mark.cluster
 def test_follow_goes_on_with_new_lines_until_the_node_has_ended(cluster: Cluster) -> None:
-    follower = subprocess.Popen(
+    follower = forked_python.Popen(
         [*UNDERSTUDY, "logs", "talker", "-f", "--json", "--address", cluster.address],
         cwd=cluster.shell.place,
         env=cluster.shell.environment,

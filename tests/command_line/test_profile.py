@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake
 from tests.hosting.test_profiler import check_speedscope
 
@@ -65,7 +66,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_a_profile_names_what_a_busy_node_and_a_blocked_process_run(shell: Shell) -> None:
     _, first = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     address = first["address"]
-    script = subprocess.Popen(
+    script = forked_python.Popen(
         [sys.executable, "script.py", address, str(shell.place / "gate")],
         cwd=shell.place,
         env=shell.environment,

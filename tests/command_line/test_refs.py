@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from runtime.command_line.units import age, many, size
+from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake
 
 
@@ -99,7 +100,7 @@ class Cluster:
         _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
         self.worker, _ = shell.start_node("--name", "w1", "--join", self.address, *words)
-        self.script = subprocess.Popen(
+        self.script = forked_python.Popen(
             [sys.executable, "script.py", self.address, "trace" if traces else "not"],
             cwd=shell.place,
             env=shell.environment,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_python
 from tests.etcd import needs_etcd, shared_etcd
 
 ENVIRONMENT = {**os.environ, "UNDERSTUDY_SECRET": "of the tests of options"}
@@ -20,7 +21,7 @@ ENVIRONMENT = {**os.environ, "UNDERSTUDY_SECRET": "of the tests of options"}
 def understudy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that should end."""
     command = [sys.executable, "-m", "runtime.command_line", *arguments]
-    return subprocess.run(
+    return forked_python.run(
         command, capture_output=True, text=True, timeout=50, env=ENVIRONMENT, check=False
     )
 
@@ -38,7 +39,9 @@ def node(*arguments: str) -> Iterator[dict[str, object]]:
         "127.0.0.1:0",
         *arguments,
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+    with forked_python.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
         assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked_python
 from tests.command_line.test_commands import UNDERSTUDY, Shell, check_mistake
 
 pytestmark = pytest.mark.cluster
@@ -82,7 +84,7 @@ class Cluster:
         self.worker, _ = shell.start_node("--name", "w1", "--join", self.address)
         (shell.place / "crew.py").write_text(CREW)
         (shell.place / "script.py").write_text(SCRIPT)
-        self.script = subprocess.Popen(
+        self.script = forked_python.Popen(
             [sys.executable, "script.py", self.address],
             cwd=shell.place,
             env=shell.environment,
@@ -102,7 +104,7 @@ class Cluster:
         return facts
 
     def watch(self, *words: str, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = forked_python.Popen(
             [
                 *UNDERSTUDY,
                 "tree",
@@ -239,7 +241,7 @@ def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_
 def test_a_supervisor_that_hides_its_own_status_is_shown_by_its_node(cluster: Cluster) -> None:
     (cluster.shell.place / "liar.py").write_text(LIAR)
     script = [sys.executable, "liar.py", cluster.address]
-    subprocess.run(
+    forked_python.run(
         script, cwd=cluster.shell.place, env=cluster.shell.environment, check=True, timeout=30
     )
     done = cluster.tree()
@@ -312,7 +314,11 @@ def test_on_a_terminal_the_tree_is_drawn_in_place_and_in_colour_unless_these_are
         while seen.count(b"\x1b[H\x1b[J") < 2 or not seen.endswith(b"\n"):
             seen += os.read(outer, 4096)
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(timeout=10) == 130
+        while watching.poll() is None:
+            # A terminal that nobody reads takes some kilobytes, and then holds up who writes.
+            if select.select([outer], [], [], 0.05)[0]:
+                os.read(outer, 4096)
+        assert watching.returncode == 130
     finally:
         os.close(outer)
         os.close(inner)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests import forked_python
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -24,7 +25,7 @@ NODE = (*COMMAND, "node", "--name", "solo", "--listen", "127.0.0.1:0", "--json",
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command that fails at once."""
-    return subprocess.run(
+    return forked_python.run(
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,

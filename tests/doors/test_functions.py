@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from actors.errors import (
 )
 from runtime import aio
 from runtime.blocking import Blocking, BlockingLocalCluster, connect
+from tests import forked_python
 from tests.doors.actors_used import Counter
 from tests.doors.test_programs import ended, program
 from tests.functions import functions_used as used
@@ -177,7 +177,7 @@ def test_a_script_runs_its_own_functions(cluster: BlockingLocalCluster, tmp_path
         "            print(*executor.map(triple, range(4)))\n"
     )
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,

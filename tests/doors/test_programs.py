@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runtime.blocking import Blocking, BlockingLocalCluster
+from tests import forked_python
 from tests.doors.actors_used import Counter
 
 pytestmark = pytest.mark.cluster
@@ -38,7 +39,7 @@ def program(
     """A program that has a connection called `name` and a handle; killed at the end of the block
     if it still runs.
     """
-    running = subprocess.Popen(
+    running = forked_python.Popen(
         [sys.executable, "-c", HEAD + text, cluster.address, counter.name, name],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -22,6 +22,7 @@ import pytest
 
 from runtime.elastic import guardian, record
 from runtime.elastic.runner import ERROR_FILE
+from tests import forked_python
 
 pytestmark = pytest.mark.cluster
 
@@ -51,7 +52,7 @@ class Shell:
         return name
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forked_python.run(
             [*UNDERSTUDY, *words],
             cwd=self.place,
             env={**self.environment, **environment},
@@ -61,7 +62,7 @@ class Shell:
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = forked_python.Popen(
             [*UNDERSTUDY, *words],
             cwd=self.place,
             env=self.environment,

@@ -19,6 +19,7 @@ import trio
 from actors import ChildSpec, SpawnOptions, Supervisor
 from runtime import open_local_cluster, open_node
 from runtime.local_cluster import LocalCluster
+from tests import forked_python
 from tests.authority import Authority, node_uri
 from tests.gateway.actors_used import Counter, Saving
 from tests.gateway.conftest import gateway
@@ -250,7 +251,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         (["--max-body", "much"], "much", 2),
         (["--address", "127.0.0.1:1"], "no node answers", 1),
     ):
-        done = subprocess.run(
+        done = forked_python.run(
             [sys.executable, "-m", "runtime.command_line", "gateway", *arguments],
             capture_output=True,
             text=True,

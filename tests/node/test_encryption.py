@@ -34,6 +34,7 @@ from runtime.node import Node
 from runtime.testing import Platform
 from runtime.timings import Timings
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
+from tests import forked_python
 from tests.waiting import until
 
 SECRET = "the secret of a cluster in a test"
@@ -499,7 +500,7 @@ with socket.socket(socket.AF_UNIX) as listener:
 
 def test_the_command_line_refuses_and_explains(tmp_path: Path) -> None:
     def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forked_python.run(
             [sys.executable, "-m", "runtime.command_line", *words],
             env={**os.environ, **more}, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

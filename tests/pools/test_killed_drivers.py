@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runtime.blocking import open_local_cluster
+from tests import forked_python
 from tests.etcd import shared_etcd
 from tests.pools.journal_program import Recorder
 
@@ -34,7 +35,7 @@ def ran(folder: Path) -> Counter[int]:
 
 def drive(address: str, folder: Path, items: int, life: int) -> subprocess.Popen[str]:
     """Start a driver."""
-    return subprocess.Popen(
+    return forked_python.Popen(
         [
             *(sys.executable, "-c", "from tests.pools.journal_program import main; main()"),
             *(address, "job", str(items), str(folder / f"given-{life}")),
