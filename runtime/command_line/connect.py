@@ -33,13 +33,18 @@ def security_options(command: F) -> F:
     """The options `--secret-file`, which the command is given, and those of TLS, see
     `chosen_tls`.
     """
+    secret = click.option(
+        "--secret-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File with the cluster's secret. Default: UNDERSTUDY_SECRET, or, for a cluster on "
+        "this machine, the secret that the user's clusters share.",
+    )
+    return secret(tls_options(command))
+
+
+def tls_options(command: F) -> F:
+    """The options of TLS, see `chosen_tls`."""
     options = [
-        click.option(
-            "--secret-file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help="File with the cluster's secret. Default: UNDERSTUDY_SECRET, or, for a cluster on "
-            "this machine, the secret that the user's clusters share.",
-        ),
         click.option(
             "--tls",
             type=click.Choice(get_args(TlsMode)),
@@ -108,20 +113,25 @@ def role_for(needs: PeerRole) -> PeerRole:
 
 def chosen_tls() -> Tls:
     """What the options of TLS, or the variables in their place, say to the command that runs."""
-    meta = click.get_current_context().meta
     try:
-        return find_tls(
-            Tls(
-                mode=meta.get(f"{TLS_VARIABLE}.mode"),
-                ca=meta.get(f"{TLS_VARIABLE}.tls_ca", ""),
-                certificate=meta.get(f"{TLS_VARIABLE}.tls_cert", ""),
-                key=meta.get(f"{TLS_VARIABLE}.tls_key", ""),
-                crl=meta.get(f"{TLS_VARIABLE}.tls_crl", ""),
-                map=meta.get(f"{TLS_VARIABLE}.tls_map", ""),
-            )
-        )
+        return find_chosen_tls()
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def find_chosen_tls() -> Tls:
+    """See `chosen_tls`. Raises ValueError for what does not go together."""
+    meta = click.get_current_context().meta
+    return find_tls(
+        Tls(
+            mode=meta.get(f"{TLS_VARIABLE}.mode"),
+            ca=meta.get(f"{TLS_VARIABLE}.tls_ca", ""),
+            certificate=meta.get(f"{TLS_VARIABLE}.tls_cert", ""),
+            key=meta.get(f"{TLS_VARIABLE}.tls_key", ""),
+            crl=meta.get(f"{TLS_VARIABLE}.tls_crl", ""),
+            map=meta.get(f"{TLS_VARIABLE}.tls_map", ""),
+        )
+    )
 
 
 def cluster_options(command: F) -> F:

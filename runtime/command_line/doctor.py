@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -19,9 +20,10 @@ import click
 import trio
 
 from actors.errors import StoreError, UnderstudyError
+from runtime.command_line.connect import find_chosen_tls, tls_options
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
-from runtime.links.credentials import read_credentials
-from runtime.links.encryption import TLS_VARIABLE, Tls, find_tls, system_network
+from runtime.links.credentials import read_credentials, shown_to_itself
+from runtime.links.encryption import TLS_VARIABLE, Tls, system_network
 from runtime.links.keyring import read_secrets
 from runtime.links.transports import Connection
 from runtime.membership.cluster_session import (
@@ -30,6 +32,7 @@ from runtime.membership.cluster_session import (
     shared_secret_path,
 )
 from runtime.wire.certificates import valid_until
+from runtime.wire.handshake import CLIENT_NAMES, Certified, check_certified
 
 ENDS_SOON_DAYS = 14
 """Before its end, a certificate needs attention: the time that `understudy tls expiry` gives."""
@@ -62,9 +65,17 @@ class Finding:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also check this file, which has a cluster's secret.",
 )
+@tls_options
+@click.option("--cluster", help="Also check that the certificate is for this cluster.")
+@click.option("--name", help="Also check that the certificate is for the node of this name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(
-    store: str | None, data_dir: Path | None, secret_file: Path | None, as_json: bool
+    store: str | None,
+    data_dir: Path | None,
+    secret_file: Path | None,
+    cluster: str | None,
+    name: str | None,
+    as_json: bool,
 ) -> None:
     """Check Python, packages, shadowed imports, sockets, TLS, the secret and the store. Exit status
     1 if something needs attention.
@@ -77,7 +88,7 @@ def doctor(
             _shadowed,
             _loopback,
             _unix_sockets,
-            _tls,
+            partial(_tls, cluster, name),
             _proof,
             _descriptors,
         )
@@ -164,8 +175,10 @@ def _unix_sockets() -> Finding:
     return _tried("unix sockets", attempt)
 
 
-def _tls() -> Finding:
-    """Whether TLS works, and what `UNDERSTUDY_TLS` gives up."""
+def _tls(cluster: str | None, name: str | None) -> Finding:
+    """Whether TLS works, what `UNDERSTUDY_TLS` gives up, and whether others will accept the
+    certificate: of this cluster, and of the node of this name, if they are given.
+    """
 
     async def talk(tls: Tls) -> None:
         environment = SystemEnvironment()
@@ -182,7 +195,7 @@ def _tls() -> Finding:
             nursery.cancel_scope.cancel()
 
     def attempt() -> str:
-        tls = find_tls(None)
+        tls = find_chosen_tls()
         mode = tls.mode
         if mode in ("off", "accept"):
             raise ValueError(
@@ -200,14 +213,16 @@ def _tls() -> Finding:
             raise_alone(group)
         shown = ""
         if tls.has_files:
-            certificate = read_credentials(tls.files).certificate
+            credentials = read_credentials(tls.files)
+            certificate = credentials.certificate
+            named = _checked(shown_to_itself(credentials), cluster, name)
             days = (valid_until(certificate) - SystemEnvironment().wall_time()) / 86400
             if days < ENDS_SOON_DAYS:
                 raise ValueError(
                     f"{tls.certificate} ends in {days:.1f} days: write a new certificate over it; "
                     "nodes read it again by themselves"
                 )
-            shown = f", and {tls.certificate} is accepted by {tls.ca} for {days:.0f} days"
+            shown = f", and {tls.certificate} ({named}) is accepted by {tls.ca} for {days:.0f} days"
         return (
             f"TLS 1.3 works ({ssl.OPENSSL_VERSION}): what leaves this machine is encrypted{shown}"
         )
@@ -215,9 +230,24 @@ def _tls() -> Finding:
     return _tried("tls", attempt)
 
 
+def _checked(certified: Certified, cluster: str | None, name: str | None) -> str:
+    """What a certificate names. Raises `WrongCertificateError` if it is not what is asked."""
+    expected = cluster or certified.cluster
+    if name is not None or certified.role in ("", "node"):
+        check_certified(certified, expected, "node", name or certified.name)
+    elif certified.cluster != expected:
+        check_certified(certified, expected, certified.role, CLIENT_NAMES)
+    return f"{certified.role} {certified.name!r} of cluster {certified.cluster!r}"
+
+
 async def _answer(connection: Connection) -> None:
-    await connection.receive()
-    connection.send_some([b"!"])
+    try:
+        await connection.receive()
+        connection.send_some([b"!"])
+        # Until the other end has read it, and has closed.
+        await connection.receive()
+    finally:
+        connection.close()
 
 
 def _proof() -> Finding:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import math
 import os
 import re
 import ssl
@@ -17,12 +18,16 @@ from typing import cast, get_args
 
 import attrs
 
+from actors.errors import WrongCertificateError
 from runtime.environment import Environment
 from runtime.wire.certificates import SelfSigned
 from runtime.wire.handshake import Certified, CertifiedRole
 
 MOST_PEM_BYTES = 16 * 1024 * 1024
 """Of a file with certificates or revoked ones: of a larger one the rest is not looked at."""
+
+JUDGED_AGAIN_SECONDS = 10.0
+"""After which a certificate that was refused is judged again though no file has changed."""
 
 MOST_RULES = 1000
 """Lines of a map of names."""
@@ -222,8 +227,18 @@ def _first_certificate(pem: bytes) -> str:
 
 
 def own_certified(credentials: Credentials) -> Certified | None:
-    """Whom the own certificate names, as others will read it: in a handshake with oneself, for
-    `ssl` reads certificates of peers only. None where it does not come about; others will say why.
+    """Whom the own certificate names, as others will read it. None where they would refuse it; they
+    will say why.
+    """
+    try:
+        return shown_to_itself(credentials)
+    except ssl.SSLError:
+        return None
+
+
+def shown_to_itself(credentials: Credentials) -> Certified:
+    """Whom the own certificate names, in a handshake with oneself: `ssl` reads certificates of
+    peers only. Raises SSLError where it does not come about.
     """
     one, other = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = credentials.client.wrap_bio(one, other)
@@ -233,8 +248,6 @@ def own_certified(credentials: Credentials) -> Certified | None:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
-        except ssl.SSLError:
-            return None
     return certified_by(client, credentials.names)
 
 
@@ -250,18 +263,30 @@ def fingerprint(tls: ssl.SSLObject) -> str:
     return hashlib.sha256(shown).hexdigest() if shown else ""
 
 
+class _RefusedEverywhereError(ValueError):
+    """A new certificate of this process, which can be read, would be refused by all others."""
+
+
 class FileCredentials:
-    """Credentials of files, read again when one of them has changed. What vanishes or does not
-    parse is no reason to stop: what was read last stays in use, and `problem` says why. Several
-    threads may share it.
+    """Credentials of files, read again when one of them has changed. What vanishes, does not parse,
+    or would be refused by all others is no reason to stop: what was read last stays in use, and
+    `problem` says why. `now` gives seconds. Several threads may share it.
 
     Raises ValueError where they cannot be read the first time.
     """
 
-    def __init__(self, files: CertificateFiles) -> None:
+    def __init__(self, files: CertificateFiles, now: Callable[[], float] = lambda: 0.0) -> None:
         self._files = files
+        self._now = now
         self._seen = self._look()
         self._current = read_credentials(files)
+        self._certified = own_certified(self._current)
+        self._again_at = math.inf
+        """When files that have not changed are judged anew: a certificate may become valid."""
+        self.fits: Callable[[Certified], object] | None = None
+        """Raises WrongCertificateError for a certificate that does not name this process. None for
+        a process that has no fixed name: then it must name what the one before has named.
+        """
         self.problem = ""
         self.changes = 0
         """How often that has changed by which certificates of peers are judged."""
@@ -269,22 +294,59 @@ class FileCredentials:
     def current(self) -> Credentials:
         """Those for a handshake that begins now. Some system calls for files that are cached."""
         seen = self._look()
-        if seen == self._seen:
+        if seen == self._seen and self._now() < self._again_at:
             return self._current
         # Noted first: one that is wrong is reported once, and tried again when it changes again.
-        self._seen = seen
+        self._seen, self._again_at = seen, math.inf
         before = self._current
         try:
-            self._current = read_credentials(self._files)
+            found = read_credentials(self._files)
+            # Judged only where it is new. What has changed besides, such as revocations, counts in
+            # any case: a certificate of this process that they refuse was refused by others before.
+            if found.certificate != before.certificate:
+                self._certified = self._accepted(found)
+            self._current = found
         except ValueError as error:
+            if isinstance(error, _RefusedEverywhereError):
+                self._again_at = self._now() + JUDGED_AGAIN_SECONDS
+            if str(error) != self.problem:
+                logger.error("%s; the certificate that was read before stays in use", error)
             self.problem = str(error)
-            logger.error("%s; the certificate that was read before stays in use", error)
         else:
             self.problem = ""
             # A new certificate of this process says nothing about those of others.
             self.changes += self._current.trust != before.trust
             logger.info("%s was read again", self._files.certificate)
         return self._current
+
+    def _accepted(self, found: Credentials) -> Certified:
+        """Whom a new certificate names. Raises ValueError if no other process would accept it."""
+        file = self._files.certificate
+        try:
+            certified = shown_to_itself(found)
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or error
+            raise _RefusedEverywhereError(
+                f"all others would refuse the new certificate in {file}, as this process does "
+                f"({reason}): look at it with `understudy tls info`, and at the CA's file"
+            ) from None
+        before = self._certified
+        try:
+            if self.fits is not None:
+                self.fits(certified)
+            elif before is not None and (certified.cluster, certified.role) != (
+                before.cluster,
+                before.role,
+            ):
+                raise WrongCertificateError(
+                    f"it is for {', '.join(certified.uris) or 'nobody'}, and the one before for "
+                    f"{', '.join(before.uris) or 'nobody'}"
+                )
+        except WrongCertificateError as error:
+            raise _RefusedEverywhereError(
+                f"all others would refuse the new certificate in {file}: {error}"
+            ) from None
+        return certified
 
     def _look(self) -> tuple[object, ...]:
         """Differs when a file was written, replaced, or had its rights changed."""

@@ -287,6 +287,8 @@ class EncryptedNetwork:
         certified = own_certified(self._files.current())
         if certified is not None:
             check_certified(certified, cluster, "node", name)
+        # Files that are written later are held against the same.
+        self._files.fits = lambda new: check_certified(new, cluster, "node", name)
 
     @functools.cached_property
     def _any_server(self) -> ssl.SSLContext:
@@ -568,7 +570,7 @@ def system_network(
     """The network of this machine, encrypted as `tls` says. `spin`, `may_spin`: see
     `SocketNetwork`. Raises ValueError if the certificates that it names cannot be used.
     """
-    files = FileCredentials(tls.files) if tls.has_files else None
+    files = FileCredentials(tls.files, environment.now) if tls.has_files else None
     return EncryptedNetwork(
         SocketNetwork(spin, environment.timings, may_spin),
         TlsPolicy(tls.mode),

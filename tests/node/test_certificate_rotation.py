@@ -62,13 +62,12 @@ async def machine(
     place: Path,
     name: str,
     founder: Machine | None = None,
-    days: float = 1,
     **more: Any,
 ) -> AsyncIterator[Machine]:
     here = place / name
     here.mkdir()
     (here / "ca.pem").write_bytes(authority.pem)
-    tls = authority.tls(node_uri(name), place=here, stem=name, ends=days, **more)
+    tls = authority.tls(node_uri(name), place=here, stem=name, **more)
     async with open_node(
         name,
         join=None if founder is None else founder.node.address,
@@ -175,12 +174,19 @@ async def test_an_expired_certificate_ends_its_connection_and_a_new_one_brings_i
     authority = Authority(tmp_path / "ca")
     async with AsyncExitStack() as stack:
         here = await stack.enter_async_context(machine(authority, tmp_path, "here"))
-        there = await stack.enter_async_context(
-            machine(authority, tmp_path, "there", here, days=2.0 / 86400)
-        )
+        there = await stack.enter_async_context(machine(authority, tmp_path, "there", here))
         echo = await here.node.options(on="there").spawn(Echo)
+        link, before = here.link(there), here.shown(there)
+        # Only now, and read at once: to join may take longer than the certificate holds.
+        authority.tls(node_uri("there"), place=there.place, stem="there", ends=3.0 / 86400)
+        assert there.node._own_certificate()
+        link.drop_connection()
+        await until(
+            lambda: here.shown(there),
+            "the new one is shown",
+            lambda shown: shown not in (0, before),
+        )
         assert await echo.echo(1) == 1
-        link = here.link(there)
         await until(
             lambda: any(
                 "connecting to there again: the certificate that it has shown has expired" in line

@@ -507,7 +507,8 @@ def test_the_command_line_refuses_and_explains(tmp_path: Path) -> None:
 
     for words, more, text in (
         (("status", "--tls", "maybe"), {}, "'maybe' is not one of 'off', 'accept', 'require'"),
-        (("status",), {"UNDERSTUDY_TLS": "maybe"}, "UNDERSTUDY_TLS='maybe'"),
+        # With an address: other clusters of this user may be open.
+        (("status", "-a", "127.0.0.1:1"), {"UNDERSTUDY_TLS": "maybe"}, "UNDERSTUDY_TLS='maybe'"),
     ):
         found = run(*words, **more)
         assert found.returncode == 2

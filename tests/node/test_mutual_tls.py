@@ -25,8 +25,11 @@ from actors import Actor, method
 from actors.errors import EncryptionError, UnderstudyError, WrongCertificateError, WrongSecretError
 from runtime import Tls, open_node
 from runtime.command_line.main import main
+from runtime.environment import SystemEnvironment
+from runtime.links.credentials import JUDGED_AGAIN_SECONDS, FileCredentials
 from runtime.node import Node
 from runtime.testing import Platform
+from runtime.timings import Timings
 from runtime.wire.handshake import Acceptor, Certified, Channel, Dialer, Introduction, Peer
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.waiting import until
@@ -55,15 +58,20 @@ async def pair(
     authority: Authority, mode: Any = None, crl: Path | str = "", **more: Any
 ) -> AsyncIterator[Node]:
     """Two nodes, whose link must be the same over the same connection afterwards."""
+    # However long it takes: what has changed in the files makes connections anew after a while.
+    timings = Timings(trust_checked=3600.0)
     async with (
         open_node(
-            "here", tls=authority.tls(node_uri("here"), stem="here", mode=mode, crl=crl), **more
+            "here",
+            tls=authority.tls(node_uri("here"), stem="here", mode=mode, crl=crl),
+            platform=Platform(environment=SystemEnvironment(timings)),
+            **more,
         ) as here,
         open_node(
             "there",
             join=here.address,
             tls=authority.tls(node_uri("there"), stem="there", mode=mode, crl=crl),
-            platform=Platform(environment=Elsewhere()),
+            platform=Platform(environment=Elsewhere(timings)),
             **more,
         ) as there,
     ):
@@ -241,6 +249,99 @@ async def test_files_are_read_again_and_broken_ones_leave_the_old_in_use(
                 pass
             await log(text)
             await log("the certificate that was read before stays in use")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"uri": node_uri("here", cluster="other")}, "is for the cluster 'other'"),
+        ({"uri": node_uri("there")}, "is for the node 'there'"),
+        ({"uri": node_uri("here", role="client")}, "is for the role 'client'"),
+        ({"uri": None}, "names nobody"),
+        ({"uri": node_uri("here"), "ends": -0.5}, "certificate has expired"),
+        ({"uri": node_uri("here"), "begins": 0.5}, "certificate is not yet valid"),
+        ({"uri": node_uri("here"), "authority": "foreign"}, "unable to get local issuer"),
+    ],
+    ids=["cluster", "name", "role", "nobody", "expired", "not yet valid", "CA"],
+)
+async def test_a_new_certificate_that_all_would_refuse_is_not_used(
+    authority: Authority, log: Log, wrong: dict[str, Any], text: str
+) -> None:
+    async with pair(authority) as node:
+        network: Any = node._network
+        before = node._own_certificate()
+        given = dict(wrong)
+        name = given.pop("authority", "")
+        issuer = Authority(authority.place.parent / name) if name else authority
+        issuer.tls(stem="here", place=authority.place, **given)
+        assert node._own_certificate() == before
+        assert text in network.files_problem()
+        await log("all others would refuse the new certificate")
+        await log("the certificate that was read before stays in use")
+        again = authority.tls(node_uri("again"))
+        elsewhere = Platform(environment=Elsewhere())
+        async with open_node("again", join=node.address, tls=again, platform=elsewhere):
+            pass
+        authority.tls(node_uri("here"), stem="here")
+        assert node._own_certificate() != before
+        assert not network.files_problem()
+
+
+async def test_a_certificate_that_becomes_valid_is_used_then(authority: Authority) -> None:
+    tls = authority.tls(node_uri("n"), stem="n")
+    now = 100.0
+    credentials = FileCredentials(tls.files, lambda: now)
+    before = credentials.current().certificate
+    other = Authority(authority.place.parent / "other")
+    other.tls(node_uri("n"), stem="n", place=authority.place)
+    assert credentials.current().certificate == before
+    # As time would make it valid: by nothing that changes its files.
+    credentials._files = attrs.evolve(tls.files, ca=str(other.place / "ca.pem"))
+    credentials._seen = credentials._look()
+    assert credentials.current().certificate == before
+    now += JUDGED_AGAIN_SECONDS
+    assert credentials.current().certificate != before
+    assert not credentials.problem
+
+
+async def test_the_trust_is_renewed_where_the_own_certificate_ends_by_it(
+    authority: Authority,
+) -> None:
+    tls = authority.tls(node_uri("n"), stem="n")
+    credentials = FileCredentials(tls.files)
+    other = Authority(authority.place.parent / "other")
+    (authority.place / "ca.pem").write_bytes(other.pem)
+    # The CA was removed on purpose: who has a certificate of it must not come in any more.
+    assert other.pem in credentials.current().trust
+    assert not credentials.problem
+
+
+@pytest.mark.parametrize(
+    ("uri", "words", "text"),
+    [
+        (node_uri("w1"), (), "(node 'w1' of cluster 'understudy') is accepted by "),
+        (node_uri("w1"), ("--cluster", "understudy", "--name", "w1"), "is accepted by "),
+        (node_uri("*"), ("--name", "w1"), "is accepted by "),
+        (node_uri("ann", role="client"), ("--cluster", "understudy"), "(client 'ann' of cluster"),
+        (node_uri("w1"), ("--name", "w2"), "is for the node 'w1'"),
+        (node_uri("w1"), ("--cluster", "prod"), "is for the cluster 'understudy'"),
+        (node_uri("ann", role="client"), ("--cluster", "prod"), "is for the cluster 'understudy'"),
+        (node_uri("ann", role="client"), ("--name", "w1"), "is for the role 'client'"),
+        (None, (), "names nobody"),
+        ("expired", (), "certificate has expired"),
+    ],
+)
+def test_the_doctor_looks_at_the_certificate_that_options_name(
+    authority: Authority, uri: str | None, words: tuple[str, ...], text: str
+) -> None:
+    expired = uri == "expired"
+    tls = authority.tls(node_uri("w1") if expired else uri, ends=-0.5 if expired else 100)
+    files = ("--tls-ca", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key)
+    done = CliRunner().invoke(main, ["doctor", "--json", *files, *words])
+    (found,) = (one for one in json.loads(done.stdout) if one["check"] == "tls")
+    assert text in found["text"]
+    assert found["well"] == ("is accepted" in found["text"])
+    assert (done.exit_code == 0) <= found["well"]
 
 
 @pytest.mark.parametrize(
