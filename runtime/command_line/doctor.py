@@ -236,7 +236,7 @@ def _checked(certified: Certified, cluster: str | None, name: str | None) -> str
     if name is not None or certified.role in ("", "node"):
         check_certified(certified, expected, "node", name or certified.name)
     elif certified.cluster != expected:
-        check_certified(certified, expected, certified.role, CLIENT_NAMES)
+        check_certified(certified, expected, "client", CLIENT_NAMES)
     return f"{certified.role} {certified.name!r} of cluster {certified.cluster!r}"
 
 
