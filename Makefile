@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs release clean
+.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs photographs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -105,6 +105,9 @@ house: $(installed)/tests ## print the size and form of the code: files, circles
 
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+photographs: $(installed)/tests docs ## photograph each page of the site in light and dark, wide and narrow, with Chromium
+	$(python) -m tests.documentation.photographs docs/_build/photographs
 
 # From the files of the last commit alone. The second build has another directory, umask, time zone and locale, and comes later: what shows
 # in the files would differ. Without isolation, so that the build tools are those that pyproject.toml pins.

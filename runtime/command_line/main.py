@@ -23,8 +23,8 @@ COMMANDS = {
     "call": "Call METHOD of ACTOR and print its result.",
     "dashboard": "Serve pages about a cluster, until Ctrl-C or SIGTERM.",
     "debug": (
-        "Look at the last failures of ACTOR: the frames that it failed in, their source and "
-        "variables."
+        "Debug a method of ACTOR that waits at a breakpoint(), or else its last failure: the "
+        "frames, their source and variables."
     ),
     "demo": (
         "Index every identifier of the standard library on a cluster while its nodes join, "

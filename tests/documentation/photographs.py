@@ -1,0 +1,77 @@
+"""Photographs of the site: each page in light and dark, at the width of a screen and of a phone.
+
+`make photographs`, or `python -m tests.documentation.photographs FOLDER` after `make docs`. Prints
+each page that is wider than its window, or that raises an error in the browser, and ends with 1 if
+there is one.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+import tempfile
+from pathlib import Path
+
+import trio
+
+from tests.dashboard.browser import BrowserPage, open_browser
+from tests.house import ROOT
+
+SITE = ROOT / "docs" / "_build" / "html"
+WIDTHS = {"wide": 1360, "narrow": 420}
+TALLEST = 6000
+"""Pixels of a page that are photographed."""
+
+DRAWN = "document.readyState === 'complete' && document.fonts.status === 'loaded'"
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def pages(site: Path) -> list[Path]:
+    """The pages that people read, without those that Sphinx adds."""
+    made = {"genindex.html", "search.html", "py-modindex.html"}
+    return [
+        page
+        for page in sorted(site.rglob("*.html"))
+        if page.name not in made and "_" not in page.relative_to(site).parts[0][0]
+    ]
+
+
+async def photograph(site: Path, folder: Path) -> list[str]:
+    """Write the pictures into the folder; return what is wrong."""
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory() as profile:
+        async with open_browser(Path(profile)) as browser:
+            for dark in (False, True):
+                for name, width in WIDTHS.items():
+                    page = await browser.page(width=width, dark=dark)
+                    for path in pages(site):
+                        await page.open(path.as_uri())
+                        await page.until(
+                            f"location.href.startsWith({path.as_uri()!r}) && {DRAWN}", path.name
+                        )
+                        place = "-".join(path.relative_to(site).with_suffix("").parts)
+                        scheme = "dark" if dark else "light"
+                        picture = folder / f"{place}-{name}-{scheme}.png"
+                        picture.write_bytes(await whole(page))
+                        if (more := await page.run(OVERFLOW)) > 0:
+                            wrong.append(f"{picture.stem}: {more} pixels wider than the window")
+                    await page.close()
+            return [*wrong, *browser.errors]
+
+
+async def whole(page: BrowserPage) -> bytes:
+    """The page from its top, up to TALLEST."""
+    height = await page.run("document.documentElement.scrollHeight")
+    width = await page.run("document.documentElement.clientWidth")
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, TALLEST), "scale": 1}
+    told = await page.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+    return base64.b64decode(told["data"])
+
+
+if __name__ == "__main__":
+    FOLDER = Path(sys.argv[1])
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    found = trio.run(photograph, SITE, FOLDER)
+    sys.stdout.write("".join(f"{line}\n" for line in found))
+    sys.stdout.write(f"{len(list(FOLDER.glob('*.png')))} photographs in {FOLDER}\n")
+    sys.exit(1 if found else 0)
