@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import textwrap
 from importlib.resources import files
 
 import click
@@ -15,8 +16,9 @@ import click
 from actors import errors
 
 SECTION = re.compile(r"^### (\w+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
-EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^```python\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)*([^)#]+)[^)]*\)")
+WIDTH = 79
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
 
 
@@ -62,11 +64,30 @@ def sections() -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    """A section as people read it in a terminal: examples are indented, and a link is its text with
-    the page.
+    """A section as people read it in a terminal: examples are indented, lines fit, and a link is
+    its text with the page.
     """
-    text = EXAMPLE.sub(lambda found: "    " + found[1].rstrip().replace("\n", "\n    "), text)
-    return LINK.sub(r"\1: \2", COMMENT.sub("", text))
+    parts = []
+    for number, part in enumerate(EXAMPLE.split(COMMENT.sub("", text))):
+        if number % 2:
+            parts.append(textwrap.indent(part.rstrip(), "    "))
+        else:
+            parts += map(_filled, part.strip().split("\n\n")) if part.strip() else []
+    return "\n\n".join(parts)
+
+
+def _filled(paragraph: str) -> str:
+    """A paragraph, or the items of a list, in lines that fit a terminal."""
+    lines = []
+    for item in re.split(r"\n(?=- )", LINK.sub(r"\1: \2", paragraph)):
+        lines += textwrap.wrap(
+            " ".join(item.split()),
+            WIDTH,
+            subsequent_indent="  " if item.startswith("- ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
 
 
 def _bases(name: str) -> list[str]:

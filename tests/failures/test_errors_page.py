@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from click.testing import CliRunner
 
 import actors
 from actors import Actor, ExitReason, errors
@@ -19,6 +20,7 @@ from actors.errors import NodeDrainingError, RemoteError, UnderstudyError
 from examples import errors as prelude
 from runtime import open_node
 from runtime.command_line.explain import EXAMPLE, sections
+from runtime.command_line.main import main
 from runtime.environment import first
 from runtime.node import Node
 from runtime.testing import VirtualCluster, VirtualFaults
@@ -46,6 +48,14 @@ def test_each_error_class_has_its_section_and_each_section_its_class() -> None:
         if isinstance(value, type) and issubclass(value, Exception)
     }
     assert sorted(SECTIONS) == sorted(classes)
+
+
+def test_the_page_shows_what_the_command_prints() -> None:
+    page = (ROOT / "docs" / "failures" / "errors.md").read_text()
+    shown = re.findall(r"^\$ understudy (explain \w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert shown
+    for words, printed in shown:
+        assert CliRunner().invoke(main, words.split()).output == printed
 
 
 @pytest.mark.parametrize("name", SECTIONS)
