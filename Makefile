@@ -74,8 +74,9 @@ format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
 bench: $(installed)/tests ## speed and weight beside the bare floor, 3 minutes; JSON=file writes data too, ARGS="--only echo" selects
 	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
 
-growth: $(installed)/tests ## what calls, actors, names, children and references cost the more there are, 5 minutes; ARGS="--full" goes up to a million
+growth: $(installed)/tests ## what calls, actors, names, children, references and nodes cost the more there are, 5 minutes; ARGS="--full" goes up to a million, NODES="100 200"
 	$(python) -m tests.growth $(ARGS)
+	$(python) -m tests.growth.nodes $(NODES)
 
 # Ray, PyTorch and the others are installed in environments of their own below $(VENV)-peers; Erlang is a package of the system.
 peers: $(installed)/tests ## this library beside Ray, Dask, xoscar, torch.rpc, gRPC, multiprocessing and Erlang, 15 minutes; ARGS="--only ray"

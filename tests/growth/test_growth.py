@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.growth import __main__ as command
+from tests.growth import nodes
 from tests.growth.curves import SUBJECTS
 from tests.growth.measuring import Curve, measure, table, verdict
 
@@ -61,3 +62,15 @@ def test_each_subject_can_be_measured(name: str) -> None:
     result = CliRunner().invoke(command.main, ["--only", name, "--most", "10"])
     assert result.exit_code == 0, result.output
     assert SUBJECTS[name].what in result.output
+
+
+@pytest.mark.slow
+def test_nodes_are_measured() -> None:
+    result = CliRunner().invoke(nodes.main, ["2"])
+    assert result.exit_code == 0, result.output
+    count, up, each, *_, own, known = result.output.splitlines()[-1].strip("| ").split(" | ")
+    assert count == "2"
+    assert float(up) > 0
+    assert float(each) > 0
+    assert float(own) > 1
+    assert float(known) > 0
