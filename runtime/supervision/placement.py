@@ -85,8 +85,8 @@ def spread_over(
     count: int,
     random: Callable[[], float],
 ) -> list[Member]:
-    """The nodes for `count` actors with these options, chosen one after the other: each counts for
-    those after it. Raises what `choose_node` raises if one of them fits nowhere.
+    """Return the nodes for `count` actors with these options, chosen one after the other: each
+    actor counts as load for the next. Raises what `choose_node` raises if one fits nowhere.
     """
     if options.resources:
         return _one_by_one(members, options, loads, count, random)
@@ -153,11 +153,11 @@ def _lacks(member: Member, options: SpawnOptions, loads: Mapping[NodeId, NodeLoa
     return ""
 
 
-# How much each node carries, as far as one node knows: kept up to date by the changes of the names,
-# and asked for before each placement.
+# The loads of all nodes, as one node knows them: read from the names before a placement, and kept
+# up to date by the changes of the names.
 #
-# A start that has been placed and is not yet seen among the names counts too: starts that are
-# placed in one moment must not all go to one node.
+# A start that was placed counts before its name is claimed: otherwise starts that are placed at the
+# same moment would all go to one node.
 
 
 @attrs.frozen
@@ -172,8 +172,8 @@ class PlacedActor:
 
 
 class NodeLoads:
-    """Not `known` until it was filled, and not again after `forget`, until it is filled again.
-    Nothing is kept before `expect`.
+    """The loads of all nodes: one entry for each node with a named actor. `known`: from `fill`
+    until `forget`. Changes are counted from `expect` on.
     """
 
     def __init__(self) -> None:
@@ -193,11 +193,11 @@ class NodeLoads:
         return self._missed
 
     def fill(self, names: Iterable[tuple[str, PlacedActor]], expected: int) -> None:
-        """All names as they were since `expect` gave this number; changes that were seen meanwhile
-        and are later stay.
+        """Enter all names, as they were read after `expect` had returned `expected`. Later changes
+        that were seen meanwhile stay.
 
-        Ignored if it is known already, for ends that were seen since are not kept, or if changes
-        were missed meanwhile.
+        Does nothing if the loads are known already, because releases that were seen since then are
+        not recorded, or if changes were missed since `expect`.
         """
         # If changes were missed since `expect`, this answer may be older than what is known.
         if self.known or expected != self._missed:
@@ -208,7 +208,7 @@ class NodeLoads:
         self._gone.clear()
 
     def put(self, name: str, carried: PlacedActor) -> None:
-        """Note that an actor has the name."""
+        """Count an actor that has the name."""
         if not self._expected:
             return
         before = self._carried.get(name)
@@ -222,37 +222,37 @@ class NodeLoads:
         self._add(carried.node, carried.resources)
 
     def on_gone(self, name: str, revision: int) -> None:
-        """Note that no actor has the name since this revision."""
+        """No actor has the name since this revision."""
         if not self._expected:
             return
         before = self._carried.get(name)
         if before is None or before.revision < revision:
             self._remove(name)
             if not self.known:
-                # The answer that is awaited may be older, and name it still.
+                # The names that are being read may be older than this release, and contain it.
                 self._gone[name] = revision
 
     def on_placed(self, name: str, node: NodeId, resources: Mapping[str, float]) -> None:
-        """Note that an actor of this name is about to start on that node."""
+        """An actor of this name is about to start on that node."""
         self.on_settled(name)
         if name not in self._carried:
             self._placed[name] = (node, resources)
             self._add(node, resources)
 
     def on_settled(self, name: str) -> None:
-        """Note that its start has succeeded or failed."""
+        """The start of this name has succeeded or failed."""
         found = self._placed.pop(name, None)
         if found is not None:
             self._take(*found)
 
     def forget(self) -> None:
-        """Note that changes were missed."""
+        """Drop all loads but those of starts, because changes were missed."""
         self.known = False
         self._expected = False
         self._missed += 1
         self._carried.clear()
         self._gone.clear()
-        # A new table, for the old one may still be looked at.
+        # A new table: `ActorPlacement.place` may still use the old one.
         self.of = {}
         for node, resources in self._placed.values():
             self._add(node, resources)

@@ -53,13 +53,15 @@ class Orphans:
         self._missing: set[str] = set()
 
     async def run(self) -> None:
-        """A supervisor that is missing at two checks in a row does not come back."""
+        """Check every `ORPHAN_LOOK_SECONDS`. A supervisor that is missing at two checks in a row
+        is taken for gone: between its end and its restart it may be missing once.
+        """
         while True:  # noqa: ASYNC913  each turn waits
             await trio.sleep(ORPHAN_LOOK_SECONDS)
             try:
                 await self._look()
             except (StoreError, CallError):
-                # The store does not answer: begin anew at the next look.
+                # The store does not answer: two checks in a row count from the next one on.
                 self._missing.clear()
 
     async def _look(self) -> None:
@@ -80,7 +82,8 @@ class Orphans:
         self._missing = missing
 
 
-TRY_AGAIN = 0.05
+CLAIM_RETRY_SECONDS = 0.05
+"""Seconds between attempts to claim the name of the singleton while an ended actor still has it."""
 
 
 SUCCESSOR_LOOK_SECONDS = 0.2
@@ -89,12 +92,13 @@ before a restart.
 """
 
 
-AWAY = 0.5
+STORE_RETRY_SECONDS = 0.5
 """Seconds between attempts while the store cannot be reached."""
 
 
 STAND_DOWN_SECONDS = 2.0
-"""How long a candidate whose first start has failed tries to withdraw; its lease does it otherwise.
+"""Seconds for which a candidate whose first start has failed tries to withdraw its candidacy, which
+ends with its node's lease otherwise.
 """
 
 
@@ -134,8 +138,8 @@ class Singleton:
         try:
             address = await self._current(None)
         except BaseException:
-            # Whatever the start has raised, as an EncodeError, and also if the caller has left: a
-            # name that is promised is waited for by those who look it up.
+            # Whatever the start has raised, and also if the caller was cancelled: lookups of the
+            # name wait as long as there is a candidacy for it.
             with trio.move_on_after(STAND_DOWN_SECONDS, shield=True):
                 await self._stand_down(for_good=False)
             raise
@@ -149,7 +153,7 @@ class Singleton:
             try:
                 again = await self._again(address, ended)
             except NodeDrainingError as error:
-                # This candidate is leaving as well, in order.
+                # This candidate's own node is leaving as well.
                 logger.info(
                     "this node no longer stands for the singleton %s: %s", self._name, error
                 )
@@ -184,8 +188,9 @@ class Singleton:
             until = self._environment.now() + delay
             try:
                 while (now := self._environment.now()) < until:
-                    # Each candidate waits for itself. What another has started is watched at once:
-                    # else its end would be missed.
+                    # Each candidate has a delay of its own. If another one starts the singleton
+                    # during the delay, this one watches it at once, so that it does not miss its
+                    # end.
                     await trio.sleep(min(SUCCESSOR_LOOK_SECONDS, until - now))
                     found = await self._spawner.find(self._name)
                     if found is not None and found.epoch != before.epoch:
@@ -199,7 +204,7 @@ class Singleton:
                     self._name,
                     error,
                 )
-                await trio.sleep(AWAY)
+                await trio.sleep(STORE_RETRY_SECONDS)
             except NodeDrainingError:
                 raise
             except (SpawnError, CallError) as error:
@@ -219,7 +224,7 @@ class Singleton:
                     self._name,
                     error,
                 )
-            await trio.sleep(AWAY)
+            await trio.sleep(STORE_RETRY_SECONDS)
 
     async def _stand_down(self, *, for_good: bool) -> None:
         try:
@@ -250,8 +255,8 @@ class Singleton:
                     self._name,
                     error,
                 )
-            # Its name falls with the lease of the node that had it.
-            await trio.sleep(TRY_AGAIN)
+            # The name is released with the lease of the node that had it.
+            await trio.sleep(CLAIM_RETRY_SECONDS)
 
 
 class Candidacies:
@@ -266,7 +271,9 @@ class Candidacies:
         self._environment = environment
 
     async def stand(self, request: StartRequest) -> Address:
-        """See `actors.actor.Spawner.singleton`; the options have a name."""
+        """Make this node a candidate for the singleton that `request` names, and return its address
+        once it runs on any node. Raises what its first start on this node raises.
+        """
         name = request.options.name
         assert name is not None
         start = partial(self._spawner.start_candidate, request)

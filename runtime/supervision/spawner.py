@@ -57,14 +57,14 @@ from runtime.supervision.placement import (
 )
 from runtime.tracing import NO_SPANS, Spans
 
-# Placing actors: what `runtime.supervision.placement` decides, with what this node knows of the
-# others.
+# The choice of a node: the decision of `runtime.supervision.placement`, with this node's view of
+# the members and their loads.
 
 
 class ActorPlacement:
-    """Chooses nodes for the actors that this node starts. It counts the changes of the names
-    (`changed` and `forget`, see `Lookups.run`) while `lookups` follows them; otherwise it asks each
-    time.
+    """Chooses nodes for the actors that this node starts. While `lookups` follows the names, it
+    counts their changes (`on_changed` and `forget`, which `Lookups.run` calls); otherwise it reads
+    all names for each placement.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ActorPlacement:
         self._loads.check_invariants()
 
     def on_changed(self, event: StoreEvent) -> None:
-        """Note that a name was claimed or released."""
+        """A name was claimed or released."""
         name = event.key.removeprefix(NAMES)
         if event.kind == "delete":
             self._loads.on_gone(name, event.revision)
@@ -97,7 +97,7 @@ class ActorPlacement:
             )
 
     def forget(self) -> None:
-        """Note that changes of names may have been missed."""
+        """Drop all loads, because changes of names may have been missed."""
         self._loads.forget()
 
     async def place(self, options: SpawnOptions) -> Member:
@@ -106,14 +106,15 @@ class ActorPlacement:
         """
         if options.on is None or options.resources:
             await self._ask()
+        # Taken before `forget`, which replaces the table: what was read serves this placement only.
         loads = self._loads.of
         if not self._lookups.is_following:
             self._loads.forget()
         try:
             return self._chosen(options, loads)
         except (NodeNotFoundError, NoPlacementError) as error:
-            # A node that fits may be up already, and this one not have heard of it yet: the store
-            # has.
+            # A node that fits may have joined, and this node's view of the members be older than
+            # that. So read the store once.
             try:
                 await self._members.caught_up(self._members.revision + 1)
             except StoreError:
@@ -129,12 +130,13 @@ class ActorPlacement:
         return choose_node(living, options, loads, self._environment.random())
 
     async def place_many(self, options: SpawnOptions, count: int) -> list[Member]:
-        """Choose the nodes for so many actors with these options. Raises what `place` raises if one
+        """Choose the nodes for `count` actors with these options. Raises what `place` raises if one
         of them fits nowhere.
         """
         if not count:
             return []
-        # What `place` waits for, and its errors: the others are chosen with what it has learnt.
+        # For its waits and its errors; the choice below uses the members and loads that it has
+        # read.
         await self.place(options)
         living = [
             member
@@ -145,7 +147,9 @@ class ActorPlacement:
 
     @contextmanager
     def starting(self, options: SpawnOptions, member: Member) -> Iterator[None]:
-        """Count an actor that is being started there, although its name is not claimed yet."""
+        """Count an actor with `member`'s load while it is being started, before its name is
+        claimed.
+        """
         name = options.name
         if name is None:
             yield
@@ -157,7 +161,8 @@ class ActorPlacement:
             self._loads.on_settled(name)
 
     async def _ask(self) -> None:
-        # Once more if changes were missed meanwhile, or another placement made all be forgotten.
+        # Again if changes were missed during the request, or another placement has dropped the
+        # loads.
         while not self._loads.known:
             expected = self._loads.expect()
             owners = await self._names.owners()
@@ -174,6 +179,7 @@ class ActorPlacement:
 
 
 MOST_STARTED = 10_000
+"""Actors that are remembered as started. For the others, the node is asked once more."""
 
 
 FREED_NAME_LOOK_SECONDS = 0.05
@@ -184,15 +190,15 @@ MOST_IN_MESSAGE = 1024
 """Actors that one message starts."""
 
 MESSAGES_AT_ONCE = 2
-"""Messages of one `spawn_many` that are under way to one node: it starts actors while this node
-writes the next message, and reads the last answer.
+"""Messages of one `spawn_many` to one node that wait for their answer: the node starts actors while
+this node writes the next message and reads the last answer.
 """
 
 PENDING = ActorStartError("it has not been started")
-"""Stands for what became of an actor of a `spawn_many`, until that is known."""
+"""The outcome of an actor of a `spawn_many` before its message is answered."""
 
 TAKE_BACK_SECONDS = 1.0
-"""How many seconds a cancelled spawn may take to undo its start."""
+"""Seconds that a cancelled spawn may take to undo its start."""
 
 
 class ActorSpawner:
@@ -234,7 +240,9 @@ class ActorSpawner:
         self._stops.check_invariants()
 
     async def start(self, request: StartRequest) -> Address:
-        """Start an actor where its options say, on this node unless they say otherwise."""
+        """Start an actor on the node that its options select, by default this one. Raises
+        `SpawnError`, `CallError` and `EncodeError`.
+        """
         if self.is_for_here(request.options):
             return await self._start_here(request)
         if self._may_be_gathered(request):
@@ -272,30 +280,34 @@ class ActorSpawner:
         return await self._start_here(request, CLUSTER)
 
     async def stand_for(self, name: str) -> None:
-        """See `runtime.membership.names.RestartIntents.stand_for`."""
+        """Record in the store that this node is a candidate for the singleton `name`. Raises
+        `StoreError`.
+        """
         await self._names.intents.stand_for(name, self._endpoint.identity[0])
 
     async def stand_down(self, name: str, *, for_good: bool) -> None:
-        """See `runtime.membership.names.RestartIntents.stand_down`."""
+        """Withdraw this node's candidacy for the singleton `name`; `for_good`: those of all nodes.
+        Raises `StoreError`.
+        """
         await self._names.intents.stand_down(name, self._endpoint.identity[0], for_good=for_good)
 
     async def find(self, name: str) -> Address | None:
-        """The address of the actor that has `name` now."""
+        """Return the address of the actor that has `name` now, or None. Raises `StoreError`."""
         return await self._names.find(name)
 
     async def is_supervised(self, name: str) -> bool:
-        """True if the supervisor of this name lives, or will again."""
+        """Return True if the supervisor of this name lives, or will be started again."""
         born = birthplace(name)
         if born is not None and self._members.is_current(born):
             return True
         return await self._names.intents.supervised(name)
 
     async def find_started(self, name: str, *, waits: bool = True) -> Address | None:
-        """The address of the actor that has `name` now, once it has started. Raises the
-        ActorStartError of its start.
+        """Return the address of the actor that has `name` now, once it has started; None if no
+        actor has it. Raises the ActorStartError of its start.
 
-        It is not waited for (`waits`) in the start of another actor: the two might wait for each
-        other.
+        Without `waits`, and within the start of another actor, this does not wait for the start:
+        the two might wait for each other.
         """
         while True:
             found = await self._names.find(name)
@@ -310,8 +322,9 @@ class ActorSpawner:
                 self._started[name] = found.epoch
                 if len(self._started) > MOST_STARTED:
                     del self._started[next(iter(self._started))]
+                assert len(self._started) <= MOST_STARTED, "one is added at a time"
                 return found
-            # It has ended, or its node has: its name is about to be free.
+            # It has ended, or its node has: its name will be released soon.
             await trio.sleep(FREED_NAME_LOOK_SECONDS)
 
     async def _has_started(self, address: Address) -> bool:
@@ -322,17 +335,17 @@ class ActorSpawner:
             while (started := await self._ask_whether_started(address)) is None:
                 continue
         except MethodNotFoundError:
-            # A node of the version before does not tell.
+            # A node of the previous version has no such method.
             return True
         except ActorStartError as error:
             failure = error
         except (ActorNotFoundError, NodeDiedError, NodeUnreachableError):
-            # Its node is no more.
+            # Its node has ended, or does not have the actor any more.
             return False
         else:
             return started
         if await self._names.is_promised(address.name):
-            # Its supervisor tries again: calls through a handle wait for that.
+            # Its supervisor starts it again: calls through a handle wait for that.
             return True
         raise failure
 
@@ -378,8 +391,8 @@ class ActorSpawner:
             by_file = path_by_file(class_path)
             if by_file is None:
                 raise
-        # A class of this script itself: nodes of a local cluster know it as that, others by the
-        # name of its file.
+        # A class of this script: nodes of a local cluster know it by the module `__main__`, other
+        # nodes by the name of its file.
         return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
 
     async def _spawn_on(
@@ -399,13 +412,14 @@ class ActorSpawner:
                 await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
             )
         except trio.Cancelled:
-            # It may have started, and the answer may be on its way: only this task can know of it.
+            # It may have started, and no other task will see the answer. Bounded, because the node
+            # may be gone, and the actor with it.
             with trio.CancelScope(shield=True), trio.move_on_after(TAKE_BACK_SECONDS):
                 await service.take_back.send(ticket)
             raise
         except RemoteError as error:
             if error.remote_type == import_path(NodeDrainingError):
-                # Of a call that has run that can only be what it says of the node that it ran on.
+                # The service has raised it, so it is about that node, and the start has not begun.
                 raise NodeDrainingError(
                     str(error).removeprefix("NodeDrainingError: "), node=member.name
                 ) from None
@@ -415,8 +429,9 @@ class ActorSpawner:
             raise plain from None
 
     def _may_be_gathered(self, request: StartRequest) -> bool:
-        """True for an actor whose start waits for nothing and runs nothing of the user's: it may
-        travel with others. What is traced, or has a context, travels alone.
+        """Return True for an actor whose start waits for nothing and runs no user code: then it
+        delays no other start of its message. A start with a trace or a call context is sent alone,
+        because a message has one of each.
         """
         options = request.options
         return (
@@ -488,7 +503,9 @@ class ActorSpawner:
         indices: list[int],
         found: list[Address | Exception],
     ) -> None:
-        """Start those at `indices` there, and put into `found` what became of each."""
+        """Start the actors at `indices` on `member`, and put their addresses or errors into
+        `found`.
+        """
         path = import_path(request.cls)
         try:
             try:
@@ -499,7 +516,7 @@ class ActorSpawner:
                     raise
                 await self._ask_for_many(request, by_file, member, indices, found)
         except EncodeError:
-            # Of some of them; the others are unharmed.
+            # Find the rows that cannot be encoded, and start the others.
             fine: list[int] = []
             for index in indices:
                 try:
@@ -529,11 +546,11 @@ class ActorSpawner:
         names = [request.names[index] for index in indices] if request.names else []
         rows = [request.rows[index] for index in indices]
         try:
-            told, epochs, failures = await service.spawn_many(
+            spawned, epochs, failures = await service.spawn_many(
                 path, rows, names, request.options, ticket
             )
         except trio.Cancelled:
-            # Some may have started: only this task can know of them.
+            # Some may have started, and no other task will see the answer.
             with trio.CancelScope(shield=True), trio.move_on_after(TAKE_BACK_SECONDS):
                 await service.take_back.send(ticket)
             raise
@@ -543,7 +560,7 @@ class ActorSpawner:
                 raise
             raise plain from None
         registered = bool(names)
-        for index, name, epoch in zip(indices, told, epochs, strict=True):
+        for index, name, epoch in zip(indices, spawned, epochs, strict=True):
             found[index] = Address(name, member.name, member.incarnation, epoch, path, registered)
         for failure in failures:
             found[indices[failure.number]] = failure.error(member.name)
@@ -551,8 +568,8 @@ class ActorSpawner:
     async def stop_address(
         self, address: Address, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
     ) -> ExitReason | None:
-        """Stop the actor at `address`, if it is still there; `shutdown` as in `ChildSpec`. Returns
-        how it has ended, if that is known.
+        """Stop the actor at `address`, if it still runs; `shutdown` as in `ChildSpec`. Returns its
+        exit reason, or None if that is not known.
         """
         service = self._endpoint.node_service(address.node, address.incarnation)
         try:
@@ -609,8 +626,8 @@ class ActorSpawner:
             await trio.sleep(0.05)
 
     async def living(self, supervisor: str, names: Sequence[str]) -> dict[str, Address]:
-        """Return those of these names that have actors which were started for `supervisor`, on live
-        nodes.
+        """Return the addresses of those of these names whose actors run on live nodes and were
+        started by `supervisor`.
         """
         found: dict[str, Address] = {}
         for name, (address, started_for) in (await self._names.owned(names)).items():
@@ -621,22 +638,27 @@ class ActorSpawner:
         return found
 
     async def is_promised(self, name: str) -> bool:
-        """True if a supervisor, or a candidate, will start an actor of this name again."""
+        """Return True if a supervisor or a candidate will start an actor of this name again."""
         return await self._names.is_promised(name)
 
-    async def promise(
+    async def write_intent(
         self, name: str, supervisor: Address, *, lasting: bool, added: ChildSpec | None
     ) -> None:
-        """See `runtime.membership.names.RestartIntents.give`."""
+        """Write the intent of a supervisor to restart `name`. `lasting`: the supervisor itself will
+        be restarted. `added`: the spec of a child that its constructor does not have. Raises
+        `StoreError`.
+        """
         await self._names.intents.give(
             name, supervisor.name, _epoch(supervisor), lasting=lasting, added=added
         )
 
-    async def begin(self, supervisor: Address, names: Sequence[str]) -> None:
-        """See `runtime.membership.names.RestartIntents.begin`."""
+    async def begin_intents(self, supervisor: Address, names: Sequence[str]) -> None:
+        """Record the children of a supervisor that begins and will be restarted; withdraw the
+        intents of earlier epochs for other children. Raises `StoreError`.
+        """
         await self._names.intents.begin(supervisor.name, _epoch(supervisor), names)
 
-    async def withdraw(
+    async def withdraw_intents(
         self,
         supervisor: Address,
         names: Sequence[str],
@@ -644,31 +666,42 @@ class ActorSpawner:
         *,
         last: bool = False,
     ) -> None:
-        """See `runtime.membership.names.RestartIntents.withdraw`."""
+        """Withdraw the intents of a supervisor for these names and for all below them. `forget`:
+        ids of added children whose specs are deleted as well. `last`: the supervisor ends and is
+        not restarted. Raises `StoreError`.
+        """
         await self._names.intents.withdraw(
             supervisor.name, _epoch(supervisor), names, forget=forget, last=last
         )
 
-    async def tell(self, ends: Mapping[str, str]) -> None:
-        """See `runtime.membership.names.RestartIntents.tell`."""
+    async def record_ends(self, ends: Mapping[str, str]) -> None:
+        """Record how actors of these names have ended, for callers that wait for them. Raises
+        `StoreError`.
+        """
         await self._names.intents.record_ends(ends)
 
     async def added(self, supervisor: Address) -> list[ChildSpec]:
-        """The children that were added to earlier epochs of the supervisor at run time."""
+        """Return the specs of the children that were added to earlier epochs of the supervisor at
+        run time. Raises `StoreError`.
+        """
         return await self._names.intents.added(supervisor.name)
 
     async def members_changed(self, seconds: float) -> None:
-        """Wait until the members have changed, or for this time: resources may have been freed."""
+        """Wait until the members have changed, for at most `seconds`: resources may be freed
+        without such a change.
+        """
         with trio.move_on_after(seconds):
             await self._members.wait_changed()
 
     def handle(self, address: Address, actor: type[Actor] | None = None) -> Handle:
-        """A handle of the actor there. Raises ClassMismatchError if it is no `actor`."""
+        """Return a handle of the actor at `address`. Raises ClassMismatchError if it is not of
+        class `actor`.
+        """
         return cast("Handle", self._endpoint.typed_handle(address, actor))
 
 
 def batched(items: list[int], most: int) -> Iterator[list[int]]:
-    """The items in lists of at most so many, in their order."""
+    """Yield the items in lists of at most `most`, in their order."""
     for begin in range(0, len(items), most):
         yield items[begin : begin + most]
 

@@ -64,13 +64,13 @@ from runtime.hosting.cell import with_note
 from runtime.statistics.counts import NodeCounts
 from runtime.supervision.spawner import ActorSpawner
 
-# What supervisors know of each child.
+# One child of a supervisor.
 
 
 @attrs.define(eq=False)
 class ChildState:
-    """The shell's data of a child, beside the machine's. `added`: it was added at run time, not by
-    the constructor.
+    """The data of one child that the restart machine does not have. `added`: it was added at run
+    time, not by the constructor.
     """
 
     spec: ChildSpec
@@ -79,12 +79,14 @@ class ChildState:
     address: Address | None = None
     adopted: Address | None = None
     """A running actor to adopt instead of starting a new one."""
-    promise: Literal["none", "in doubt", "given"] = "none"
+    intent: Literal["none", "in doubt", "written"] = "none"
     """The restart intent in the store; in doubt while it is being written, and after an attempt to
     write it has failed.
     """
     latest_epoch: int = 0
+    """The epoch of its latest actor; 0 before the first."""
     started_at: float = 0.0
+    """When that has started, on the environment's clock; 0 before the first start."""
     last_failure: ExitReason | None = None
     """Its last end or failed start, if that was a failure."""
     scope: trio.CancelScope | None = None
@@ -112,14 +114,14 @@ class ChildState:
 
 
 def seconds_of(shutdown: Shutdown) -> float:
-    """How long a child may take to stop."""
+    """Return the seconds that a child may take to stop."""
     return float("inf") if shutdown is None else 0.0 if shutdown == "kill" else float(shutdown)
 
 
-# Starting a child where it fits, as soon as that is possible: what is waited for, and what counts
-# as its own failure.
+# The start of a child: what it waits for, and which errors count as the child's own failure.
 
-PLACE_AGAIN = 0.5
+PLACE_RETRY_SECONDS = 0.5
+"""Seconds between two attempts to find a node that fits, unless the members change before."""
 
 
 FREE_NAME_LOOK_SECONDS = 0.05
@@ -145,14 +147,14 @@ logger = logging.getLogger("understudy.supervision")
 async def start_somewhere(
     child: ChildState,
     supervisor: str,
-    promise: Callable[[], Awaitable[None]],
+    write_intent: Callable[[], Awaitable[None]],
     spawner: ActorSpawner,
     environment: Environment,
 ) -> Address:
-    """Start the child's actor within its start timeout, or adopt it, after `promise()` has written
-    its restart intent. Waits for its name and, at the first start, for a node that fits. Raises
-    what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError when
-    its time is over.
+    """Start the child's actor within its start timeout, or adopt it, after `write_intent()` has
+    written its restart intent. Waits for its name and, at the first start, for a node that fits.
+    Raises what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError
+    when its time is over.
     """
     last: Exception | None = None
     spec, now = child.spec, environment.now()
@@ -162,20 +164,22 @@ async def start_somewhere(
     with trio.move_on_after(math.inf if spec.start_timeout is None else spec.start_timeout):
         while True:
             try:
-                await promise()
+                # Before the start, so that no actor of this name is lost without an intent.
+                await write_intent()
                 if child.adopted is not None:
                     address, child.adopted = child.adopted, None
                     return address
                 start = partial(spawner.start_actor, spec.actor, spec.args, dict(spec.kwargs))
                 if not child.started_at:
                     return await start(options, supervisor)
-                # A trace of its own: that of the supervisor's start may be of last month.
+                # A trace of its own: the supervisor may have started, and its trace ended, long
+                # ago.
                 facts = {"understudy.actor": child.name, "understudy.supervisor": supervisor}
                 with spawner.spans.span("actor.restart", facts, root=True):
                     return await start(options, supervisor)
             except NameTakenError as error:
                 last = error
-                # what is asked now decides whether it was an error
+                # the owner of the name decides whether this is an error
                 owner = (await spawner.living(supervisor, [child.name])).get(child.name)  # noqa: ASYNC120
                 if owner is not None and owner.epoch > child.latest_epoch:
                     # An attempt of unknown outcome has started it after all.
@@ -190,9 +194,9 @@ async def start_somewhere(
                 logger.info(
                     "%s/%s waits for a node that can start it: %s", supervisor, spec.id, error
                 )
-                await spawner.members_changed(PLACE_AGAIN)
+                await spawner.members_changed(PLACE_RETRY_SECONDS)
     if isinstance(last, NOT_ITS_FAULT):
-        # It was not even begun.
+        # No start of it has begun, so the time that is over is not the child's own.
         raise last
     why = f"; the last attempt: {last}" if last is not None else ""
     raise ActorStartError(
@@ -202,25 +206,25 @@ async def start_somewhere(
     )
 
 
-# The children of one supervisor by their ids, those included that wait for an id which another has
-# still. No I/O.
+# The children of one supervisor by their ids, with those that were requested while another child
+# still has their id. No I/O.
 
 
 class ChildTable:
-    """Beside what the machine knows of them. Children whose specs say no name are called after
-    `supervisor`, its name, and their ids.
+    """The children of one supervisor, one for each id. A child whose spec has no name gets the name
+    `supervisor`/id.
     """
 
     def __init__(self, supervisor: str, specs: Iterable[ChildSpec]) -> None:
         self._supervisor = supervisor
         self._children: dict[str, ChildState] = {}
         self._ids: dict[str, str] = {}
-        """By the names of their actors."""
+        """Ids by the names of their actors."""
         self._wanted: dict[object, ChildState] = {}
-        """Those that were asked for, by request, until that is answered."""
+        """Requested children by request, until that is answered."""
         self._requests: dict[str, dict[object, None]] = {}
-        """The requests for each id, in their order: what is done for one child must not cost more
-        because there are many.
+        """The requests for each id, in their order: an index, so that the cost for one child does
+        not grow with the number of requests.
         """
         for spec in specs:
             self.put(spec)
@@ -235,24 +239,24 @@ class ChildTable:
         return self._children[id]
 
     def get(self, id: str) -> ChildState | None:
-        """The child of this id."""
+        """Return the child of this id, or None."""
         return self._children.get(id)
 
     def put(self, spec: ChildSpec, *, added: bool = False) -> ChildState:
-        """Enter a child."""
+        """Add a child, and return it. No other child may have its id."""
         child = self._child(spec, added)
         self._enter(child)
         return child
 
     def want(self, spec: ChildSpec, request: object) -> None:
-        """Add a child on request: at once, or when the present one of its id has gone."""
+        """Add a child on request: at once, or when the present child of its id is forgotten."""
         child = self._wanted[request] = self._child(spec, True)
         self._requests.setdefault(spec.id, {})[request] = None
         if spec.id not in self._children:
             self._enter(child)
 
     def settle(self, answer: SupervisorAnswer) -> None:
-        """Drop a request for a child that has been answered."""
+        """Remove a request for a child, because this is its answer."""
         child = self._wanted.pop(answer.request, None)
         if child is None:
             return
@@ -264,7 +268,9 @@ class ChildTable:
             self._remove(child)
 
     def forget(self, id: str) -> ChildState:
-        """Drop the child of this id. Another that was requested takes its place."""
+        """Remove and return the child of this id. The first other child that was requested with
+        this id takes its place.
+        """
         child = self._children[id]
         self._remove(child)
         for request in self._requests.get(id, ()):
@@ -274,8 +280,8 @@ class ChildTable:
         return child
 
     def id_of(self, child: str | Handle) -> str:
-        """The id of a child that was named by it, by its path, by the actor's name, or by a handle.
-        Raises `ChildNotFoundError`.
+        """Return the id of a child, which may be given as its id, its path, its actor's name or a
+        handle. Raises `ChildNotFoundError`.
         """
         name = child.name if isinstance(child, Handle) else child
         for id in (name, name.removeprefix(f"{self._supervisor}/")):
@@ -287,11 +293,14 @@ class ChildTable:
         return found
 
     def _enter(self, child: ChildState) -> None:
+        assert child.spec.id not in self._children, "an id has one child at a time"
         self._children[child.spec.id] = child
         self._ids[child.name] = child.spec.id
 
     def _remove(self, child: ChildState) -> None:
+        assert self._children[child.spec.id] is child
         del self._children[child.spec.id]
+        # Two children may have one name, if their specs say so: then the latter owns the index.
         if self._ids.get(child.name) == child.spec.id:
             del self._ids[child.name]
 
@@ -311,7 +320,7 @@ class ChildTable:
         return ChildState(spec, spec.options.name or f"{self._supervisor}/{spec.id}", added)
 
 
-# The log line for the end of a supervised actor: one line, with what follows from it. No
+# The log line for the end of a supervised actor: its reason, and whether it is started again. No
 # I/O.
 
 _FRAME = re.compile(
@@ -319,7 +328,7 @@ _FRAME = re.compile(
 )
 
 
-def told(
+def end_line(
     name: str,
     node: str | None,
     reason: ExitReason,
@@ -359,7 +368,7 @@ def _in_one_line(reason: ExitReason) -> str:
     known.
     """
     text = " ".join(str(reason).split("\n\n")[0].split())
-    # What a start has failed of tells its place itself.
+    # The text of a failed start has the place already.
     frames = list(_FRAME.finditer(reason.traceback)) if reason.kind != "start failed" else []
     return (
         f"{text}, at {frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}"
@@ -368,17 +377,17 @@ def _in_one_line(reason: ExitReason) -> str:
     )
 
 
-# How long a supervisor waits for the end of children that it stops, beyond the time that each is
-# given to stop in.
+# How long a supervisor waits for the end of children that it stops, beyond the `shutdown` time of
+# each.
 
 STOP_MARGIN = 1.0
 """Seconds for the request and its answer."""
 
 
 STOP_EACH = 0.01
-"""Seconds more for each child stopped at the same time: the node that stops thousands has work with
-each of them before the last has ended. What ends with its node is known at once, however long this
-is.
+"""Seconds more for each child that is stopped at the same time: a node that stops thousands needs
+time for each of them before the last has ended. The death of a node ends the wait at once, however
+long this is.
 """
 
 
@@ -388,24 +397,25 @@ class LossMargins:
     def __init__(self) -> None:
         self._under_way: dict[trio.CancelScope, None] = {}
         self._room = 1
-        """For so many at once those under way are given time: a power of two, so that it is seldom
-        that all must be told of more.
+        """The number of stops for which the running ones have time: a power of two, so that their
+        deadlines are seldom moved.
         """
 
     @contextmanager
     def given(self, seconds: float) -> Iterator[trio.CancelScope]:
-        """Cancel the block when the time of a child that may take `seconds` is over."""
+        """Cancel the block when the time of a child that may take `seconds` to stop is over."""
         before = self._room
         while len(self._under_way) >= self._room:
             self._room *= 2
         if self._room > before:
-            # The first to be asked for may be the last to be answered.
+            # All of them: the node may answer in any order.
             for each in self._under_way:
                 each.deadline += STOP_EACH * (self._room - before)
         with trio.CancelScope(
             deadline=trio.current_time() + seconds + STOP_MARGIN + STOP_EACH * self._room
         ) as scope:
             self._under_way[scope] = None
+            assert len(self._under_way) <= self._room
             try:
                 yield scope
             finally:
@@ -415,13 +425,14 @@ class LossMargins:
 
 
 DEATHS_KEPT = 50
+"""Latest ends of children in a supervisor's status."""
 
 
 MOST_DEPTH = 20
 """Most levels of a tree: this ends a supervisor that starts itself, directly or through others."""
 
 
-MOST_TOLD = 1_000
+MOST_RECORDED = 1_000
 """How many ended children are recorded in the store for callers that wait for them."""
 
 
@@ -436,7 +447,10 @@ class _Due:
 
 
 class SupervisionWork:
-    """See `actors.supervisor.SupervisorWork`."""
+    """The work of one supervisor: the implementation of `actors.supervisor.SupervisorWork`.
+
+    Requests and events go to the restart machine; its effects are queued and carried out in order.
+    """
 
     def __init__(
         self,
@@ -451,13 +465,15 @@ class SupervisionWork:
         self._address = address
         self._name = address.name
         self._lasting = False
-        """True if this supervisor will be restarted when it ends."""
+        """True if this supervisor will be restarted when it ends, as the store said when it began.
+        """
         self._spawner = spawner
         self._environment = environment
-        self._children = ChildTable(self._name, supervisor.specs)
+        # The machine first: it refuses specs with equal ids.
         self._machine = supervisor.machine(supervisor.specs, environment.random)
+        self._children = ChildTable(self._name, supervisor.specs)
         self._queue: deque[Effect | _Due] = deque()
-        self._more = trio.Event()
+        self._has_effects = trio.Event()
         self._ready = trio.Event()
         self._over = trio.Event()
         self._is_ready = False
@@ -474,14 +490,16 @@ class SupervisionWork:
         """
         self._work = trio.CancelScope()
         self.begin_in_start: Callable[[], None] = lambda: None
-        """Says that the supervisor's start waits for the running task: a child that calls its
-        supervisor meanwhile would wait for ever.
+        """Called in a task for which the supervisor's start waits: a child that calls its
+        supervisor during that start would wait for ever, so such calls are refused.
         """
 
-    # What supervisors are asked
+    # Requests of the supervisor's users
 
     async def start(self) -> None:
-        """See `SupervisorWork.start`."""
+        """Adopt or start all children, and return when all have started. Raises ActorStartError if
+        one does not start, ActorNotPlacedError if that is not its fault or the store is away.
+        """
         if self._name.count("/") >= MOST_DEPTH:
             raise ActorStartError(
                 f"{self._name} is {MOST_DEPTH} levels deep in its tree: check whether a "
@@ -495,7 +513,7 @@ class SupervisionWork:
                 f"{self._name} cannot be started now: {error}", actor=self._name
             ) from error
         self._supervisor.nursery.start_soon(self._carry_out, name=f"supervision of {self._name}")
-        self._do(self._begin())
+        self._queue_effects(self._begin())
         await self._ready.wait()
         if self._exit is not None:
             cls = ActorNotPlacedError if self._exit.kind == "not placed" else ActorStartError
@@ -508,16 +526,20 @@ class SupervisionWork:
             )
 
     async def stop(self, reason: ExitReason) -> None:
-        """See `SupervisorWork.stop`."""
+        """Stop all children in reverse order, and return when they have ended. Children of a
+        supervisor that is restarted on another node keep running.
+        """
         if reason.kind == "node left" and self._lasting:
             # It starts again elsewhere, and its children have no reason to end.
             self._work.cancel()
             return
-        self._do(self._machine.stop(self._environment.now()))
+        self._queue_effects(self._machine.stop(self._environment.now()))
         await self._over.wait()
 
     async def start_child(self, spec: ChildSpec) -> Handle:
-        """See `Supervisor.start_child`."""
+        """Add a child, and return its handle once it has started. Raises TooManyChildrenError,
+        ChildExistsError, SupervisorStoppingError, ActorNotNeededError and ActorStartError.
+        """
         rule = spec.rule()
         answer = await self._ask(lambda request: self._machine.add(rule, request), wanted=spec)
         if answer.reply == "too many children":
@@ -539,8 +561,11 @@ class SupervisionWork:
     async def spawn(
         self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Handle:
-        """See `DynamicSupervisor.spawn`."""
+        """Add a child made from `template`, with an id of its own and these arguments, if any are
+        given. Raises like `start_child`.
+        """
         self._spawned += 1
+        # With the epoch: children of earlier epochs may have been adopted.
         spec = attrs.evolve(
             template,
             id=f"{template.id}-{self._address.epoch}-{self._spawned}",
@@ -551,32 +576,41 @@ class SupervisionWork:
         return await self.start_child(spec)
 
     async def stop_child(self, child: str | Handle) -> None:
-        """See `Supervisor.stop_child`."""
+        """Stop a child; its spec stays, unless it is temporary. Raises ChildNotFoundError and
+        SupervisorStoppingError.
+        """
         id = self._children.id_of(child)
+        # Before the stop: the intent is withdrawn as soon as the machine says that the child rests.
         self._ended.add(id)
         answer = await self._ask(lambda request: self._machine.terminate(id, request))
         self._refuse(id, answer)
 
     async def restart_child(self, child: str | Handle) -> Handle:
-        """See `Supervisor.restart_child`."""
+        """Start a child again that was stopped, and return its handle. Raises ChildRunningError,
+        ChildNotFoundError and the errors of a start.
+        """
         id = self._children.id_of(child)
         answer = await self._ask(lambda request: self._machine.restart(id, request))
         self._refuse(id, answer)
         return self._started(id, answer)
 
     async def delete_child(self, child: str | Handle) -> None:
-        """See `Supervisor.delete_child`."""
+        """Remove the spec of a stopped child. Raises ChildRunningError, ChildNotFoundError and
+        SupervisorStoppingError.
+        """
         id = self._children.id_of(child)
         answer = await self._ask(lambda request: self._machine.delete(id, request))
         self._refuse(id, answer)
 
     @property
     def child_count(self) -> int:
-        """How many children it has."""
+        """The number of children."""
         return len(self._children)
 
     def status(self, most: int | None = None) -> SupervisorStatus:
-        """See `Supervisor.status`. `most`: the children that it lists, the first in order."""
+        """Return the supervisor's status. `most`: how many children it lists, the first in order;
+        None for all.
+        """
         now = self._environment.now()
         children: list[ChildStatus] = []
         for view in self._machine.children(most):
@@ -614,7 +648,7 @@ class SupervisionWork:
             )
 
     def _started(self, id: str, answer: SupervisorAnswer) -> Handle:
-        """The handle of a child that was started on request; raises if it was not."""
+        """Return the handle of a child that was started on request. Raises if it was not."""
         self._refuse(id, answer)
         child = self._children.get(id)
         if answer.reply == "ignored":
@@ -633,8 +667,8 @@ class SupervisionWork:
     async def _ask(
         self, question: Callable[[int], list[Effect]], wanted: ChildSpec | None = None
     ) -> SupervisorAnswer:
-        """The machine's answer. `wanted`: the child that it is to add; it does, even if the
-        caller is cancelled.
+        """Return the machine's answer. `wanted`: the child to add; it is added even if the caller
+        is cancelled.
         """
         self._requests += 1
         request = self._requests
@@ -642,8 +676,9 @@ class SupervisionWork:
         try:
             effects = question(request)
             if wanted is not None:
+                # Before the effects, which name the child by its id.
                 self._children.want(wanted, request)
-            self._do(effects)
+            self._queue_effects(effects)
             await event.wait()
             return self._answers.pop(request)
         finally:
@@ -660,13 +695,13 @@ class SupervisionWork:
         self._lasting = await self._spawner.is_promised(self._name)
         if self._lasting:
             static = [child.name for child in self._children if child.spec.restart != "temporary"]
-            await self._spawner.begin(self._address, static)
+            await self._spawner.begin_intents(self._address, static)
         for spec in await self._spawner.added(self._address):
             if self._children.get(spec.id) is None:
                 self._children.put(spec, added=True)
         living = await self._spawner.living(self._name, [child.name for child in self._children])
         lives = {child.spec.id for child in self._children if child.name in living}
-        # A temporary child that has ended was not restarted with the others, and is not missed.
+        # A temporary child that has ended is not restarted, so it is not in the order.
         order = [
             child.spec.id
             for child in self._children
@@ -695,8 +730,8 @@ class SupervisionWork:
             logger.info("%s adopts %s", self._name, ", ".join(kept))
 
     def _begin(self) -> list[Effect]:
-        """Take over the children that were added to an earlier epoch, like those of the
-        constructor.
+        """Return the first effects. Children that were added to an earlier epoch start like those
+        of the constructor.
         """
         added = [child.spec for child in self._children if child.added]
         now = self._environment.now()
@@ -711,11 +746,11 @@ class SupervisionWork:
             )
         return self._machine.start(now)
 
-    # Carrying out
+    # Effects
 
-    def _do(self, effects: list[Effect]) -> None:
-        """Queue effects; they are carried out one after another. Answers to requests are given at
-        once.
+    def _queue_effects(self, effects: list[Effect]) -> None:
+        """Queue effects; one task carries them out, one after the other. Answers to requests are
+        delivered at once.
         """
         for effect in effects:
             if isinstance(effect, SupervisorAnswer):
@@ -729,7 +764,7 @@ class SupervisionWork:
                 self._queue.append(_Due(effect, self._children[effect.id]))
             else:
                 self._queue.append(effect)
-        self._more.set()
+        self._has_effects.set()
         if self._is_ready:
             self._supervisor._on_children_changed()
 
@@ -740,9 +775,10 @@ class SupervisionWork:
             with self._work:
                 async with trio.open_nursery() as tasks:
                     while not self._over.is_set():
-                        await self._more.wait()
-                        # Renewed before the queue is looked at: what is queued from now on counts.
-                        self._more = trio.Event()
+                        await self._has_effects.wait()
+                        # Replaced before the look at the queue: an effect that is queued from now
+                        # on sets the new event.
+                        self._has_effects = trio.Event()
                         while self._queue:
                             await self._carry_out_one(self._queue.popleft(), tasks)
                         await self._withdraw_void_intents()
@@ -759,16 +795,16 @@ class SupervisionWork:
         stopped transient child, so that callers waiting for the name fail.
         """
         if self._machine.phase in ("stopping", "ended"):
-            # What stops now may be started again by the next incarnation: see `_end`.
+            # The next epoch of this supervisor may start them again: `_end` decides that.
             return
-        vain: list[ChildState] = []
+        void: list[ChildState] = []
         for id in tuple(self._ended):
             child = self._children.get(id)
             if child is None or not self._machine.waits(id):
                 self._ended.discard(id)
                 if child is not None and self._machine.rests(id):
-                    vain.append(child)
-        await self._withdraw(vain, forget=False)
+                    void.append(child)
+        await self._withdraw(void, forget=False)
 
     async def _carry_out_one(self, effect: Effect | _Due, tasks: trio.Nursery) -> None:
         if isinstance(effect, _Due):
@@ -791,7 +827,9 @@ class SupervisionWork:
             tasks.cancel_scope.cancel()
 
     def _forgotten(self) -> Iterator[ChildState]:
-        """Those that come next in the queue and are forgotten as well: a transaction takes many."""
+        """Remove and return the children of further `Forgotten` effects at the head of the queue:
+        one transaction withdraws many intents.
+        """
         # Only from the head: effects are carried out in the order in which the machine gave them.
         while (
             self._queue
@@ -812,12 +850,12 @@ class SupervisionWork:
                     child, child.adopted, ExitReason("parent stopped", f"by {self._name}")
                 )
         children = list(self._children)
-        # Also of those that keep their promises: if this supervisor is not restarted after all,
-        # what decides that does not know how they ended.
-        await self._tell(children)
+        # Also of those whose intents stay: if this supervisor is not restarted after all, its own
+        # supervisor withdraws them, and does not know how they ended.
+        await self._record_ends(children)
         if await self._is_restarted():
-            # Calls to those that it will begin with again wait for that. What decides that it
-            # is not restarted withdraws them.
+            # The intents of the constructor's children stay: calls wait for the next epoch, which
+            # starts them. If there is none, this supervisor's supervisor withdraws them.
             children = [child for child in children if child.added]
             await self._withdraw(children)
         else:
@@ -826,7 +864,7 @@ class SupervisionWork:
         self._over.set()
 
     async def _is_restarted(self) -> bool:
-        """True if this supervisor will be restarted; also if the store cannot say."""
+        """Return True if this supervisor will be restarted, or the store does not answer."""
         if not self._lasting:
             return False
         try:
@@ -837,20 +875,21 @@ class SupervisionWork:
     async def _withdraw(
         self, children: Sequence[ChildState], *, forget: bool = True, last: bool = False
     ) -> None:
-        """Withdraw the intents for these children from the store, and delete the specs of those to
-        forget. See `ActorSpawner.withdraw`.
+        """Withdraw the intents for these children from the store. `forget`: delete the specs of
+        added children as well. `last`: this supervisor ends, and is not restarted.
         """
-        concerned = [child for child in children if child.promise != "none" or child.added]
+        concerned = [child for child in children if child.intent != "none" or child.added]
         for child in concerned:
-            child.promise = "none"
+            child.intent = "none"
         names = [child.name for child in concerned]
         forgotten = [child.spec.id for child in concerned if child.added] if forget else []
         if not names and not (last and self._lasting):
             return
+        # Before the intents go: callers that wait then fail, and read how the child has ended.
         if self._exit is None:
-            await self._tell(concerned)
+            await self._record_ends(concerned)
         try:
-            await self._spawner.withdraw(self._address, names, forgotten, last=last)
+            await self._spawner.withdraw_intents(self._address, names, forgotten, last=last)
         except StoreError as error:
             logger.warning(
                 "%s could not withdraw from the store its restart intents for %s: %s",
@@ -859,7 +898,7 @@ class SupervisionWork:
                 error,
             )
 
-    async def _tell(self, children: Sequence[ChildState]) -> None:
+    async def _record_ends(self, children: Sequence[ChildState]) -> None:
         """Record in the store how these children failed last, or why their supervisor gave up, for
         callers that wait for them.
         """
@@ -867,7 +906,7 @@ class SupervisionWork:
             str(self._exit) if self._exit is not None and self._exit.kind == "shutdown" else ""
         )
         ends: dict[str, str] = {}
-        for child in children[-MOST_TOLD:]:
+        for child in children[-MOST_RECORDED:]:
             own = str(child.last_failure) if child.last_failure is not None else ""
             if own or gave_up:
                 ends[child.name] = (
@@ -877,7 +916,7 @@ class SupervisionWork:
                 )
         if ends:
             try:
-                await self._spawner.tell(ends)
+                await self._spawner.record_ends(ends)
             except StoreError as error:
                 logger.info(
                     "%s could not write to the store how its children have ended: %s",
@@ -893,14 +932,14 @@ class SupervisionWork:
                 address = await start_somewhere(
                     child,
                     self._name,
-                    lambda: self._promise(child),
+                    lambda: self._write_intent(child),
                     self._spawner,
                     self._environment,
                 )
             except ActorNotNeededError as error:
                 logger.info("%s is not needed, its on_start raised Ignore: %s", child.name, error)
                 self._ended.add(id)
-                self._do(self._machine.on_ignored(id))
+                self._queue_effects(self._machine.on_ignored(id))
                 return
             except (CallError, UnderstudyError) as error:
                 kind: ExitKind = (
@@ -921,11 +960,10 @@ class SupervisionWork:
             child.latest_epoch = address.epoch
             child.started_at = self._environment.now()
             logger.info("%s runs on %s (epoch %d)", child.name, address.node, address.epoch)
-            self._do(self._machine.on_started(id, child.started_at))
+            self._queue_effects(self._machine.on_started(id, child.started_at))
             reason = await self._spawner.watch_address(address)
             if scope.cancel_called:
-                # It is being stopped, or was lost with its node, and ended before the watch did:
-                # that is told elsewhere.
+                # Its end was handled by the task that stops it, or as the loss of its node.
                 return
             if reason.kind == "node died":
                 self._lost_with_node(address, reason)
@@ -944,7 +982,7 @@ class SupervisionWork:
                 self._report(child, child.address, reason)
                 child.address = None
                 if child.scope is not None:
-                    # It waits in its own watch, which would say the same.
+                    # Its own watch would report the same death again.
                     child.scope.cancel()
                     child.scope = None
         ids = [child.spec.id for child in lost]
@@ -957,7 +995,7 @@ class SupervisionWork:
         )
         effects = self._machine.on_lost(set(ids), reason, self._environment.now())
         self._count(effects, reason)
-        self._do(effects)
+        self._queue_effects(effects)
 
     def _count(self, effects: list[Effect], reason: ExitReason) -> None:
         """Count an end after which children are started again."""
@@ -966,14 +1004,14 @@ class SupervisionWork:
 
     @property
     def intensity_used(self) -> float:
-        """Which share of the restarts that it may make within its period it has made: above 1 it
-        gives up.
+        """The share of the restarts allowed within the period that have been made. Above 1 the
+        supervisor gives up.
         """
         recent = self._machine.intensity.recent(self._environment.now())
         return recent / max(1, self._supervisor.intensity)
 
     def _end_of(self, child: ChildState, reason: ExitReason, *, failed: bool = False) -> None:
-        """Handle that a child's actor has ended by itself, or that its start has failed."""
+        """Handle the end of a child's actor that was not stopped, or its failed start."""
         id, now, running = (
             child.spec.id,
             self._environment.now(),
@@ -991,7 +1029,7 @@ class SupervisionWork:
             else self._machine.on_exited(id, reason, now)
         )
         ends_supervisor = running and self._machine.phase in ("stopping", "ended")
-        level, text = told(
+        level, text = end_line(
             child.name,
             node,
             reason,
@@ -1003,12 +1041,12 @@ class SupervisionWork:
         child.fails = failed
         if not ends_supervisor:
             self._count(effects, reason)
-        self._do(effects)
+        self._queue_effects(effects)
 
     def _report(self, child: ChildState, address: Address | None, reason: ExitReason) -> None:
         node, epoch = (address.node, address.epoch) if address is not None else (None, None)
         at = self._environment.wall_time()
-        # The wall clock may have been set meanwhile; the age is not.
+        # From the age, which is by the monotonic clock: the wall clock may have been set meanwhile.
         started = at - (self._environment.now() - child.started_at) if address is not None else None
         self._deaths.append(
             DeathReport(
@@ -1022,21 +1060,24 @@ class SupervisionWork:
             )
         )
 
-    async def _promise(self, child: ChildState) -> None:
+    async def _write_intent(self, child: ChildState) -> None:
         """Write the restart intent for the child's name, if it will be restarted and has none
         yet.
         """
         temporary = child.spec.restart == "temporary"
-        if child.promise == "given" or (temporary and not child.added):
+        if child.intent == "written" or (temporary and not child.added):
             return
-        # Until the store has answered: an attempt that was cut short may have been written.
-        child.promise = "in doubt"
+        # In doubt until the store has answered: a request that was cut short may have been carried
+        # out, and then has to be withdrawn.
+        child.intent = "in doubt"
         added = child.spec if child.added else None
-        await self._spawner.promise(child.name, self._address, lasting=self._lasting, added=added)
-        child.promise = "given"
+        await self._spawner.write_intent(
+            child.name, self._address, lasting=self._lasting, added=added
+        )
+        child.intent = "written"
 
     async def _stop_child(self, child: ChildState) -> None:
-        # One that was about to be adopted is stopped like one that had been.
+        # A child that is not adopted yet is stopped like an adopted one.
         address, child.address, child.adopted = child.address or child.adopted, None, None
         if child.scope is not None:
             child.scope.cancel()
@@ -1049,7 +1090,7 @@ class SupervisionWork:
                 ExitReason("parent stopped" if stopping else "stopped", f"by {self._name}"),
             )
         self._ended.add(child.spec.id)
-        self._do(self._machine.on_stopped(child.spec.id))
+        self._queue_effects(self._machine.on_stopped(child.spec.id))
 
     async def _stop_at(self, child: ChildState, address: Address, reason: ExitReason) -> None:
         """Stop the actor of a child, within its `shutdown` time. If it ended in another way
@@ -1086,4 +1127,4 @@ class SupervisionWork:
 
     async def _try_again(self, effect: TryAgain) -> None:
         await trio.sleep_until(effect.at)
-        self._do(self._machine.try_again(effect.id, self._environment.now()))
+        self._queue_effects(self._machine.try_again(effect.id, self._environment.now()))

@@ -10,13 +10,13 @@ import trio
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.supervision import ExitReason
 from runtime import open_node
-from runtime.supervision.supervisor_work import told
+from runtime.supervision.supervisor_work import end_line
 
 SECRET = "a secret for the tests of logs"
 
 
 class Worker(Actor):
-    """Dies when it is told to."""
+    """Dies when it is end_line to."""
 
     @method
     async def die(self) -> None:
@@ -62,7 +62,7 @@ TRACEBACK = 'Traceback:\n  File "/lib/trio.py", line 7, in run\n  File "/app/wor
 def test_an_end_is_one_line_with_what_follows_from_it(
     reason: ExitReason, restart: str, failed: bool, ends_supervisor: bool, level: int, text: str
 ) -> None:
-    assert told("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (  # type: ignore[arg-type]
+    assert end_line("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (  # type: ignore[arg-type]
         level,
         text,
     )
