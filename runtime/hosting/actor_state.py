@@ -159,17 +159,17 @@ class _StateSink:
         self.state: ActorState | None = None
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """The hook has returned the state to report."""
         assert isinstance(value, ActorState)
         self.state = value
         self.over.set()
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The hook has raised: the answer says what."""
         self.state = ActorState(problem=summary_of(error))
         self.over.set()
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The actor has ended before the hook could run: the answer says so."""
         self.state = ActorState(problem=str(error))
         self.over.set()

@@ -173,13 +173,13 @@ class ReportedSink:
     """
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """Drop the value."""
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """Drop the error."""
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """Drop the error."""
 
 
 REPORTED = ReportedSink()

@@ -36,14 +36,18 @@ class FilteredMethod(MethodDefinition):
         kwargs: dict[str, object],
         in_thread: InThread,
     ) -> Coroutine[Any, Any, object]:
-        """See `MethodDefinition.run`."""
+        """Return the coroutine that runs the method within its filters. Raises TypeError if the
+        arguments do not fit.
+        """
         # Made first: it raises TypeError for arguments that do not fit, before any filter runs.
         return self.around(self.inner.run(instance, args, kwargs, in_thread), args, kwargs)
 
     def items(
         self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> AsyncGenerator[object, None]:
-        """See `MethodDefinition.items`. The filters are around what sends the items: `around`."""
+        """Return the generator of the method's items. The filters are not around it but around the
+        task that sends the items: see `around`.
+        """
         return self.inner.items(instance, args, kwargs)
 
     async def around(

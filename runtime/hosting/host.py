@@ -192,13 +192,13 @@ class NameClaims(SavedStates, Protocol):
         ...
 
     async def saved(self, name: str) -> Any:
-        """See `Actor.saved`."""
+        """Return the state that an earlier epoch of `name` has saved, or None."""
         ...
 
 
 class Hosted:
-    """What a hosted actor sees of its host; see `actors.actor.ActorContext`. There is one for each
-    actor, so it keeps almost no state of its own, to save memory.
+    """The `actors.actor.ActorContext` of one actor: what it sees of its host. There is one for each
+    actor, so it has almost no state of its own, to save memory.
     """
 
     __slots__ = ("_cell", "_host", "start_turn")
@@ -211,31 +211,33 @@ class Hosted:
 
     @property
     def node(self) -> NodeInterface:
-        """See `Actor.node`."""
+        """The node that hosts the actor, as its code sees it."""
         return self._host.node
 
     @property
     def name(self) -> str:
-        """See `Actor.name`."""
+        """The actor's name."""
         return self._cell.address.name
 
     @property
     def epoch(self) -> int:
-        """See `Actor.epoch`."""
+        """The actor's epoch."""
         return self._cell.address.epoch
 
     @property
     def nursery(self) -> LazyNursery:
-        """See `Actor.nursery`."""
+        """The nursery of the actor's own tasks; also from a thread of the actor's."""
         return on_loop(self._host.nursery_of, self._cell)
 
     @property
     def handle(self) -> Any:
-        """See `Actor.handle`."""
+        """A handle of the actor, whose calls this node makes."""
         return self._host.make_handle(self._cell.address)
 
     async def save(self, state: object, answer: object) -> None:
-        """See `Actor.save`."""
+        """Save the actor's state in the store, with the answer of the running call if there is one.
+        Raises SpawnError for an actor with a generated name, and `StoreError`.
+        """
         if not self._cell.address.registered:
             raise SpawnError(
                 f"{self.name} cannot save: its name was generated, so its state could not be "
@@ -245,33 +247,37 @@ class Hosted:
         await self._host.completion_log.save(self._cell, state, answer)
 
     async def saved(self) -> Any:
-        """See `Actor.saved`."""
+        """Return the state that an earlier epoch of the name has saved, or None. Raises
+        `StoreError`.
+        """
         return await self._host.claims().saved(self.name) if self._cell.address.registered else None
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """See `ActorContext.in_thread`."""
+        """Run a blocking function in one of the actor's threads, and return its result."""
         return await self._host.threads.method(function, self._cell.threads)
 
     @property
     def watching(self) -> Any:
-        """See `ActorContext.watching`."""
+        """The actor's watches and links."""
         return self._host.extensions.of("watching", self._cell)
 
     @property
     def groups(self) -> Any:
-        """See `ActorContext.groups`."""
+        """The actor's memberships in groups."""
         return self._host.extensions.of("groups", self._cell)
 
     async def run_items(self, method: object, batch: object, rows: object) -> object:
-        """See `ItemBatches.run`."""
+        """Run a batch of a pool's items on this actor, and return the outcomes."""
         return await self._host.item_batches.run(self._cell, method, batch, rows)
 
     async def recall_items(self, batch: object) -> int:
-        """See `ItemBatches.recall`."""
+        """Cancel the items of a batch that have not begun; returns how many."""
         return self._host.item_batches.recall(self._cell, str(batch))
 
     def supervise(self, supervisor: Any) -> Any:
-        """See `ActorContext.supervise`."""
+        """Return the work of a supervisor that is hosted here. Its start then counts as waiting for
+        the starts of its children.
+        """
         self._cell.supervises_since = self._host.now()
         work = self._host.make_supervision(supervisor, self._cell.address)
         if self.start_turn is not None:
@@ -388,13 +394,11 @@ class HostExtension(Protocol):
         ...
 
     def on_ending(self, cell: ActorCell) -> None:
-        """Note that the actor takes no more mail. May be called twice for one actor."""
+        """The actor takes no more mail. May be called twice for one actor."""
         ...
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
-        """Note that the actor has ended and its name is released. May be called twice for one
-        actor.
-        """
+        """The actor has ended, and its name is released. May be called twice for one actor."""
         ...
 
 
@@ -417,12 +421,12 @@ class Extensions:
         return self._all[name].of(cell)
 
     def on_ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.on_ending`."""
+        """The actor takes no more mail: pass that on to all extensions."""
         for extension in self._all.values():
             extension.on_ending(cell)
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.on_ended`."""
+        """The actor has ended: pass that on to all extensions."""
         for extension in tuple(self._all.values()):
             extension.on_ended(address, reason)
 
@@ -445,13 +449,13 @@ class EndedInStartError(RuntimeError):
 
 
 def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
-    """The actor itself, not constructed yet."""
+    """Return the actor itself, not constructed yet."""
     return cls.__new__(cls)
 
 
 def starts_at_once(cls: type[Actor]) -> bool:
-    """True for a class without a constructor or an `on_start` of its own: there is nothing to wait
-    for when an instance of it starts, and nothing of the user's that could fail.
+    """Return True for a class without a constructor or an `on_start` of its own: the start of an
+    instance waits for nothing, and runs no user code that could fail.
     """
     return (
         cls.__init__ is object.__init__
@@ -462,8 +466,8 @@ def starts_at_once(cls: type[Actor]) -> bool:
 
 
 def stops_at_once(cell: ActorCell) -> bool:
-    """True for an actor without calls that run or wait, and whose class has no `on_stop` of its
-    own: there is nothing to wait for when it stops.
+    """Return True for an actor without calls that run or wait, and whose class has no `on_stop` of
+    its own: its stop waits for nothing.
     """
     cls = type(cell.instance)
     return (
@@ -658,8 +662,9 @@ class ActorHost:
         return cell, definition
 
     def _takes(self, cell: ActorCell, method: str) -> bool:
-        """True for the methods of batches. Of an actor with filters only that which recalls: its
-        filters see single calls, so its items come one by one.
+        """Return True if `method` is one of the methods of batches, and the actor takes it. An
+        actor with filters takes only `recall`: its filters see single calls, so its items come one
+        by one.
         """
         if method not in BATCH_METHODS or cell.system:
             return False
@@ -881,19 +886,19 @@ class ActorHost:
             cancelled = is_cancellation(error)
             if cancelled or is_interrupt(error):
                 # shielded and bounded in there
-                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120
+                await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
                 raise
             failure = self._not_started(name, error, module_name(cls))
             if issubclass(type(error), EndedInStartError) and self.draining:
                 node = self.node.name
                 # shielded and bounded in there
-                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120
+                await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
                 raise NodeDrainingError(  # noqa: ASYNC104
                     f"node {node} left while {name} was starting there", node=node
                 ) from None
             self._failed_to_start(address, failure)
             # shielded and bounded in there
-            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120
+            await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
             if type(error) is StartFailedElsewhereError:
                 raise with_note(failure()) from None  # noqa: ASYNC104  as before
             raise failure() from error  # noqa: ASYNC104  it is no cancellation
@@ -972,8 +977,8 @@ class ActorHost:
                 del self.claiming[name]
 
     async def _handle_waiting(self, name: str, claim: AwaitedClaim) -> None:
-        # Only now: what has arrived since the cell is there was made later than what waits here,
-        # and has joined its end.
+        # Removed only now: calls that have arrived since the cell exists are later than those that
+        # wait here, and were appended to them.
         if self.claiming.get(name) is claim:
             del self.claiming[name]
         for call in claim.calls:
@@ -1034,7 +1039,7 @@ class ActorHost:
         finally:
             self.counts.starting -= 1
             STARTING.reset(within)
-        # It was stopped, or one of its own tasks raised, while `on_start` ran.
+        # The actor was stopped, or one of its own tasks raised, while `on_start` ran.
         if cell.ended is not None:
             self._end(cell, cell.ended)
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
@@ -1043,8 +1048,8 @@ class ActorHost:
     def _make_cell(
         self, cls: type[Actor], options: SpawnOptions, address: Address
     ) -> tuple[ActorCell, Hosted]:
-        """The cell of an actor that is about to start. Calls that arrive during the start wait in
-        its mailbox.
+        """Make the cell of an actor that is about to start. Calls that arrive during the start wait
+        in its mailbox.
         """
         instance = self._make_instance(cls, options)
         cell = ActorCell(address, instance, options.mailbox_limit)
@@ -1058,6 +1063,8 @@ class ActorHost:
         ):
             cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
         instance._context = context = Hosted(self, cell)
+        # May replace the cell of an earlier epoch: its name was released before its end was
+        # handled. `_end` therefore compares the cell.
         self.cells[address.name] = cell
         class_path = class_of(address)
         self.counts.starts.add(class_path)
@@ -1065,7 +1072,7 @@ class ActorHost:
         return cell, context
 
     def _on_started(self, cell: ActorCell, options: SpawnOptions, began: float) -> None:
-        """Let a started actor have its mail. `began`: when it was begun, 0 while nothing is
+        """Submit a started actor that has mail. `began`: when its start began, 0 while no turns are
         recorded.
         """
         cell.started = True
@@ -1097,14 +1104,14 @@ class ActorHost:
     async def stop(
         self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
     ) -> ExitReason | None:
-        """Let the running method finish, call `on_stop`, end the actor and give its name back;
-        returns how it has ended.
+        """Let the running method finish, call `on_stop`, end the actor and release its name;
+        returns its exit reason. Stopping an actor that has ended is no error.
 
-        `shutdown`: seconds for that, None for no limit; methods that run on are cancelled then, and
-        what ignores that is left behind. "kill": cancelled at once, and without `on_stop`. Ending
-        one that has ended is no error. One that did not stop in its time has ended as "killed",
-        unless the reason was no normal one: a node that leaves does not wait for ever, and says
-        nothing about its actors. When the time of a node that leaves is over, as "kill".
+        `shutdown`: seconds for that, None for no limit; then running methods are cancelled, and
+        code that ignores the cancellation is left running. "kill": cancel them at once, and do not
+        call `on_stop`; the same holds when the time of a leaving node is over. An actor that did
+        not stop in time has ended as "killed" if `reason` was a normal one; another reason, such as
+        "node left", stays, because it says nothing about the actor.
         """
         left = self._leaves_by - trio.current_time()
         cell = self.cells.get(name)
@@ -1182,8 +1189,8 @@ class ActorHost:
         self._nursery.start_soon(self._end_of_idleness, cell, served, seconds)
 
     async def _end_of_idleness(self, cell: ActorCell, served: int, seconds: float) -> None:
-        # A call may have arrived since the actor was found idle, or may wait for a worker. From
-        # this check to the end of its mailbox nothing else runs.
+        # A call may have arrived since the actor was found idle, or may wait for a worker. No
+        # checkpoint lies between this check and the end of its mailbox, so no later call is lost.
         if cell.ended is None and (
             cell.served != served or cell.is_in_use or self.workers.is_queued(cell)
         ):
@@ -1210,16 +1217,18 @@ class ActorHost:
         return self._exits[key]
 
     def remembered(self, name: str, epoch: int) -> ExitReason | None:
-        """Return how this epoch of the actor has ended, if that is still kept; else None."""
+        """Return the exit reason of this epoch of the actor, if it is among the latest ones; else
+        None.
+        """
         return self._exits.get(ActorId(name, epoch))
 
     async def drain(self, seconds: float, in_all: float) -> None:
-        """Take no new work, and move the actors whose supervisors are elsewhere: these start them
-        again on other nodes as soon as they end.
+        """Take no new work, and stop the actors whose supervisors are on other nodes, which start
+        them again on other nodes as soon as they end.
 
-        Supervisors among them leave their children to their successors. Then let accepted calls of
-        the others finish for at most `seconds`, and stop them, the latest first. After `in_all`
-        seconds those that are left are cancelled, all at once.
+        Supervisors among them leave their children running for their next epochs. Then let accepted
+        calls of the other actors finish for at most `seconds`, and stop these actors, the latest
+        first. After `in_all` seconds all that are left are cancelled.
         """
         self.draining = True
         self._leaves_by = trio.current_time() + in_all
@@ -1236,8 +1245,9 @@ class ActorHost:
         )
 
     def _moving(self) -> Iterator[list[Address]]:
-        """The actors whose supervisors are elsewhere, then those of the supervisors among them, and
-        so on: a supervisor that would restart them here has gone first.
+        """Yield the actors whose supervisors are on other nodes, then the children of the
+        supervisors among them, and so on: a supervisor here that would restart its children has
+        ended before they are stopped.
         """
         gone = set(self.supervisors.values()) - set(self.cells)
         while gone:
@@ -1299,7 +1309,9 @@ class ActorHost:
         self.completion_log.check_invariants()
 
     def close(self) -> None:
-        """End what could not be stopped in time, after the node has left: refuse all its calls."""
+        """End the actors that could not be stopped in time, after the node has left: refuse all
+        their calls.
+        """
         reason = ExitReason("shutdown", f"node {self.node.name} has left")
         for cell in self.cells.values():
             for job in (*cell.running, *cell.end(reason)):
@@ -1312,21 +1324,21 @@ class ActorHost:
     async def stop_all(
         self, reason: ExitReason, moved: ExitReason | None = None, *, in_all: float = math.inf
     ) -> None:
-        """Stop all actors, the latest first, and those that are supervised here by stopping the top
-        of their tree.
+        """Stop all actors, the latest first; actors that are supervised here by stopping the top of
+        their tree.
 
-        A supervisor that runs takes the end of a child for a reason to restart it, and counts it:
-        so it ends first, and stops its children itself. `moved`: the reason for those that are
-        supervised elsewhere, `reason` by default. After `in_all` seconds, or at the end of an
-        earlier such time, those that are left are cancelled, all at once.
+        A running supervisor restarts a child that ends, and counts the restart. So the supervisor
+        ends first, and stops its children itself. `moved`: the exit reason of actors that are
+        supervised on other nodes, `reason` by default. After `in_all` seconds, or at the end of an
+        earlier such time, all that are left are cancelled.
         """
-        # The stop of an actor is shielded, and one follows the other: an `on_stop` that takes its
-        # time, or a store that does not answer, would else cost so much for each of the actors.
+        # The stop of an actor is shielded, and the stops follow each other. Without this bound, a
+        # slow `on_stop` or a store that does not answer would cost its time for each actor.
         self._leaves_by = min(self._leaves_by, trio.current_time() + in_all)
         for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
             top = self._top_of(cell)
             for one in (top, cell) if top is not cell else (cell,):
-                # A start that was under way as the node began to leave: its supervisor elsewhere
+                # It was starting when the node began to leave: its supervisor on another node
                 # starts it again.
                 elsewhere = (
                     moved is not None
@@ -1339,9 +1351,10 @@ class ActorHost:
                 )
 
     def _top_of(self, cell: ActorCell) -> ActorCell:
-        """The supervisor at the top of the tree that the actor belongs to, as far as the tree is on
-        this node.
+        """Return the highest supervisor above the actor that is reached without leaving this node;
+        the actor itself if it has none here.
         """
+        # `seen` ends the loop if names that were given again form a circle.
         seen = {cell.address.name}
         while (
             (name := self.supervisors.get(cell.address.name)) is not None
@@ -1362,7 +1375,7 @@ class ActorHost:
             )
             return
         reason = _why(error)
-        # What SystemExit ends is a method that has raised it, and the workers have reported that.
+        # SystemExit comes from a method, and the workers have kept that failure.
         if self.post_mortems is not None and not issubclass(type(error), SystemExit):
             self.post_mortems.on_failure(cell, "a task of its own", error)
         # An end that the runtime itself caused needs no traceback through the runtime, and an
@@ -1383,7 +1396,7 @@ class ActorHost:
         self.end_at_once(cell, reason)
 
     def end_at_once(self, cell: ActorCell, reason: ExitReason) -> None:
-        """End an actor without `on_stop`; what runs of it is cancelled."""
+        """End an actor without `on_stop`; its running methods and tasks are cancelled."""
         waiting = cell.end(reason)
         for job in waiting:
             job.sink.refused(job, cell.gone())
@@ -1420,7 +1433,7 @@ class ActorHost:
                     error,
                 )
 
-    async def _forget_in_time(self, address: Address) -> None:
+    async def _release_shielded(self, address: Address) -> None:
         with trio.CancelScope(shield=True):
             await self._give_back(address)
 
@@ -1440,7 +1453,7 @@ class ActorHost:
             nursery_of.cancel()
         key = ActorId(cell.address.name, cell.address.epoch)
         self._exits[key] = reason
-        # Bounded: of older ends it is only known that there is no such actor.
+        # Bounded: for older ends, the answer is only that there is no such actor.
         while len(self._exits) > EXITS_KEPT:
             self._exits.popitem(last=False)
         watcher = self._watchers.pop(key, None)
@@ -1457,20 +1470,20 @@ def _why(error: BaseException) -> ExitReason:
     if issubclass(type(error), SupervisorGaveUpError):
         return ExitReason(kind="shutdown", text=text_of(error))
     if issubclass(type(error), LeaseLostError):
-        # For its supervisor this is the death of a node, which says nothing about the actor.
+        # The supervisor takes this for the death of a node, which uses up no restart.
         return ExitReason(kind="node died", text=text_of(error))
     if type(error) is EndedElsewhereError:
         return error.reason
     if issubclass(type(error), SystemExit):
         code: object = cast("Any", vars(SystemExit)["code"]).__get__(error)
         if code is None or (type(code) is int and code == 0):
-            # As a process that exits with 0, so that an actor in its own process and one without
-            # end in the same way.
+            # Like a process that exits with 0, so that actors end in the same way with and without
+            # isolation.
             return ExitReason(kind="normal", text="it exited with code 0")
     return ExitReason(kind="raised", text=summary_of(error), traceback=traceback_of(error))
 
 
-# The supervised actors of a host; see `runtime.supervision.singletons.Family`.
+# The supervised actors of a host, as `runtime.supervision.singletons.Orphans` needs them.
 
 
 class SupervisedActors:
@@ -1483,7 +1496,7 @@ class SupervisedActors:
         self.counts = host.counts
 
     def supervisors(self) -> set[str]:
-        """The names of the supervisors, elsewhere, of actors that live here."""
+        """Return the names of the supervisors on other nodes that actors here have."""
         host = self._host
         return {
             name
@@ -1492,14 +1505,14 @@ class SupervisedActors:
         }
 
     def children_of(self, supervisor: str) -> Iterable[ActorId]:
-        """Names and epochs of its children that live here."""
+        """Yield the names and epochs of the supervisor's children on this node."""
         host = self._host
         for name, started_for in host.supervisors.items():
             if started_for == supervisor and name in host.cells:
                 yield ActorId(name, host.cells[name].address.epoch)
 
     async def stop(self, name: str, epoch: int, reason: ExitReason) -> object:
-        """Stop one of them."""
+        """Stop one of these actors."""
         return await self._host.stop(name, epoch, reason)
 
 

@@ -196,13 +196,13 @@ class TimelineRecorder:
         )
 
     def of(self, cell: ActorCell) -> None:
-        """See `HostExtension.of`: actors have no part of it."""
+        """Return None: actors have no part of this extension."""
 
     def on_ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.on_ending`."""
+        """Does nothing: the end is recorded when the actor has ended."""
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.on_ended`."""
+        """Record the end of an actor."""
         last = self._events[-1] if self._events else None
         told = {
             "kind": "end",

@@ -61,14 +61,16 @@ class ForwardedMethod(MethodDefinition):
         kwargs: dict[str, object],
         in_thread: InThread,
     ) -> Coroutine[Any, Any, object]:
-        """See `MethodDefinition.run`. The process checks whether the arguments fit."""
+        """Return the coroutine that passes the call to the actor's process, which checks whether
+        the arguments fit.
+        """
         assert isinstance(instance, ActorProxy)
         return instance.pass_on(self.name, args, kwargs)
 
     def items(
         self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> AsyncGenerator[object, None]:
-        """See `MethodDefinition.items`."""
+        """Return a generator of the items that the actor's process sends."""
         assert isinstance(instance, ActorProxy)
         return instance.pass_on_items(self.name, args, kwargs)
 
@@ -155,7 +157,9 @@ class ActorProxy(Actor):
         return await self._process.state()
 
     async def profile(self, seconds: float, rate: int) -> bytes:
-        """See `ChildProcessHandle.profile`."""
+        """Sample the stacks of the actor's process for `seconds`, `rate` times a second. Returns
+        the encoded profile, empty if the process has not started yet.
+        """
         return b"" if self._process is None else await self._process.profile(seconds, rate)
 
     async def on_start(self) -> None:

@@ -130,11 +130,13 @@ class GroupsClient:
         return followed
 
     def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
-        """See `GroupSource.members`."""
+        """Return a value that changes with the members of a group, and the members, those of the
+        node first.
+        """
         return self._seen.get(followed, (0, []))
 
     def state(self, followed: Followed) -> object:
-        """See `GroupSource.state`."""
+        """Return a value that is equal as long as the members are the same."""
         return self._seen.get(followed, (0, []))[0]
 
     async def _follow(self, group: str, reference: weakref.ref[Followed]) -> None:
@@ -184,11 +186,15 @@ class ChildDirectory:
         self._peers = peers
 
     async def locate(self, name: str) -> Address:
-        """See `runtime.calls.routes.PeerDirectory.locate`."""
+        """Ask the node for the address of the actor of this name. Raises like
+        `PeerDirectory.locate`.
+        """
         return await self._api.locate(name)
 
     async def link_to(self, node: str, incarnation: int) -> Link | None:
-        """See `runtime.calls.routes.PeerDirectory.link_to`."""
+        """Return a link to that incarnation, dialled from this process. Raises like
+        `PeerDirectory.link_to`.
+        """
         await trio.lowlevel.checkpoint()
         link = self._peers.links.get(NodeId(node, incarnation))
         if link is not None and link.ended is None:
@@ -207,22 +213,26 @@ class ChildStarter:
     _endpoint: RpcEndpoint
 
     async def start(self, request: StartRequest) -> Address:
-        """See `ActorStarter.start`."""
+        """Start an actor through the node. Raises like `Spawner.spawn`."""
         return await self._ask(self._api.start, request)
 
     async def start_many(self, request: StartManyRequest) -> list[Address | Exception]:
-        """See `ActorStarter.start_many`."""
+        """Start many actors through the node; returns an address or an error for each."""
         path = import_path(request.cls)
         node = self._endpoint.lifetime.node
         found = await self._api.start_many(path, request.rows, request.names, request.options)
         return [one if isinstance(one, Address) else one.error(node) for one in found]
 
     async def stand(self, request: StartRequest) -> Address:
-        """See `ActorStarter.stand`."""
+        """Make the node a candidate for a singleton, and return its address. Raises like
+        `Spawner.singleton`.
+        """
         return await self._ask(self._api.stand, request)
 
     async def find_started(self, name: str) -> Address | None:
-        """See `ActorStarter.find_started`."""
+        """Ask the node for the address of the actor of this name, once it has started; None if
+        there is none.
+        """
         return await self._api.find(name, not self._endpoint.host.is_within_start())
 
     async def _ask(
@@ -245,7 +255,9 @@ class ChildFunctions:
     _endpoint: RpcEndpoint
 
     async def run(self, call: FunctionCall) -> object:
-        """See `FunctionCaller.run`."""
+        """Run a function in a worker process of the cluster, through the node. Raises what the
+        function raises.
+        """
         with call.naming_arguments(self._endpoint.codec):
             return await self._api.run(call.path, call.args, call.kwargs, call.options)
 
@@ -288,7 +300,7 @@ class NodeClient(BaseNode):
                 )
 
     async def follow(self) -> None:
-        """See every change of the members, until the node ends."""
+        """Update the members with each change that the node reports, until the node ends."""
         try:
             async for members in self._api.watch_members():
                 self.see(members)
@@ -311,7 +323,7 @@ class NodeClient(BaseNode):
             await self._api.stop(handle.address, reason)
 
     def members(self) -> tuple[Member, ...]:
-        """See `NodeInterface.members`."""
+        """Return the nodes known to be in the cluster now, this one included, by name."""
         return self._members
 
 
@@ -336,7 +348,7 @@ class WatchingClient:
         """
 
     def of(self, cell: ActorCell) -> ActorWatchingClient:
-        """See `HostExtension.of`."""
+        """Return the watches and links of one actor, as it sees them."""
         return ActorWatchingClient(self, cell)
 
     def on_ending(self, cell: ActorCell) -> None:
@@ -379,7 +391,9 @@ class WatchingClient:
         return cell.ended is None
 
     def cancel(self, cell: ActorCell, number: int) -> None:
-        """See `Watch.cancel`. A notice whose `on_ended` has begun is not interrupted."""
+        """Cancel the watch of this number, here and on the node. An `on_ended` that has begun is
+        not interrupted.
+        """
         if number in self._cancelled:
             return
         self._cancelled.add(number)
@@ -418,18 +432,18 @@ class _ToldEnds:
             self.over.set()
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """`on_ended` has returned."""
         self.over.set()
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`. Ends the actor, because no caller would learn of the error."""
+        """`on_ended` has raised. Ends the actor, because no caller would learn of the error."""
         if not issubclass(type(error), SystemExit):
             # SystemExit ends the actor already, in the worker.
             self._host.crash(job.cell, error)
         self.over.set()
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The notice cannot be handled. Ends the actor, unless it has ended already."""
         if job.cell.ended is None:
             self._host.crash(job.cell, error)
         self.over.set()
@@ -443,16 +457,16 @@ class ActorWatchingClient:
     _cell: ActorCell
 
     async def watch(self, handle: object) -> Watch:
-        """See `Observer.watch`."""
+        """Watch the present epoch of an actor, through the node. Raises like `Observer.watch`."""
         number, name, epoch = await self._watching.api.watch(*self._watched(handle))
         return Watch(number, name, epoch, partial(self._watching.cancel, self._cell, number))
 
     async def link(self, handle: object) -> None:
-        """See `Observer.link`."""
+        """Link this actor with another, through the node."""
         await self._watching.api.link(*self._watched(handle))
 
     async def unlink(self, handle: object) -> None:
-        """See `Observer.unlink`."""
+        """End the links of this actor with another, through the node."""
         if not isinstance(handle, Handle):
             raise TypeError(f"unlink takes a handle, not {handle!r}")
         own = self._cell.address
@@ -478,7 +492,7 @@ class JoiningClient:
         self._api = api
 
     def of(self, cell: ActorCell) -> ActorGroupsClient:
-        """See `HostExtension.of`."""
+        """Return the memberships of one actor, as it sees them."""
         return ActorGroupsClient(self._api, cell)
 
     def on_ending(self, cell: ActorCell) -> None:
@@ -496,7 +510,7 @@ class ActorGroupsClient:
     _cell: ActorCell
 
     async def join(self, group: str) -> None:
-        """See `Observer.join`."""
+        """Join a group, through the node. Raises ValueError for an invalid name."""
         check_group_name(group)
         own = self._cell.address
         if self._cell.ended is not None:
@@ -504,7 +518,7 @@ class ActorGroupsClient:
         await self._api.join(own.name, own.epoch, group)
 
     async def leave(self, group: str) -> bool:
-        """See `Observer.leave`."""
+        """Undo one `join`; False if there is none left."""
         return await self._api.leave(self._cell.address.name, self._cell.address.epoch, group)
 
 
@@ -523,18 +537,20 @@ class SavedStatesClient(CompletionLog):
         self._api = api
 
     async def save(self, cell: ActorCell, state: object, answer: object) -> None:
-        """See `CompletionLog.save`. The calls of concurrent methods are not recorded."""
+        """Save the actor's state through the node, with the answer of the call whose turn it is.
+        Calls of concurrent methods are not recorded.
+        """
         job = self.job_running(cell)
         answers = () if answer is attrs.NOTHING else (answer,)
         in_turn = job is not None and not job.definition.concurrent
         await self._api.save(cell.address.name, cell.address.epoch, state, answers, in_turn)
 
     async def saved(self, name: str) -> Any:
-        """See `Actor.saved`."""
+        """Ask the node for the state that an earlier epoch of `name` has saved."""
         return await self._api.saved(name)
 
     async def release(self, name: str, epoch: int) -> None:
-        """See `NameClaims.release`. Does nothing: the node releases the name."""
+        """Does nothing: the node releases the name."""
         await trio.lowlevel.checkpoint()
 
 
@@ -644,7 +660,9 @@ class ControlService(Actor):
 
     @method(concurrent=True)
     async def tell(self, notice: Ended) -> bool:
-        """See `WatchingClient.tell`."""
+        """Deliver a notice to the actor, and wait until `on_ended` has returned. Returns False if
+        the actor has ended.
+        """
         cell = self._host.cells.get(self._actor.name)
         return cell is not None and await self._watching.tell(self._host, cell, notice)
 

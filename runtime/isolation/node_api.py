@@ -97,14 +97,14 @@ class NodeApi:
 
     @operation
     async def members(self) -> tuple[Member, ...]:
-        """See `NodeInterface.members`."""
+        """Return the nodes known to be in the cluster now, this one included, by name."""
         await trio.lowlevel.checkpoint()
         self._lifetime.check()
         return self._members.all()
 
     @operation
     async def watch_members(self) -> AsyncGenerator[tuple[Member, ...], None]:
-        """The members, again after every change."""
+        """Yield the members, at once and again after every change."""
         async for members in MembersWatch(self._members, self._lifetime):
             yield members
 
@@ -116,7 +116,9 @@ class NodeApi:
         kwargs: dict[str, object],
         options: SpawnOptions,
     ) -> Address:
-        """Start an actor, on this node unless the options say otherwise. See `Spawner.spawn`."""
+        """Start an actor, on this node unless the options select another. Raises like
+        `Spawner.spawn`.
+        """
         if self._spawner.is_for_here(options):
             options = attrs.evolve(options, on=self._endpoint.identity.name)
         with self._lifetime.asking(f"{options.name or class_path} was not started", acts=True):
@@ -130,8 +132,8 @@ class NodeApi:
         names: list[str],
         options: SpawnOptions,
     ) -> list[Address | StartFailed]:
-        """Start many actors; see `Spawner.spawn_many`. Returns for each where it is, or why it did
-        not start.
+        """Start many actors; returns for each its address, or why it did not start. Raises
+        `NodeNotFoundError` and `NoPlacementError` before anything is started.
         """
         node = self._endpoint.identity.name
         cls = await actor_class(class_path, node, self._endpoint.host.in_thread)
@@ -150,7 +152,9 @@ class NodeApi:
         kwargs: dict[str, object],
         options: SpawnOptions,
     ) -> object:
-        """See `RunsFunctions.run`. The arguments were checked where the function is known."""
+        """Run a function in a worker process of the cluster. The caller has checked the arguments,
+        because it knows the function. Raises what the function raises.
+        """
         try:
             return await self._functions.run(FunctionCall(path, None, args, kwargs, options))
         except RemoteError as error:
@@ -165,7 +169,9 @@ class NodeApi:
         kwargs: dict[str, object],
         options: SpawnOptions,
     ) -> Address:
-        """See `Spawner.singleton`; this node is the candidate."""
+        """Make this node a candidate for a singleton, and return its address once it runs on any
+        node.
+        """
         node = self._endpoint.identity.name
         cls = await actor_class(class_path, node, self._endpoint.host.in_thread)
         request = StartRequest.of_singleton(cls, args, kwargs, options)
@@ -174,27 +180,31 @@ class NodeApi:
 
     @operation
     async def find(self, name: str, waits: bool) -> Address | None:
-        """Where the actor of this name is, if there is one; with `waits` once it has started.
-        Raises the ActorStartError of its start.
+        """Return the address of the actor of this name, if there is one; with `waits` once it has
+        started. Raises the ActorStartError of its start.
         """
         with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
             return await self._spawner.find_started(name, waits=waits)
 
     @operation
     async def lookup(self, name: str) -> Address:
-        """See `NodeInterface.lookup`."""
+        """Return the address of the actor of this name, from this node's view if it follows the
+        names. Raises `ActorNotFoundError`.
+        """
         with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
             return await self._lookups.locate(name)
 
     @operation
     async def locate(self, name: str) -> Address:
-        """See `runtime.calls.routes.PeerDirectory.locate`."""
+        """Return the address of the actor of this name for a call, waiting while it is being
+        restarted. Raises `ActorNotFoundError`.
+        """
         with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
             return await self._names.locate(name)
 
     @operation
     async def place(self, node: str, incarnation: int) -> Member | None:
-        """That start of that node; None if it is known to have ended."""
+        """Return that incarnation of that node as a member; None if it is known to have ended."""
         with self._lifetime.asking(f"where node {node} is could not be found out"):
             await self._members.caught_up(incarnation)
         seen = self._members.current(NodeId(node, incarnation))
@@ -202,7 +212,9 @@ class NodeApi:
 
     @operation
     async def stop(self, address: Address, reason: str) -> None:
-        """See `NodeInterface.stop`."""
+        """Stop an actor and wait until it has ended. Stopping one that has ended is no error. An
+        actor that stops itself does not wait.
+        """
         name, why = address.name, ExitReason("stopped", reason)
         self._lifetime.check()
         with self._lifetime.asking(f"{name} was not stopped", acts=True):
@@ -229,13 +241,13 @@ class NodeApi:
 
     @operation
     async def wait_ended(self, address: Address) -> Ended:
-        """See `NodeInterface.wait_ended`."""
+        """Wait until the present epoch of an actor has ended, and return the notice."""
         with self._lifetime.asking("the end of an actor cannot be waited for"):
             return await self._watcher.wait_ended(self._endpoint.make_handle(address))
 
     @operation
     async def put(self, value: object) -> Reference[object]:
-        """See `NodeInterface.put`."""
+        """Store a copy of a value on this node, as long as a reference to it exists."""
         with self._lifetime.asking("a value was not kept"):
             self._endpoint.check_member(
                 "values are kept by nodes only; let a method return the value"
@@ -246,8 +258,8 @@ class NodeApi:
     async def save(
         self, name: str, epoch: int, state: object, answers: tuple[object, ...], in_turn: bool
     ) -> None:
-        """See `Actor.save`; `answers` are none or one. `in_turn`: the call whose turn it is led to
-        the state.
+        """Save the state of an actor in the store, with the answer of its call: `answers` has none
+        or one. `in_turn`: the call whose turn it is has led to the state.
         """
         host = self._endpoint.host
         cell = host.cells.get(name)
@@ -262,13 +274,13 @@ class NodeApi:
 
     @operation
     async def saved(self, name: str) -> Any:
-        """See `Actor.saved`."""
+        """Return the state that an earlier epoch of `name` has saved, or None."""
         return await self._names.saved(name)
 
     @operation
     async def watch_group(self, group: str) -> AsyncGenerator[tuple[Address, ...], None]:
-        """The members of a group, those on this node first, as often as each is one; again after
-        every change.
+        """Yield the members of a group, those on this node first, each as often as it has joined;
+        again after every change.
         """
         self._lifetime.check()
         held = ProcessGroup(self._groups, self._groups.followed(group), Actor)
@@ -280,8 +292,8 @@ class NodeApi:
 
     @operation
     async def watch(self, name: str, epoch: int, address: Address) -> tuple[int, str, int]:
-        """See `Observer.watch`; the number of the watch, and the name and epoch that are
-        watched.
+        """Watch the present epoch of an actor; returns the number of the watch, and the name and
+        epoch of the watched actor.
         """
         handle = self._endpoint.make_handle(address)
         watch = await self._watcher.watch(self._cell(name, epoch), handle)
@@ -289,9 +301,7 @@ class NodeApi:
 
     @operation
     async def unwatch(self, name: str, epoch: int, number: int) -> None:
-        """See `Watch.cancel`. Returns when no notice of that watch is on its way to the actor any
-        more.
-        """
+        """Cancel a watch. Returns when no notice of it can reach the actor any more."""
         cell = self._cell(name, epoch)
         self._watcher.cancel(number)
         if isinstance(cell.instance, ActorProxy):
@@ -299,24 +309,24 @@ class NodeApi:
 
     @operation
     async def link(self, name: str, epoch: int, address: Address) -> None:
-        """See `Observer.link`."""
+        """Link the actor with another."""
         handle = self._endpoint.make_handle(address)
         await self._watcher.link(self._cell(name, epoch), handle)
 
     @operation
     async def unlink(self, name: str, epoch: int, address: Address) -> None:
-        """See `Observer.unlink`."""
+        """End the actor's links with another."""
         handle = self._endpoint.make_handle(address)
         await self._watcher.unlink(self._cell(name, epoch), handle)
 
     @operation
     async def join(self, name: str, epoch: int, group: str) -> None:
-        """See `Observer.join`."""
+        """Let the actor join a group. Raises ValueError for an invalid name."""
         await self._groups.of(self._cell(name, epoch)).join(group)
 
     @operation
     async def leave(self, name: str, epoch: int, group: str) -> bool:
-        """See `Observer.leave`."""
+        """Undo one `join` of the actor; False if there is none left."""
         return await self._groups.of(self._cell(name, epoch)).leave(group)
 
     def _cell(self, name: str, epoch: int) -> ActorCell:
@@ -342,7 +352,7 @@ class NodeOperation(MethodDefinition):
         kwargs: dict[str, object],
         in_thread: InThread,
     ) -> Coroutine[Any, Any, object]:
-        """See `MethodDefinition.run`."""
+        """Return the coroutine that runs the operation and returns its `NodeAnswer`."""
         assert isinstance(instance, IsolationService)
         # Arguments that do not fit are refused here, before anything runs.
         inspect.signature(self.function).bind(instance.api, *args, **kwargs)
@@ -351,7 +361,7 @@ class NodeOperation(MethodDefinition):
     def items(
         self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> AsyncGenerator[object, None]:
-        """See `MethodDefinition.items`."""
+        """Return the generator of the operation's items."""
         assert isinstance(instance, IsolationService)
         items: AsyncGenerator[object, None] = self.function(instance.api, *args, **kwargs)
         return items

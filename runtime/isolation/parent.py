@@ -94,18 +94,18 @@ class WithoutProcesses:
         environment: Environment,
         keyring: Keyring,
     ) -> None:
-        """See `IsolationFactory`; ignores all arguments."""
+        """Made like every `IsolationFactory`; it needs none of the arguments."""
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
-        """See `Isolation.instance`."""
+        """Return the actor itself: it runs in its node."""
         return plain_instance(cls, options)
 
     async def share_secrets(self) -> None:
-        """See `Isolation.share_secrets`."""
+        """Does nothing: there are no other processes."""
         await trio.lowlevel.checkpoint()
 
     def on_lease_renewed(self, asked: float) -> None:
-        """See `Isolation.on_lease_renewed`. Does nothing: all actors are blocked together."""
+        """Does nothing: the actors are blocked together with their node."""
 
 
 class IsolatedProcesses:
@@ -148,7 +148,7 @@ class IsolatedProcesses:
         )
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
-        """See `Isolation.instance`."""
+        """Return a proxy for an actor with `isolation="process"`, else the actor itself."""
         if options.isolation == "none":
             return plain_instance(cls, options)
         kind = self._classes.get(cls)
@@ -168,7 +168,7 @@ class IsolatedProcesses:
         return proxy
 
     async def share_secrets(self) -> None:
-        """See `Isolation.share_secrets`."""
+        """Send the cluster's secrets to all connected children."""
         secrets = list(self._keyring.secrets())
         async with trio.open_nursery() as nursery:
             for connection in self._children.values():
@@ -177,7 +177,9 @@ class IsolatedProcesses:
                     nursery.start_soon(connection.replace_secrets, secrets)
 
     def on_lease_renewed(self, asked: float) -> None:
-        """See `Isolation.on_lease_renewed`."""
+        """Let the children run for another lease. `asked`: when the renewal was requested, on the
+        monotonic clock.
+        """
         # Read once: the loop of the node may make the page meanwhile.
         page = self._lease
         if page is not None:

@@ -307,7 +307,7 @@ class EncryptedNetwork:
 
     @property
     def spinning(self) -> int:
-        """See `SocketNetwork.spinning`."""
+        """Connections whose spin is on."""
         return self._sockets.spinning
 
     def certificate_end(self) -> float | None:
@@ -321,7 +321,7 @@ class EncryptedNetwork:
         return "" if self._files is None else self._files.problem
 
     def beside(self) -> Network | None:
-        """See `Network.beside`."""
+        """Return the same network for another event loop of this process."""
         sockets = self._sockets.beside()
         return (
             EncryptedNetwork(sockets, self._policy, self._environment, self._files)
@@ -330,7 +330,7 @@ class EncryptedNetwork:
         )
 
     async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
-        """See `Network.own_host`."""
+        """Return the host that a process at `toward` dials to reach this machine."""
         return await self._sockets.own_host(toward, ipv4=ipv4)
 
     async def connect(self, address: str) -> Connection:

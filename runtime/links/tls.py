@@ -174,11 +174,13 @@ class TlsConnection:
             await self._inner.wait_writable()
 
     async def wait_writable(self) -> None:
-        """See `Connection.wait_writable`."""
+        """Wait until `send_some` may take more."""
         await self._inner.wait_writable()
 
     async def receive(self) -> bytes:
-        """See `Connection.receive`."""
+        """Return the next decrypted bytes; b"" when the peer has ended. Raises OSError if the
+        connection is broken or the bytes cannot be decrypted.
+        """
         while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
             if self._more:
                 await trio.lowlevel.checkpoint()
@@ -203,7 +205,7 @@ class TlsConnection:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """See `Connection.receive_into`."""
+        """Like `receive`, into `buffer`; returns the count, 0 at the end."""
         while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
             if self._more:
                 await trio.lowlevel.checkpoint()
@@ -232,5 +234,5 @@ class TlsConnection:
         return bool(data)
 
     def close(self) -> None:
-        """See `Connection.close`."""
+        """Drop the connection at once. Waiting calls raise trio.ClosedResourceError."""
         self._inner.close()

@@ -143,7 +143,9 @@ class SocketConnection:
         self._spin = Spin()
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-        """See `Connection.send_some`."""
+        """Hand bytes to the kernel without waiting; returns how many it took, 0 if its buffer is
+        full. Raises OSError if the connection is broken.
+        """
         try:
             if len(buffers) == 1:
                 return self._send(buffers[0])
@@ -152,7 +154,7 @@ class SocketConnection:
             return 0
 
     async def wait_writable(self) -> None:
-        """See `Connection.wait_writable`."""
+        """Wait until the kernel's buffer has room."""
         await trio.lowlevel.wait_writable(self._socket)
 
     async def first_byte(self) -> int | None:
@@ -193,7 +195,9 @@ class SocketConnection:
         return process, user, group
 
     async def receive(self) -> bytes:
-        """See `Connection.receive`."""
+        """Return the next bytes, as many as have arrived; b"" when the peer has ended. Raises
+        OSError if the connection is broken.
+        """
         spinner = self._spinner
         if spinner is not None:
             if self._spin.resting:
@@ -254,7 +258,7 @@ class SocketConnection:
         return None
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """See `Connection.receive_into`."""
+        """Like `receive`, into `buffer`; returns the count, 0 at the end."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
@@ -263,7 +267,7 @@ class SocketConnection:
                 continue
 
     def close(self) -> None:
-        """See `Connection.close`."""
+        """Close the socket at once. Waiting calls raise trio.ClosedResourceError."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
@@ -306,11 +310,15 @@ class SocketNetwork:
         return self._spinner.on if self._spinner is not None else 0
 
     def beside(self) -> Network | None:
-        """See `Network.beside`. What spins, spins in one loop."""
+        """Return a network for another event loop of this process. It does not spin: one loop of a
+        process may.
+        """
         return SocketNetwork(timings=self._timings) if type(self) is SocketNetwork else None
 
     async def connect(self, address: str) -> Connection:
-        """See `Network.connect`."""
+        """Dial `address`, TCP or a Unix socket. Raises OSError, and ValueError for an address that
+        does not parse.
+        """
         kind, where = split_address(address)
         if kind == "unix":
             return SocketConnection(await _connected_unix(_unix_path(where)), self._spinner)
@@ -325,7 +333,9 @@ class SocketNetwork:
         *,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See `Network.listen`. Raises `ListenError` if the address cannot be bound."""
+        """Accept connections until cancelled, and run `handler` in a task for each. Starts with the
+        address that is really bound. Raises `ListenError` if the address cannot be bound.
+        """
         listener, bound = await _bind(address)
         user_timeout = self._timings.user_timeout
         with listener:
@@ -354,7 +364,9 @@ class SocketNetwork:
                         await trio.sleep(0.1)
 
     async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
-        """See `Network.own_host`."""
+        """Return the host that a process at `toward` dials to reach this machine, an IPv4 address
+        if `ipv4`.
+        """
         # In a thread, for it may look up a name.
         return await trio.to_thread.run_sync(own_address, toward, socket.AF_INET if ipv4 else None)
 
