@@ -90,15 +90,15 @@ class ActorWatching(Protocol):
     """
 
     async def watch(self, handle: object) -> Watch:
-        """See `Observer.watch`."""
+        """Watch the present epoch of an actor. Raises `StoreError` if the lookup fails."""
         ...
 
     async def link(self, handle: object) -> None:
-        """See `Observer.link`."""
+        """Link this actor with another."""
         ...
 
     async def unlink(self, handle: object) -> None:
-        """See `Observer.unlink`."""
+        """End the links of this actor with another."""
         ...
 
 
@@ -108,11 +108,11 @@ class ActorGroups(Protocol):
     """
 
     async def join(self, group: str) -> None:
-        """See `Observer.join`."""
+        """Join a group. Raises ValueError for an invalid name."""
         ...
 
     async def leave(self, group: str) -> bool:
-        """See `Observer.leave`."""
+        """Undo one `join`; False if there is none left."""
         ...
 
 
@@ -131,35 +131,37 @@ class ActorContext(Protocol):
 
     @property
     def node(self) -> NodeInterface:
-        """See `Actor.node`."""
+        """The node that hosts the actor."""
         ...
 
     @property
     def name(self) -> str:
-        """See `Actor.name`."""
+        """The actor's name."""
         ...
 
     @property
     def epoch(self) -> int:
-        """See `Actor.epoch`."""
+        """The actor's epoch."""
         ...
 
     @property
     def nursery(self) -> ActorNursery:
-        """See `Actor.nursery`."""
+        """The nursery of the actor's own tasks."""
         ...
 
     @property
     def handle(self) -> Any:
-        """See `Actor.handle`."""
+        """A handle of the actor."""
         ...
 
     async def save(self, state: object, answer: object) -> None:
-        """See `Actor.save`; `answer` is `attrs.NOTHING` if there is none."""
+        """Save the actor's state in the store; `answer` is that of the running call,
+        `attrs.NOTHING` if there is none.
+        """
         ...
 
     async def saved(self) -> Any:
-        """See `Actor.saved`."""
+        """Return the state that an earlier epoch of the name has saved, or None."""
         ...
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:

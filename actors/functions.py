@@ -43,4 +43,6 @@ class RunsFunctions:
     async def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """See `run`."""
+        """Run a function in a worker process of the cluster, and return its result. `run` is the
+        typed form.
+        """

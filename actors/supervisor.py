@@ -347,29 +347,29 @@ class SupervisorWork(Protocol):
         ...
 
     async def start_child(self, spec: ChildSpec) -> Handle:
-        """See `Supervisor.start_child`."""
+        """Add a child, and return its handle once it has started."""
         ...
 
     async def spawn(
         self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Handle:
-        """See `DynamicSupervisor.spawn`."""
+        """Add a child made from `template`, with an id of its own and these arguments."""
         ...
 
     async def stop_child(self, child: str | Handle) -> None:
-        """See `Supervisor.stop_child`."""
+        """Stop a child; its spec stays, unless it is temporary."""
         ...
 
     async def restart_child(self, child: str | Handle) -> Handle:
-        """See `Supervisor.restart_child`."""
+        """Start a stopped child again, and return its handle."""
         ...
 
     async def delete_child(self, child: str | Handle) -> None:
-        """See `Supervisor.delete_child`."""
+        """Remove the spec of a stopped child."""
         ...
 
     def status(self) -> SupervisorStatus:
-        """See `Supervisor.status`."""
+        """Return the supervisor's status."""
         ...
 
 

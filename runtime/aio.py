@@ -204,7 +204,10 @@ class ConnectionDoor(AioDoor):
         self.node = node
 
     async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """See `AioDoor.wait`."""
+        """Run `function` in the loop of the connection; the asyncio task waits for it, and is
+        cancelled with it. Raises ForkedProcessError in a process that was forked after the
+        connection was opened.
+        """
         self.block.check()
         return await run_in(self.block.portal, function)
 

@@ -325,7 +325,7 @@ class BlockingStreamMethod(StreamMethod[P, T]):
 
 
 class BlockingItems(BlockingStream[T]):
-    """See `BlockingStream`."""
+    """The items of a stream or of a map, read by one thread at a time."""
 
     __slots__ = ("_door", "_stream")
 

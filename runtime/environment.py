@@ -256,27 +256,27 @@ class SystemEnvironment:
         self._limiter = trio.CapacityLimiter(OWN_THREADS)
 
     def now(self) -> float:
-        """See `Environment.now`; must be called inside `trio.run`."""
+        """Seconds on trio's clock; only inside `trio.run`."""
         return trio.current_time()
 
     def wall_time(self) -> float:
-        """See `Environment.wall_time`."""
+        """Seconds since 1970 UTC, by the system's clock."""
         return time.time()
 
     def random(self) -> float:
-        """See `Environment.random`."""
+        """A number in [0, 1), from a generator that the kernel has seeded."""
         return self._generator.random()
 
     def token(self, size: int) -> bytes:
-        """See `Environment.token`."""
+        """`size` unpredictable bytes from the kernel."""
         return os.urandom(size)
 
     def process(self) -> Process:
-        """See `Environment.process`."""
+        """This process."""
         return Process(host_identity(), os.getpid(), process_start(os.getpid()))
 
     def has_ended(self, process: Process) -> bool:
-        """See `Environment.has_ended`."""
+        """Return True if `process` is one of this host and has certainly ended."""
         return (
             bool(process.host)
             and process.host == host_identity()
@@ -290,7 +290,9 @@ class SystemEnvironment:
         *,
         abandon: bool = False,
     ) -> T:
-        """See `Environment.in_thread`."""
+        """Run a blocking function in a thread, and return its result. `limiter`: how many may run
+        at once; None: `OWN_THREADS`. With `abandon`, a cancelled caller leaves the thread running.
+        """
         # Never trio's default limiter: users' own `trio.to_thread.run_sync` counts with that, and
         # may block for ever.
         return (
@@ -302,7 +304,9 @@ class SystemEnvironment:
     def run_beside(
         self, function: Callable[[Environment, LookAtStack], Awaitable[None]]
     ) -> Beside | None:
-        """See `Environment.run_beside`: a thread, which ends with the process whatever it does."""
+        """Run `function` in an event loop in a thread. The thread is a daemon: it ends with the
+        process.
+        """
         clock = trio.lowlevel.current_clock()
         if type(clock).__name__ != "SystemClock":
             # Time is virtual, and does not pass in threads.
@@ -359,7 +363,7 @@ class _Thread:
                 self._token = None
 
     async def end(self) -> None:
-        """See `Beside.end`."""
+        """Cancel what the loop runs, and wait for the thread's end, bounded in time."""
         with self._lock:
             self._ended = True
             if self._token is not None:

@@ -544,7 +544,9 @@ class Simulated:
         nodes: int = 3,
         faults: Iterable[str] | None = None,
     ) -> None:
-        """See `runtime.simulation.simulate`; `seeds` is how many. Raises `SimulationError`."""
+        """Run the scenario on simulated clusters, under `seeds` different seeds. Raises
+        `SimulationError` with the first seed that breaks a promise.
+        """
         from runtime.simulation.runs import simulate
 
         chosen = (

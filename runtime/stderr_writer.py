@@ -173,7 +173,7 @@ class StderrHandler(logging.Handler):
         self.writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler.emit`."""
+        """Format a record and queue its line; never waits."""
         try:
             self.writer.write(self.format(record))
         except RecursionError:
@@ -195,7 +195,7 @@ class StderrHandler(logging.Handler):
         self.writer.flush()
 
     def close(self) -> None:
-        """See `logging.Handler.close`."""
+        """Write what is queued, for a bounded time, and end the writer."""
         self.writer.close()
         super().close()
 

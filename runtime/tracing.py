@@ -54,11 +54,11 @@ class NoSpans:
     def span(
         self, name: str, attributes: Mapping[str, str | int], *, root: bool = False
     ) -> AbstractContextManager[object]:
-        """See `Spans.span`."""
+        """Return a block without a span."""
         return nullcontext()
 
     def leave_trace(self, tasks: ContextVars) -> None:
-        """See `Spans.leave_trace`."""
+        """Does nothing: no task is in a trace."""
 
 
 NO_SPANS = NoSpans()
@@ -83,7 +83,7 @@ class Tracing(Filter):
         self._tracer = trace.get_tracer("understudy", __version__)
 
     async def call(self, next: Next, call: Call) -> object:
-        """See `Filter.call`."""
+        """Make the call within a span: of a client or producer, or of the server."""
         if call.side == "server":
             return await self._served(next, call)
         producer = call.kind == "send"
@@ -113,7 +113,7 @@ class Tracing(Filter):
     def span(
         self, name: str, attributes: Mapping[str, str | int], *, root: bool = False
     ) -> Iterator[object]:
-        """See `Spans.span`."""
+        """Run the block within a span, which fails with it. `root`: begin a new trace."""
         around = self._extracted(CallContext()) if root else self._around()
         span = self._tracer.start_span(name, around, attributes=attributes)
         try:
@@ -126,7 +126,7 @@ class Tracing(Filter):
             span.end()
 
     def leave_trace(self, tasks: ContextVars) -> None:
-        """See `Spans.leave_trace`."""
+        """Remove the current span from the context in which tasks will start."""
         tasks.run(self._context.attach, self._extracted(CallContext()))
 
     def flush(self) -> None:

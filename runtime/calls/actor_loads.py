@@ -102,7 +102,7 @@ class CountingCaller:
     async def call(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> R:
-        """See `Caller.call`."""
+        """Make the call, counted while it runs, and wait for its outcome."""
         load = bound._load = self._load
         load.on_begun()
         try:
@@ -113,18 +113,18 @@ class CountingCaller:
     def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, None]:
-        """See `Caller.send`. It is not counted: nothing says when it has ended."""
+        """Hand the call to the connection. It is not counted: no answer says when it has ended."""
         return self._caller.send(bound, args, kwargs)
 
     def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, Reference[R]]:
-        """See `Caller.remote`. It counts until the result is there."""
+        """Make the call and keep its result with its owner. It counts until the result exists."""
         bound._load = self._load
         return self._caller.remote(bound, args, kwargs)
 
     def stream(
         self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Stream[T]:
-        """See `Caller.stream`. It is not counted."""
+        """Return the items of a generator method. It is not counted."""
         return self._caller.stream(bound, args, kwargs)

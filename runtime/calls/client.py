@@ -607,7 +607,9 @@ class RetainedCalls:
     async def remote(
         self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Reference[Any]:
-        """See `BoundMethod.remote`."""
+        """Make the call and return a reference to its result, which stays on the node that ran the
+        call. Raises like the call itself if it was not sent.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         caller, options = self._caller, bound._options
         expires = (
@@ -855,7 +857,7 @@ T = TypeVar("T")
 
 
 class StreamReader(Stream[T]):
-    """See `Stream`. Nothing is sent before the first item is asked for."""
+    """The reading end of a stream. Nothing is sent before the first item is requested."""
 
     __slots__ = (
         "_args",
@@ -902,7 +904,9 @@ class StreamReader(Stream[T]):
         self._began = 0.0
 
     async def __anext__(self) -> T:
-        """See `Stream.__anext__`."""
+        """Return the next item, and grant the producer more credit. Raises StopAsyncIteration at
+        the end, and the error that ended the stream.
+        """
         # Two readers would share one `waiter`, and one of them would never wake.
         if self._reading:
             raise trio.BusyResourceError(
@@ -940,7 +944,9 @@ class StreamReader(Stream[T]):
             self._reading = False
 
     async def aclose(self) -> None:
-        """See `Stream.aclose`."""
+        """Stop the stream: the producer is cancelled. Does not wait for it. Closing twice is no
+        error.
+        """
         self._count(None)
         self._end()
         await trio.lowlevel.cancel_shielded_checkpoint()

@@ -59,9 +59,7 @@ class _DedupClient:
 
 
 class _Asked:
-    """What the invocation of a repeatable call carries: its record, and the link over which it was
-    asked for last.
-    """
+    """The record of a repeatable call, and the link over which its latest attempt has arrived."""
 
     __slots__ = ("client", "link", "record")
 
@@ -72,7 +70,7 @@ class _Asked:
 
     @property
     def verified(self) -> VerifiedPeer | None:
-        """See `Link.verified`."""
+        """The caller, as the link has proven it."""
         return self.link.verified
 
 
@@ -169,7 +167,7 @@ class DedupServer:
                 caller_gone(job)
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """The method has returned: record the answer and send it to the latest attempt's link."""
         asked = cast("_Asked", job.link)
         # No caller waits any more, and the record may be gone.
         if asked.record.given_up:
@@ -179,7 +177,7 @@ class DedupServer:
         )
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The method has raised: record the answer and send it to the latest attempt's link."""
         asked = cast("_Asked", job.link)
         if not asked.record.given_up:
             self._answer(
@@ -187,7 +185,9 @@ class DedupServer:
             )
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The runtime has ended the call. If it certainly did not run, its record goes, so that a
+        repeat may run.
+        """
         asked = cast("_Asked", job.link)
         if asked.record.given_up:
             return

@@ -123,12 +123,12 @@ class Dispatch:
 
     @property
     def handlers(self) -> Mapping[int, Callable[[Link, Frame], None]]:
-        """See `Receiver.handlers`."""
+        """The handler of each kind of frame that a link passes on."""
         return self._handlers
 
     def link_ended(self, link: Link, reason: str) -> None:
-        """See `Receiver.link_ended`: give up the calls that the peer had asked for, and end those
-        that this node had made.
+        """A link has ended: cancel the calls that the peer has made, and end those that this node
+        has made over it.
         """
         # Removed first: an invocation that ends because of this finds no table, and answers
         # nothing.
@@ -325,7 +325,9 @@ class Dispatch:
             self._dedup_server.cancel(link, number)
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """The method has returned: answer the caller, unless it has cancelled the call or wants no
+        answer.
+        """
         link: Link | None = job.link
         if link is not None and self._finish(link, job.number):
             self._post(
@@ -343,7 +345,7 @@ class Dispatch:
             self._post(link, job.definition.name, (head, segments))
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The method has raised: answer the caller; for a one-way call, log the error."""
         link: Link | None = job.link
         if link is None:
             self._log.log(
@@ -359,7 +361,7 @@ class Dispatch:
             )
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The runtime has ended the call: answer the caller; for a one-way call, log that."""
         link: Link | None = job.link
         if link is None:
             self._log.warning("a one-way call was not run: %s", error)
@@ -389,15 +391,15 @@ class _DepthSink:
         self._sink = sink
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """Answer with the value and the actor's number of other calls."""
         self._sink.value_and_depth(job, value)
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """Answer with the error alone."""
         self._sink.raised(job, error)
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """Answer with the error alone."""
         self._sink.refused(job, error)
 
 
@@ -412,17 +414,17 @@ class _OneWay:
         self._running = running
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """The call has ended: count it no longer."""
         self._over()
         self._sink.value(job, value)
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The call has ended: count it no longer, and have the error logged."""
         self._over()
         self._sink.raised(job, error)
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The call was not run: count it no longer, and have that logged."""
         self._over()
         self._sink.refused(job, error)
 

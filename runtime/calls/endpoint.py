@@ -74,11 +74,13 @@ class ServiceMethod(BoundMethod[P, R]):
     __slots__ = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """See `BoundMethod.__call__`."""
+        """Make the call. Raises OutcomeUnknownError for an answer of another type than the
+        method's.
+        """
         return self._answered(super().__call__(*args, **kwargs))
 
     def options(self, **changes: Unpack[CallChanges]) -> ServiceMethod[P, R]:
-        """See `BoundMethod.options`."""
+        """Return the same method with other call options."""
         changed = ServiceMethod[P, R](
             self._caller,
             self._address,

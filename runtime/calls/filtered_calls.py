@@ -42,7 +42,9 @@ class FilteredCaller:
     async def call(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Any:
-        """See `Caller.call`. The call's timeout covers its filters as well."""
+        """Make the call within the client-side filters. The call's timeout covers the filters as
+        well.
+        """
         timeout = self.client.timeout(bound)
         expires = self.client.environment.now() + timeout
         call = self._seen("call", bound, args, kwargs, expires)
@@ -89,14 +91,14 @@ class FilteredCaller:
     async def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> None:
-        """See `Caller.send`."""
+        """Make the one-way call within the client-side filters."""
         call = self._seen("send", bound, args, kwargs)
         await FilteredRun(self.filters, call, lambda: self.client.send(bound, args, kwargs)).run()
 
     def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, Reference[R]]:
-        """See `Caller.remote`."""
+        """Make the call within the client-side filters, and return a reference to its result."""
         call = self._seen("remote", bound, args, kwargs)
         run = FilteredRun(self.filters, call, lambda: self.client.remote(bound, args, kwargs))
         return cast("Coroutine[Any, Any, Reference[R]]", run.run())
@@ -104,7 +106,7 @@ class FilteredCaller:
     def stream(
         self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Stream[T]:
-        """See `Caller.stream`."""
+        """Return the items of a generator method, requested within the client-side filters."""
         call = self._seen("stream", bound, args, kwargs)
         return FilteredStream(self, call, bound, args, kwargs)
 
@@ -247,7 +249,9 @@ class FilteredStream(Stream[T]):
         self._reading = False
 
     async def __anext__(self) -> T:
-        """See `Stream.__anext__`."""
+        """Return the next item. The first request runs the filters. Raises StopAsyncIteration at
+        the end, and the error that ended the stream.
+        """
         if self._reading:
             raise trio.BusyResourceError(
                 "another task waits for the next item of this stream; one task reads it at a time"
@@ -275,7 +279,7 @@ class FilteredStream(Stream[T]):
             self._reading = False
 
     async def aclose(self) -> None:
-        """See `Stream.aclose`."""
+        """Stop the stream, and let its filters end. Closing twice is no error."""
         self._end(None)
         if self._items is not None:
             await self._items.aclose()

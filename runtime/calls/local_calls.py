@@ -150,7 +150,7 @@ class LocalCalls:
             logger.warning("a one-way call was refused: %s", refusal)
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """The method has returned: wake the caller with a copy of the value."""
         call = cast("Waiting | None", job.link)
         if call is None or call.finished:
             return
@@ -167,7 +167,9 @@ class LocalCalls:
         self._finish(call)
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The method has raised: wake the caller with the error that a remote caller would get; for
+        a one-way call, log it.
+        """
         call = cast("Waiting | None", job.link)
         if call is None:
             logger.error(
@@ -186,7 +188,7 @@ class LocalCalls:
             self._finish(call)
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The runtime has ended the call: wake the caller with the error."""
         call = cast("Waiting | None", job.link)
         if call is not None and not call.finished:
             call.error = _placed(error, call.place)

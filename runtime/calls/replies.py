@@ -93,7 +93,7 @@ class RetainedResultSink:
         self._tentative = tentative
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """The method has returned: keep the value under its reference, and answer with its size."""
         if job.cancelled:
             # It came too late: its maker makes the call anew, or has given it up.
             self._sink.value(job, 0)
@@ -109,14 +109,16 @@ class RetainedResultSink:
             self._sink.value(job, size)
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The method has raised: holders of the reference get the error. If no attempt can follow,
+        the reference stays without a value.
+        """
         self._attempted(job, *raised_by_method(error, self._codec.size_of))
         if not self._tentative:
             self._references.close_attempts(self._state)
         self._sink.raised(job, error)
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The runtime has ended the call: holders of the reference get this attempt's error."""
         self._attempted(job, *described(error, self._codec.size_of))
         self._sink.refused(job, error)
 

@@ -125,7 +125,7 @@ class RemoteStreamProducer(StreamProducer):
         self._lane = _lane(number)
 
     async def send(self, item: object) -> None:
-        """See `StreamProducer.send`; waits while the link has no room."""
+        """Send an item over the link; waits while the link has no room."""
         link = self._link
         segments: list[Buffer] = Outgoing(link.peer.identity) if type(item) not in SCALARS else []
         frame, size = item_frame(self._number, self._codec.encode(item, segments, "item"), segments)
@@ -152,7 +152,7 @@ class LocalStreamProducer(StreamProducer):
         self._call = call
 
     async def send(self, item: object) -> None:
-        """See `StreamProducer.send`."""
+        """Hand a copy of the item to the reader on this node."""
         if type(item) in _NUMBERS:
             size = NUMBER_BYTES
         else:
@@ -241,19 +241,19 @@ class StreamServer:
         return sum(len(table.running) for table in self._tables.values())
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`: the generator has returned."""
+        """The generator has returned: end the stream at its reader."""
         if self._finish(job):
             self._post(job.link, job.number, (reply_frame(job.number, NOTHING, ()), ()))
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The generator has raised: end the stream at its reader with the error."""
         if self._finish(job):
             self._post(
                 job.link, job.number, self._reply_encoder.of_raised(job.number, job.link, error)
             )
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The runtime has ended the stream: end it at its reader with the error."""
         if self._finish(job):
             self._post(
                 job.link, job.number, self._reply_encoder.of_error(job.number, job.link, error)

@@ -52,7 +52,9 @@ class PipedLines:
         self._stream = stream
 
     def read(self, prompt: str) -> str | None:
-        """See `Lines.read`."""
+        """Return the next line; None at the end. Raises `UnreadableLineError` for bytes that are no
+        text.
+        """
         try:
             line = self._stream.readline()
         except UnicodeDecodeError as error:
@@ -60,7 +62,7 @@ class PipedLines:
         return line.rstrip("\r\n") if line else None
 
     def close(self) -> None:
-        """See `Lines.close`."""
+        """Does nothing: a pipe has no state to restore."""
 
 
 class Terminal:
@@ -92,7 +94,9 @@ class Terminal:
             self._read_history()
 
     def read(self, prompt: str) -> str | None:
-        """See `Lines.read`."""
+        """Return the line that is typed; None after Ctrl-D. Raises `InterruptedLineError` after
+        Ctrl-C.
+        """
         if self._closed:
             return None
         try:

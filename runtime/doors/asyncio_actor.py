@@ -174,7 +174,9 @@ class ActorDoor(AioDoor):
         return self.loop.portal if portal is None or portal.closed else portal
 
     async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """See `AioDoor.wait`."""
+        """Run `function` in the node's loop; the asyncio task waits for it, and is cancelled with
+        it.
+        """
         return await run_in(self.portal, function)
 
     def here(self, value: T) -> T:
@@ -199,45 +201,47 @@ class AioContext:
 
     @property
     def name(self) -> str:
-        """See `Actor.name`."""
+        """The actor's name."""
         return self._context.name
 
     @property
     def epoch(self) -> int:
-        """See `Actor.epoch`."""
+        """The actor's epoch."""
         return self._context.epoch
 
     @property
     def handle(self) -> Any:
-        """See `Actor.handle`."""
+        """A handle of the actor, for tasks of asyncio."""
         return self._door.handle(self._context.handle)
 
     async def save(self, state: object, answer: object) -> None:
-        """See `Actor.save`."""
+        """Save the actor's state in the store, with the answer of the running call if there is one.
+        Raises like `Actor.save`.
+        """
         await self._door.wait(lambda: self._context.save(state, answer))
 
     async def saved(self) -> Any:
-        """See `Actor.saved`."""
+        """Return the state that an earlier epoch of the name has saved, or None."""
         return await self._door.wait(self._context.saved)
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """See `ActorContext.in_thread`."""
+        """Run a blocking function in a thread of the actor's, and return its result."""
         return await self._door.wait(lambda: self._context.in_thread(function))
 
     def supervise(self, supervisor: Any) -> Any:
-        """See `ActorContext.supervise`."""
+        """Return the work of a supervisor that is hosted here."""
         return self._context.supervise(supervisor)
 
 
 class AioWatching:
-    """See `actors.actor.ActorWatching`."""
+    """The watches and links of an asyncio actor: requests run in the node's loop."""
 
     def __init__(self, context: ActorContext, door: ActorDoor) -> None:
         self._context = context
         self._door = door
 
     async def watch(self, handle: object) -> Watch:
-        """See `Observer.watch`."""
+        """Watch the present epoch of an actor. Raises like `Observer.watch`."""
         plain = self._door.plain(handle)
         watch = await self._door.wait(lambda: self._context.watching.watch(plain))
         portal = self._door.loop.portal
@@ -248,29 +252,29 @@ class AioWatching:
         return Watch(watch.number, watch.name, watch.epoch, cancel)
 
     async def link(self, handle: object) -> None:
-        """See `Observer.link`."""
+        """Link this actor with another."""
         plain = self._door.plain(handle)
         await self._door.wait(lambda: self._context.watching.link(plain))
 
     async def unlink(self, handle: object) -> None:
-        """See `Observer.unlink`."""
+        """End the links of this actor with another."""
         plain = self._door.plain(handle)
         await self._door.wait(lambda: self._context.watching.unlink(plain))
 
 
 class AioGroups:
-    """See `actors.actor.ActorGroups`."""
+    """The memberships of an asyncio actor: requests run in the node's loop."""
 
     def __init__(self, context: ActorContext, door: ActorDoor) -> None:
         self._context = context
         self._door = door
 
     async def join(self, group: str) -> None:
-        """See `Observer.join`."""
+        """Join a group. Raises ValueError for an invalid name."""
         await self._door.wait(lambda: self._context.groups.join(group))
 
     async def leave(self, group: str) -> bool:
-        """See `Observer.leave`."""
+        """Undo one `join`; False if there is none left."""
         return await self._door.wait(lambda: self._context.groups.leave(group))
 
 
@@ -319,7 +323,9 @@ class AioNode:
         return cast("int", self._node.incarnation)
 
     def members(self) -> tuple[Member, ...]:
-        """See `NodeInterface.members`. Blocks until the node's loop comes round."""
+        """Return the nodes known to be in the cluster now, by name. Blocks until the node's loop
+        has answered.
+        """
 
         async def members() -> tuple[Member, ...]:
             return cast("tuple[Member, ...]", self._node.members())
@@ -327,46 +333,58 @@ class AioNode:
         return self._door.portal.call(members)
 
     def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
-        """See `Spawner.options`."""
+        """Return a copy with other spawn options. Raises TypeError or ValueError for invalid
+        values.
+        """
         return cast("Spawner", AioNode(self._node.options(**changes), self._door))
 
     async def spawn(self, actor: object, /, *args: object, **kwargs: object) -> Any:
-        """See `Spawner.spawn`."""
+        """Start an actor and return its handle. Raises like `Spawner.spawn`."""
         return await self._handle(lambda: self._node.spawn(actor, *args, **kwargs))
 
     async def spawn_many(
         self, actor: Any, argument_list: Any, /, *, names: Sequence[str] | None = None
     ) -> list[Any]:
-        """See `Spawner.spawn_many`."""
+        """Start many actors of one class and return their handles. Raises like
+        `Spawner.spawn_many`.
+        """
         handles = await self._door.wait(
             lambda: self._node.spawn_many(actor, argument_list, names=names)
         )
         return [self._door.handle(one) for one in handles]
 
     async def get_or_spawn(self, actor: object, /, *args: object, **kwargs: object) -> Any:
-        """See `Spawner.get_or_spawn`."""
+        """Return the handle of the actor that has the name already, or of a new one. Raises like
+        `Spawner.get_or_spawn`.
+        """
         return await self._handle(lambda: self._node.get_or_spawn(actor, *args, **kwargs))
 
     async def singleton(self, actor: object, /, *args: object, **kwargs: object) -> Any:
-        """See `Spawner.singleton`."""
+        """Make this node a candidate for a singleton, and return its handle. Raises like
+        `Spawner.singleton`.
+        """
         return await self._handle(lambda: self._node.singleton(actor, *args, **kwargs))
 
     async def lookup(self, name: str, actor: object = None) -> Any:
-        """See `NodeInterface.lookup`."""
+        """Return the handle of the actor of this name. Raises `ActorNotFoundError` and
+        `ClassMismatchError`.
+        """
         return await self._handle(lambda: self._node.lookup(name, actor))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
-        """See `NodeInterface.stop`."""
+        """Stop an actor and wait until it has ended. Stopping one that has ended is no error."""
         plain = self._door.plain(handle)
         await self._door.wait(lambda: self._node.stop(plain, reason=reason))
 
     async def wait_ended(self, handle: object) -> Ended:
-        """See `NodeInterface.wait_ended`."""
+        """Wait until the present epoch of an actor has ended, and return the notice."""
         plain = self._door.plain(handle)
         return await self._door.wait(lambda: self._node.wait_ended(plain))
 
     async def put(self, value: T) -> Reference[T]:
-        """See `NodeInterface.put`."""
+        """Store a copy of a value on this node, as long as a reference to it exists. Raises
+        `EncodeError`.
+        """
         return self._door.reference(await self._door.wait(lambda: self._node.put(value)))
 
     def group(self, name: str, actor: object) -> Any:
@@ -377,21 +395,23 @@ class AioNode:
         )
 
     async def pool(self, name: str | None, actor: Any, /, *args: object, **options: Any) -> Any:
-        """See `NodeInterface.pool`."""
+        """Start a pool, or find the one of this name. Raises like `NodeInterface.pool`."""
         pool = await self._door.wait(lambda: self._node.pool(name, actor, *args, **options))
         return AioPool(self._door, cast("Pool[Any]", pool))
 
     async def lookup_pool(self, name: str, actor: Any) -> Any:
-        """See `NodeInterface.lookup_pool`."""
+        """Return the pool of this name. Raises like `NodeInterface.lookup_pool`."""
         pool = await self._door.wait(lambda: self._node.lookup_pool(name, actor))
         return AioPool(self._door, cast("Pool[Any]", pool))
 
     async def pool_journals(self) -> list[JournalSummary]:
-        """See `NodeInterface.pool_journals`."""
+        """Return the journals of pools that the cluster's store has."""
         return await self._door.wait(self._node.pool_journals)
 
     async def remove_pool_journal(self, name: str, *, unused_for: float = 0.0) -> bool:
-        """See `NodeInterface.remove_pool_journal`."""
+        """Remove a journal from the cluster's store. Raises like
+        `NodeInterface.remove_pool_journal`.
+        """
         return await self._door.wait(
             lambda: self._node.remove_pool_journal(name, unused_for=unused_for)
         )

@@ -40,7 +40,7 @@ class AsyncioRequest(Request[T]):
         self.future: asyncio.Future[T] = loop.create_future()
 
     def ended(self, value: T | None, error: BaseException | None) -> None:
-        """See `Request.ended`."""
+        """Give the outcome to the asyncio task that waits for it, in its loop."""
         try:
             self.loop.call_soon_threadsafe(self._finish, value, error)
         except RuntimeError:
@@ -138,26 +138,28 @@ class AioDoor:
     def call(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, R]:
-        """See `Caller.call`."""
+        """Make the call in the node's loop; the asyncio task waits for its outcome."""
         return self.wait(lambda: self.client.call(bound, args, kwargs))
 
     def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, None]:
-        """See `Caller.send`."""
+        """Hand the call to the connection, in the node's loop."""
         return self.wait(lambda: self.client.send(bound, args, kwargs))
 
     async def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Reference[R]:
-        """See `Caller.remote`."""
+        """Make the call in the node's loop, and return a reference to its result for tasks of
+        asyncio.
+        """
         kept = await self.wait(lambda: self.client.remote(bound, args, kwargs))
         return self.reference(kept)
 
     def stream(
         self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Stream[T]:
-        """See `Caller.stream`."""
+        """Return the items of a generator method for tasks of asyncio."""
         return AioStream(self, self.client.stream(bound, args, kwargs))
 
 
@@ -171,7 +173,9 @@ class AioStream(Stream[T]):
         self._stream = stream
 
     async def __anext__(self) -> T:
-        """See `Stream.__anext__`."""
+        """Return the next item. Raises StopAsyncIteration at the end, and the error that ended the
+        stream.
+        """
         found = await self._door.wait(self._next)
         if not found:
             raise StopAsyncIteration
@@ -184,7 +188,7 @@ class AioStream(Stream[T]):
             return ()
 
     async def aclose(self) -> None:
-        """See `Stream.aclose`."""
+        """Stop the stream. Closing twice is no error."""
         try:
             await self._door.wait(self._stream.aclose)
         except NotAMemberError:
@@ -202,16 +206,16 @@ class AioReference(Reference[R]):
         self._door = door
 
     async def fetch(self) -> R:
-        """See `Reference.fetch`."""
+        """Return the value, once it exists. Raises like `Reference.fetch`."""
         return await self._door.wait(super().fetch)
 
     async def ready(self) -> bool:
-        """See `Reference.ready`."""
+        """Wait until the value exists. Raises like `Reference.ready`."""
         return await self._door.wait(super().ready)
 
     @property
     def call(self) -> AioValue:
-        """See `Reference.call`."""
+        """The methods of the value, to be called where it is."""
         return AioValue(self._state, self._source, self._door)
 
 
@@ -238,10 +242,10 @@ class AioValueMethod(RemoteMethod):
         self._door = door
 
     def __call__(self, *args: object, **kwargs: object) -> Awaitable[Any]:
-        """See `RemoteMethod.__call__`."""
+        """Call the method where the value is, and return its result."""
         return self._door.wait(lambda: self._method(*args, **kwargs))
 
     async def remote(self, *args: object, **kwargs: object) -> Reference[Any]:
-        """See `RemoteMethod.remote`."""
+        """Call the method where the value is, and return a reference to its result."""
         kept = await self._door.wait(lambda: self._method.remote(*args, **kwargs))
         return self._door.reference(kept)

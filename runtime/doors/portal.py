@@ -136,7 +136,7 @@ class BlockedRequest(Request[T]):
         self._done.acquire()
 
     def ended(self, value: T | None, error: BaseException | None) -> None:
-        """See `Request.ended`."""
+        """Wake the thread that waits, with the outcome."""
         self._value, self._error = value, error
         self.has_ended = True
         self._done.release()
@@ -167,7 +167,7 @@ class FutureRequest(Request[T]):
         self.future: Future[T] = Future()
 
     def ended(self, value: T | None, error: BaseException | None) -> None:
-        """See `Request.ended`."""
+        """Give the outcome to the future, unless that was cancelled."""
         # False if it was cancelled. From now on it cannot be: `cancel` returns False.
         if not self.future.set_running_or_notify_cancel():
             return

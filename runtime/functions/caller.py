@@ -76,7 +76,9 @@ class NodeFunctions:
         self._running: Counter[NodeId] = Counter()
 
     async def run(self, call: FunctionCall) -> object:
-        """See `FunctionCaller.run`."""
+        """Run a function in a worker process of the cluster, and return its result. Raises what the
+        function raises, and `NotExecutedError` or `OutcomeUnknownError`.
+        """
         with self._endpoint.lifetime.asking(f"{call.path} was not run", acts=True):
             return await _FunctionRun(self, call).run()
 

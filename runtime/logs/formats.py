@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
         super().__init__(("%(asctime)s " if times else "") + "%(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        """See `logging.Formatter.formatMessage`."""
+        """Return the line, with the actor and the method that have logged it, if they are known."""
         text = super().formatMessage(record)
         fields = _fields_of(record)
         actor, method = fields.get("actor", ""), fields.get("method", "")
@@ -55,7 +55,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
+        """Return the record as one line of JSON."""
         told: dict[str, object] = {
             "time": iso(record.created),
             "level": record.levelname,

@@ -51,13 +51,13 @@ class ActorEnds:
         """Called after each."""
 
     def of(self, cell: ActorCell) -> None:
-        """See `HostExtension.of`: actors have no part of it."""
+        """Return None: actors have no part of this extension."""
 
     def on_ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.on_ending`."""
+        """Does nothing: an end is recorded when the actor has ended."""
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.on_ended`."""
+        """Record the end of an actor if it was no normal one."""
         if not reason.is_passed_on:
             return
         known = self._ends[-1] if self._ends else None

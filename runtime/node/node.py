@@ -356,7 +356,7 @@ class Node(BaseNode):
         )
 
     async def _prove_to_store(self, secret: bytes) -> None:
-        """See `KeyringService`: the store's record of the cluster shows the secret that stays."""
+        """Write to the store's record of the cluster that this secret is the one that stays."""
         if self._own_store is not None:
             await rewrite_proof(self._own_store, self.cluster, secret)
 
@@ -580,11 +580,15 @@ class Node(BaseNode):
         self._spawner.check_invariants()
 
     async def _locate(self, name: str) -> Address:
-        """See `PeerDirectory.locate`."""
+        """Return the address of the actor of this name, waiting while it is being restarted. Raises
+        `ActorNotFoundError`.
+        """
         return await self._api.locate(name)
 
     async def _link_to(self, node: str, incarnation: int) -> Link | None:
-        """See `PeerDirectory.link_to`."""
+        """Return a link to that incarnation, dialled if there is none; None if it is known to have
+        ended.
+        """
         links = self._endpoint.peers.links
         link = links.get(NodeId(node, incarnation))
         if link is not None and link.ended is None and not link.fenced:

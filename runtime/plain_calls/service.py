@@ -236,15 +236,15 @@ class PlainCallService(Actor):
     # What follows is the service's own; the first three make it a `ReplySink`.
 
     def value(self, job: Invocation, value: object) -> None:
-        """See `ReplySink.value`."""
+        """The method has returned: finish the call with the value as plain data."""
         self._finish(job.link, self._value(job.cell, job.definition, value))
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """See `ReplySink.raised`."""
+        """The method has raised: finish the call with the error as plain data."""
         self._finish(job.link, _raised(raised_by_method(error, self._codec.size_of)[1]))
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """See `ReplySink.refused`."""
+        """The runtime has ended the call: finish it with the error as plain data."""
         self._finish(job.link, described_error(error))
 
     async def _read(

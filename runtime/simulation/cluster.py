@@ -124,7 +124,7 @@ class LoopBeside(Stoppable):
         self._scope.cancel()
 
     async def end(self) -> None:
-        """See `Beside.end`."""
+        """Cancel the tasks of this loop, and wait for their end."""
         self._scope.cancel()
         await self._ended.wait()
 
@@ -157,23 +157,25 @@ class SimulatedEnvironment:
         """See `Environment.stopwatch`."""
 
     def wall_time(self) -> float:
-        """See `Environment.wall_time`."""
+        """Seconds since 1970 UTC, on the machine's own clock."""
         return EPOCH + self.now()
 
     def random(self) -> float:
-        """See `Environment.random`."""
+        """A number in [0, 1), from the generator of this process."""
         return self._draw.random()
 
     def token(self, size: int) -> bytes:
-        """See `Environment.token`. As predictable as everything else here."""
+        """`size` bytes from the generator of this process: predictable, so that a seed gives the
+        same run again.
+        """
         return self._draw.randbytes(size)
 
     def process(self) -> Process:
-        """See `Environment.process`."""
+        """The simulated process that this node runs in."""
         return self._process
 
     def has_ended(self, process: Process) -> bool:
-        """See `Environment.has_ended`: a machine knows of its own processes only."""
+        """Return True if `process` is one of this machine and has ended."""
         current = self._machine.process
         return process.host == self._machine.name and (
             current is None or current.pid != process.pid or current.over
@@ -186,7 +188,9 @@ class SimulatedEnvironment:
         *,
         abandon: bool = False,
     ) -> T:
-        """See `Environment.in_thread`. Virtual time does not pass meanwhile."""
+        """Run the function at once, in the simulation's only thread. Virtual time does not pass
+        meanwhile.
+        """
         await trio.lowlevel.checkpoint()
         return function()
 

@@ -186,7 +186,9 @@ class SimulatedConnection:
         self.closed = False
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-        """See `Connection.send_some`."""
+        """Put bytes on the way to the peer; returns how many, 0 if the buffer is full. Raises
+        OSError if the connection is broken.
+        """
         pipe = self.sends
         if self.closed:
             raise OSError(errno.EBADF, "closed")
@@ -211,17 +213,19 @@ class SimulatedConnection:
         return len(data)
 
     async def wait_writable(self) -> None:
-        """See `Connection.wait_writable`."""
+        """Wait until `send_some` may take more."""
         await trio.lowlevel.checkpoint()
         while self.sends.size >= CAPACITY and not self.closed and self.sends.sender_broken is None:
             await self.sends.writable.park()
 
     async def receive(self) -> bytes:
-        """See `Connection.receive`."""
+        """Return the next bytes that have arrived; b"" when the peer has ended. Raises OSError if
+        the connection is broken.
+        """
         return await self._received(math.inf)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """See `Connection.receive_into`."""
+        """Like `receive`, into `buffer`; returns the count, 0 at the end."""
         data = await self._received(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -254,7 +258,7 @@ class SimulatedConnection:
         return data
 
     def close(self) -> None:
-        """See `Connection.close`."""
+        """Drop the connection at once. Waiting calls raise trio.ClosedResourceError."""
         if not self.closed:
             self.closed = True
             self.receives.reader_gone = True
@@ -381,11 +385,13 @@ class HostNetwork:
         self.over = False
 
     def beside(self) -> HostNetwork:
-        """See `Network.beside`: all loops are one here."""
+        """Return this network: all loops of the simulation are one."""
         return self
 
     async def connect(self, address: str) -> Connection:
-        """See `Network.connect`."""
+        """Dial `address`, within the simulated network and with its faults. Raises OSError, and
+        ValueError for an address that does not parse.
+        """
         if self.over:
             raise OSError(errno.ENETDOWN, "this process is no more")
         self.connections = [one for one in self.connections if not one.closed]
@@ -398,7 +404,9 @@ class HostNetwork:
         *,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See `Network.listen`."""
+        """Accept connections until cancelled, and run `handler` in a task for each. Raises
+        `ListenError` if the address is taken.
+        """
         if address.startswith("unix:"):
             bound, key = address, f"{self.host}|{address}"
         else:
@@ -420,7 +428,7 @@ class HostNetwork:
                     del self.network.listeners[key]
 
     async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
-        """See `Network.own_host`."""
+        """Return the name of this machine, under which all others reach it."""
         return self.host
 
     def end(self, *, told: bool) -> None:

@@ -109,11 +109,11 @@ class VirtualClock(trio.abc.Clock):
         """Nothing to start."""
 
     def current_time(self) -> float:
-        """See `trio.abc.Clock`."""
+        """The virtual time, in seconds."""
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """See `trio.abc.Clock`."""
+        """Return the virtual seconds from now to `deadline`."""
         return deadline - self.now
 
 

@@ -66,25 +66,25 @@ class DeafConnection:
         self.hears.set()
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-        """See `Connection.send_some`."""
+        """Send bytes over the real connection."""
         return self._inner.send_some(buffers)
 
     async def wait_writable(self) -> None:
-        """See `Connection.wait_writable`."""
+        """Wait until the real connection may take more."""
         await self._inner.wait_writable()
 
     async def receive(self) -> bytes:
-        """See `Connection.receive`."""
+        """Return what the real connection has received, unless this side reads nothing."""
         await self.hears.wait()
         return await self._inner.receive()
 
     async def receive_into(self, buffer: memoryview) -> int:
-        """See `Connection.receive_into`."""
+        """Like `receive`, into `buffer`."""
         await self.hears.wait()
         return await self._inner.receive_into(buffer)
 
     def close(self) -> None:
-        """See `Connection.close`."""
+        """Drop the real connection."""
         self.hears.set()
         self._inner.close()
 

@@ -59,7 +59,9 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float | None:
-        """See `quantile`."""
+        """Return the duration in seconds below which this share of the counted ones lies; None if
+        there are none.
+        """
         return quantile(self.counts, share)
 
     def as_plain(self) -> dict[str, Any] | None:

@@ -228,7 +228,7 @@ class EmbeddedStore(Store):
 
     @property
     def size(self) -> int | None:
-        """See `Store.size`."""
+        """Bytes of the store's keys and values."""
         return self._machine.size
 
     @classmethod

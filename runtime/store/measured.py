@@ -56,7 +56,7 @@ class MeasuredStore(Store):
 
     @property
     def size(self) -> int | None:
-        """See `Store.size`."""
+        """Bytes of the store's keys and values; None if the store does not say."""
         return self._store.size
 
     async def get(self, key: str) -> Entry | None:

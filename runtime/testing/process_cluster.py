@@ -177,7 +177,9 @@ class AnyLoopDoor(ConnectionDoor):
     """A door for tasks of trio and of asyncio: whichever runs the test."""
 
     async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """See `AioDoor.wait`."""
+        """Run `function` in the loop of the connection; the task that runs the test waits for it,
+        on trio or on asyncio.
+        """
         self.block.check()
         if trio.lowlevel.in_trio_run():
             return await run_from_trio(self.block.portal, function)
@@ -197,7 +199,7 @@ class TrioRequest(Request[T]):
         self.error: BaseException | None = None
 
     def ended(self, value: T | None, error: BaseException | None) -> None:
-        """See `Request.ended`."""
+        """Give the outcome to the trio task that waits for it, in its run."""
         if error is not None:
             self.error = error
         else:

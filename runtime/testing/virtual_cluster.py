@@ -238,7 +238,9 @@ async def whole(cluster: SimulatedCluster) -> None:
 
 
 async def wait_whole(run: VirtualRun) -> None:
-    """See `VirtualCluster.wait_whole`."""
+    """Wait until all nodes that run see each other, and no other node. Raises TimeoutError after
+    `START_SECONDS` of virtual time.
+    """
     with trio.move_on_after(START_SECONDS) as patience:
         await whole(run.current)
     if patience.cancelled_caught:
@@ -259,7 +261,9 @@ def known(run: VirtualRun, name: str) -> str:
 
 
 async def start_node(run: VirtualRun, name: str) -> None:
-    """See `VirtualCluster.start_node`."""
+    """Start a node that was killed, and wait until the cluster is whole. Raises ValueError for an
+    unknown name.
+    """
     run.current.machines[known(run, name)].want(running=True)
     await wait_whole(run)
 
@@ -377,7 +381,9 @@ class VirtualCluster(RunsFunctions):
 async def run_on(
     cluster: SimulatedCluster, name: str, function: Callable[[Node], Awaitable[T]]
 ) -> T:
-    """See `VirtualCluster.run_on`."""
+    """Run `function(node)` within a node's process, and return its result. Raises what it raises,
+    ValueError if no such node runs, and ProcessLookupError if the process ends first.
+    """
     done = trio.Event()
     results: list[T] = []
     errors: list[Exception] = []

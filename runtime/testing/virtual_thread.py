@@ -54,7 +54,7 @@ class VirtualPortal(Portal):
     )
 
     def soon(self, function: Callable[..., object], *args: object) -> None:
-        """See `Portal.soon`."""
+        """Hand a function to the thread of the simulation, which calls it soon."""
         self._handed.put((function, args))
         if self.over:
             # Nothing pumps any more. Looked at after handing over, so that it cannot be missed.
