@@ -146,7 +146,7 @@ class SimulatedEnvironment:
         timings: Timings | None = None,
     ) -> None:
         self.timings = Timings() if timings is None else timings
-        """See `Environment.timings`."""
+        """How long the node waits for others, and how often it repeats things."""
         self._seed = seed
         self._beside = beside
         self._machine = machine
@@ -154,7 +154,7 @@ class SimulatedEnvironment:
         self._draw = random.Random(seed)
         self.now = now
         self.stopwatch = now
-        """See `Environment.stopwatch`."""
+        """The virtual clock: the real time that something takes would differ from run to run."""
 
     def wall_time(self) -> float:
         """Seconds since 1970 UTC, on the machine's own clock."""
@@ -197,12 +197,13 @@ class SimulatedEnvironment:
     def run_beside(
         self, function: Callable[[Environment, LookAtStack], Awaitable[None]]
     ) -> Beside | None:
-        """See `Environment.run_beside`. What the process's own loop runs cannot be told: it is
-        stopped between two steps.
+        """Run `function` in the loop beside the process's own; None if there is no such loop. Its
+        look at the stack of the own loop returns None: that loop is stopped between two steps.
         """
         loop = self._beside
         if loop is None:
             return None
+        # A generator of its own: numbers that it draws must not change those of the process.
         environment = SimulatedEnvironment(
             self._machine,
             self._process.pid,
@@ -233,7 +234,7 @@ class Machine:
         self.disk = SimulatedDisk(self)
 
     def want(self, *, running: bool) -> None:
-        """Start processes on it, or stop doing so."""
+        """Start processes on this machine from now on, or start no more."""
         self.wanted = running
         self.changed.set()
 
@@ -268,14 +269,13 @@ class SimulatedDisk:
         """Apply `change` atomically, after the disk's delay."""
         self._on_its_way = change
         await trio.sleep(self.delay * (0.5 + self._machine.draw.random()))
+        # A kill of the process, or the loss of the disk, has decided about this commit meanwhile.
         if self._on_its_way is change:
             self._on_its_way = None
             change()
 
     def crash(self) -> None:
-        """Handle a kill of the process: a commit that is under way may have reached the disk or
-        not.
-        """
+        """The process was killed: a commit that has not ended reaches the disk by chance."""
         change, self._on_its_way = self._on_its_way, None
         if change is not None and self._machine.draw.random() < 0.5:
             change()
@@ -294,6 +294,7 @@ class SimulatedDisk:
 
     def apply(self, changes: Changes) -> None:
         """Apply a commit to the content."""
+        assert changes.revision >= self._head[0], "the revision of a store only grows"
         for lease, seconds in changes.leases.items():
             if seconds is None:
                 self._leases.pop(lease, None)
@@ -340,15 +341,20 @@ class _SimulatedMedium:
 
 
 SECRET = "simulated"
+"""The secret of every simulated cluster."""
 
 
 PORT = 7400
+"""The port of every node: each has a host of its own."""
 
 
 DIRECTORY = Path("/simulated")
+"""The directory of the founder's store, on its simulated disk."""
 
 
 LEAVE_SECONDS = 60.0
+"""Virtual seconds for all nodes to leave at the end of a run, and for their tasks to end after it.
+"""
 
 
 END_SLACK = 0.5
@@ -365,7 +371,7 @@ Program = Callable[[Node], Awaitable[None]]
 
 
 class _Log(logging.Handler):
-    """Warnings of the runtime become part of the trace."""
+    """Adds the warnings of the runtime to the trace."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(logging.WARNING)
@@ -513,12 +519,15 @@ class SimulatedCluster:
             ("the power of the host fails" if power else "killed")
             + ("" if disk else ", and its disk is lost"),
         )
+        # In this order: the tasks take no further step, so nothing of the process sees the end of
+        # its connections, or writes to the disk after the draw.
         process.over = True
         process.stop()
         process.network.end(told=not power)
         machine.disk.crash()
         if not disk:
             machine.disk.lose()
+        # Its tasks stay stopped until the end of the run, and then are cancelled.
         self._past.append(process)
         process.ended.set()
 
@@ -634,6 +643,7 @@ class SimulatedCluster:
             process = self._begin(machine)
             with belonging_to(process):
                 self._nursery.start_soon(self._live, machine, process)
+            # Set at the end of its main task, or by a crash, whose tasks take no further step.
             await process.ended.wait()
             if not self._closing:
                 await trio.sleep(machine.restart_after)
@@ -706,6 +716,7 @@ class SimulatedCluster:
                 self.unexpected.append(f"{machine.name}: {error!r}")
         finally:
             process.beside.cancel()
+            # Otherwise the process was killed: the machine may run another one by now.
             if not process.over:
                 why = (
                     f"{type(process.error).__name__}: {process.error}"
@@ -720,7 +731,9 @@ class SimulatedCluster:
                 process.ended.set()
 
     def _judge_end(self, process: SimulatedProcess) -> None:
-        """Compare the request to leave with the end of the node, which is now, or not yet."""
+        """Compare the time since the request to leave with what the timings allow. Called at the
+        end of the process, and at the end of the run for processes that still run.
+        """
         if process.asked is None:
             return
         self.leaves += 1
@@ -745,6 +758,7 @@ class SimulatedCluster:
             self.unblock_loop(machine.name)
             machine.want(running=False)
         with trio.move_on_after(LEAVE_SECONDS):
+            # The founder last: it keeps the store, which the others need to leave in order.
             for machine in reversed(self.machines.values()):
                 process = machine.process
                 if process is not None and not process.over:
@@ -757,6 +771,7 @@ class SimulatedCluster:
             if machine.process is not None and not machine.process.over:
                 self._judge_end(machine.process)
         for process in self._past:
+            # Cancelled first, so that its tasks end with their next step.
             process.scope.cancel()
             process.resume()
         self._nursery.cancel_scope.deadline = trio.current_time() + LEAVE_SECONDS
@@ -765,6 +780,7 @@ class SimulatedCluster:
 # When a simulated cluster is complete.
 
 MEMBERS_LOOK_SECONDS = 0.1
+"""Virtual seconds between two looks at the members of all nodes, which no node reports."""
 
 
 async def all_up(cluster: SimulatedCluster) -> None:
@@ -777,9 +793,7 @@ async def all_up(cluster: SimulatedCluster) -> None:
 
 
 def _up(node: Node) -> int:
-    """Return how many nodes are up as this one sees it: none once it has left, while its process
-    has not ended yet.
-    """
+    """Return how many nodes this one sees as up; 0 if it has left and its process has not ended."""
     try:
         return sum(each.state == "up" for each in node.members())
     except NotAMemberError:

@@ -24,17 +24,17 @@ FAIR = 10
 
 MOST_OFTEN = 2.0
 LEAST_OFTEN = 25.0
-"""Mean seconds between two faults of one kind."""
+"""The least and the most mean seconds between two faults of one kind."""
 
 LONGEST = 12.0
 """Seconds that a fault may last: longer than two leases."""
 
 KINDS: Mapping[str, str] = {
     "crash": "a process is killed, and started again after a while",
-    "power": "a host goes down without a word, and comes back",
+    "power": "a host goes down without a message to its peers, and comes back",
     "lost disk": "a host goes down, and comes back with an empty disk",
     "pause": "a process is stopped, for longer than its lease at times",
-    "leave": "a node is told to leave, and is started again",
+    "leave": "a node is asked to leave, and is started again",
     "partition": "two groups of hosts cannot reach each other",
     "one-way": "bytes pass between two groups of hosts in one direction only",
     "bridge": "two groups of hosts cannot reach each other, and one host reaches both",
@@ -42,7 +42,7 @@ KINDS: Mapping[str, str] = {
     "half-open": "a connection carries nothing any more, and neither end gets an error",
     "clog": "bytes between two hosts take up to seconds",
     "slow disk": "the store's disk takes up to seconds for a commit",
-    "silent store": "the store answers nothing for a while, though its node is well",
+    "silent store": "the store answers nothing for a while, although its node runs",
     "block": "a node's event loop is blocked, for longer than its lease at times; the one beside "
     "it goes on",
 }
@@ -59,7 +59,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
 
 
 def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
-    """The faults of one run: the mean seconds between two of each kind."""
+    """Draw the faults of one run: by kind, the mean seconds between two of them."""
     allowed = [] if seed % FAIR == FAIR - 1 else list(allowed)
     draw = random.Random(f"{seed} faults")
     found: dict[str, float] = {}
@@ -87,10 +87,11 @@ class FaultInjector:
     _healed: bool = False
 
     def __attrs_post_init__(self) -> None:
+        # An older word for faults: another text would change the faults of every seed.
         self._draw = random.Random(f"{self.cluster.seed} weather")
 
     async def run(self) -> None:
-        """For ever."""
+        """Inflict faults until cancelled."""
         ways: dict[str, Callable[[], Awaitable[None]]] = {
             "crash": self._crash,
             "power": self._power,
@@ -131,6 +132,7 @@ class FaultInjector:
         await trio.sleep(
             self._draw.uniform(0.0, LONGEST) * self._draw.random() if seconds is None else seconds
         )
+        # Unless `heal` has ended it meanwhile.
         if end in self._ends:
             del self._ends[end]
             end()
@@ -191,6 +193,8 @@ class FaultInjector:
         if name is not None:
             process = self.cluster.machines[name].process
             self.cluster.pause(name)
+            # Only the same process is resumed: the machine may run a later one, paused by another
+            # fault.
             await self._lasting(
                 lambda: (
                     self.cluster.resume(name)

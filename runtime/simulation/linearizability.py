@@ -1,23 +1,23 @@
-"""Is there an order of one key's operations, each between its call and its return, that explains
-all their results?
+"""The check of linearizability: searches for an order of one key's operations, each between its
+call and its return, that explains all their results.
 
 The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with the
-memory of Lowe ("Testing for linearizability", 2017): what was tried and failed from a set of
-operations done and a state is not tried again. Four things keep it small, and none of them hides a
-violation or invents one:
+memory of Lowe ("Testing for linearizability", 2017): a configuration, which is a set of operations
+done and the state after them, is tried once. Four rules keep the search small. None of them hides a
+violation or reports a false one:
 
-- A read that may come next and gives what is there comes next; no other choice is tried. Wherever
-  else it would come, it may as well come now. This is so of what never changes the state, like a
-  read or a swap that was refused, and not of a write of what is there: it may be needed later. A
-  read whose result is not known is not considered at all.
-- Operations of unknown outcome come only right before a known one that does something else without
-  them. They never return, so that any order that explains the results can be brought into this
-  form: those that make no difference to the next known one come later or never.
-- Where a configuration failed, so does the same one with more of the unknown ones used up: whatever
-  is left to the second is left to the first. Of unknown operations that are alike, the one that was
-  called first is used first.
-- Few unknown operations in a row are tried before many: one, then two, until a longer row leads to
-  nothing new.
+- If a read that may come next returns the present state, it comes next, and no other choice is
+  tried: an order in which it comes later stays valid if it is moved here. The same holds for every
+  operation that never changes the state, such as a swap that was refused. It does not hold for a
+  write of the present value, which may be needed later. A read of unknown result is left out.
+- Operations of unknown outcome come only directly before a known one whose result depends on them.
+  They never return. So in any order that explains the results, those on which the next known
+  operation does not depend can be moved later, or left out.
+- If a configuration failed, the same configuration with more unknown operations used up fails as
+  well: it leaves fewer choices. Of equal unknown operations, the one that was called first is used
+  first.
+- Short rows of unknown operations are tried before long ones, until a longer row reaches no new
+  state.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UndecidedError(Exception):
 
 
 class Model(Protocol[State]):
-    """What a key does, one operation at a time.
+    """The behaviour of a key, one operation at a time.
 
     States are hashable and not None. Equal arguments and equal states behave alike. An operation
     named "read" never changes the state. `RegisterModel` is one model; users' tests may have their

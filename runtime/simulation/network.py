@@ -96,11 +96,13 @@ class Pipe:
         # Keep the order: data with a smaller drawn delay arrives together with the data that was
         # sent before it.
         self.latest = max(self.latest, arrival)
+        assert length <= CAPACITY
         self.size += length
         self.network.at(self.latest, lambda: self.arrive(data))
 
     def arrive(self, data: bytes | None) -> None:
         """Deliver, unless the path is blocked."""
+        # Also behind what is stuck already, so that the order stays.
         if self.stuck or self.vanished or self.path.blocked:
             self.stuck.append(data)
             if self.stuck_since == math.inf:
@@ -128,7 +130,9 @@ class Pipe:
                 self.readable.unpark_all()
 
     def give_up(self, since: float) -> None:
-        """Break the sender's side, because bytes were not acknowledged for too long."""
+        """Break the sender's side, because bytes were not acknowledged for too long. `since`: when
+        they were stuck; if they have arrived in between, this is about earlier ones.
+        """
         if self.stuck_since == since and self.stuck:
             self.break_sender(
                 TimeoutError(errno.ETIMEDOUT, "what was sent was not acknowledged in time")
@@ -138,7 +142,7 @@ class Pipe:
             self.stuck.append(None)
 
     def unstick(self) -> None:
-        """The path is free again: send again what was stuck, before anything newer arrives."""
+        """The path is free again: send what was stuck, before anything newer arrives."""
         if self.stuck and not self.vanished and not self.path.blocked and not self.sending_again:
             self.sending_again = True
             self.network.at(self.network.now() + self.path.delay, self.arrive_again)
@@ -346,14 +350,16 @@ class SimulatedNetwork:
         )
         there, back = self.path(owner.host, host), self.path(host, owner.host)
         until = self.now() + SYN_SECONDS
+        # A poll, as by a kernel that repeats its SYN.
         while there.blocked or back.blocked:
             if self.now() >= until:
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing comes back from {host}")
             await trio.sleep(DIAL_AGAIN)
         await trio.sleep(there.delay + back.delay + self.draw.random() * (there.clog + back.clog))
+        # Only now: the processes at both ends may have ended while the dial was on its way.
         listener = self.listeners.get(key)
         if listener is None or listener.owner.over:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {address}")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no process listens at {address}")
         if owner.over:
             raise OSError(errno.ENETDOWN, "this process is no more")
         number = next(self._numbers)
@@ -363,8 +369,8 @@ class SimulatedNetwork:
         dialled, accepted = SimulatedConnection(near, far), SimulatedConnection(far, near)
         self.trace.note(number, 0, zlib.crc32(f"{owner.host} {host}".encode()))
         if len(self.connections) >= self._crowded:
-            # Only now and then: with thousands of connections, looking through all of them at each
-            # dial would take most of the time.
+            # Each time the number has doubled: with thousands of connections, a walk over all of
+            # them at each dial would take most of the time.
             self.connections = [one for one in self.connections if one.sends.sender_broken is None]
             self._crowded = 2 * len(self.connections) + 16
         self.connections.append(dialled)
@@ -424,6 +430,7 @@ class HostNetwork:
                         nursery.start_soon(handler, listener.incoming.popleft())
                     await listener.came.park()
             finally:
+                # The machine's next process may listen there already.
                 if self.network.listeners.get(key) is listener:
                     del self.network.listeners[key]
 

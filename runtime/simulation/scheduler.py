@@ -45,8 +45,7 @@ class Stoppable:
     def stop(self) -> None:
         """Stop: no task takes another step, not even those that are ready."""
         self.stopped = True
-        # Tasks that are already in trio's queue must be held as well, so go
-        # through the queue once more.
+        # A new queue from the old one, so that tasks which are ready already are held as well.
         runner = _runner()
         runner.runq = _ReadyTask(runner.runq)
 
@@ -55,6 +54,7 @@ class Stoppable:
         assert self.stopped or not self.held, "only tasks of a stopped process are held"
         self.stopped = False
         held, self.held = self.held, []
+        # `extend` of a deque does not call `append`; nothing of this process is held any more.
         _runner().runq.extend(held)
 
 
@@ -64,7 +64,7 @@ PROCESS: ContextVar[Stoppable | None] = ContextVar("PROCESS", default=None)
 
 @contextmanager
 def belonging_to(process: Stoppable | None) -> Iterator[None]:
-    """Tasks that are started in this block belong to `process`."""
+    """Let tasks that are started in this block belong to `process`."""
     token = PROCESS.set(process)
     try:
         yield
@@ -73,8 +73,8 @@ def belonging_to(process: Stoppable | None) -> Iterator[None]:
 
 
 class VirtualClock(trio.abc.Clock):
-    """Seconds since the run began. Time passes only when no task can take a step, and then at
-    once.
+    """Seconds since the run began. Time passes only when no task can take a step; then it jumps to
+    the next deadline or scheduled call.
     """
 
     def __init__(self) -> None:
