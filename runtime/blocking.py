@@ -55,6 +55,7 @@ from runtime.doors.opening import (
     starting_on,
     takes_actors,
 )
+from runtime.doors.portal import next_of
 from runtime.functions.named import FunctionCall
 from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
@@ -334,16 +335,10 @@ class BlockingItems(BlockingStream[T]):
         self._stream = stream
 
     def __next__(self) -> T:
-        found = self._door.wait(self._next)
+        found = self._door.wait(partial(next_of, self._stream))
         if not found:
             raise StopIteration
         return found[0]
-
-    async def _next(self) -> tuple[T] | tuple[()]:
-        try:
-            return (await anext(self._stream),)
-        except StopAsyncIteration:
-            return ()
 
     def close(self) -> None:
         """Stop reading: the far side closes its generator."""
@@ -386,9 +381,7 @@ class BlockingResults(BlockingItems[R]):
 
 @documented_as(Pool)
 class BlockingPool(Generic[A]):
-    """A pool, for any thread. `with pool` stops it at the end of the
-    block.
-    """
+    """A pool, for any thread. `with pool` stops it at the end of the block."""
 
     def __init__(self, door: BlockingDoor, pool: Pool[A]) -> None:
         self._door = door

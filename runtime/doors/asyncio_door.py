@@ -8,6 +8,7 @@ import asyncio
 import copy
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from actors.errors import NotAMemberError, WrongDoorError
@@ -21,7 +22,7 @@ from actors.reference import (
     RemoteValue,
 )
 from runtime.calls.filtered_calls import FilteredCaller, belong_together
-from runtime.doors.portal import Portal, Request
+from runtime.doors.portal import Portal, Request, next_of
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -176,16 +177,10 @@ class AioStream(Stream[T]):
         """Return the next item. Raises StopAsyncIteration at the end, and the error that ended the
         stream.
         """
-        found = await self._door.wait(self._next)
+        found = await self._door.wait(partial(next_of, self._stream))
         if not found:
             raise StopAsyncIteration
         return found[0]
-
-    async def _next(self) -> tuple[T] | tuple[()]:
-        try:
-            return (await anext(self._stream),)
-        except StopAsyncIteration:
-            return ()
 
     async def aclose(self) -> None:
         """Stop the stream. Closing twice is no error."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Callable,
     Hashable,
     Iterable,
@@ -24,6 +23,7 @@ from actors.reference import Reference
 from runtime.doors.asyncio_door import AioDoor, running_loop
 from runtime.doors.asyncio_sources import asyncio_source
 from runtime.doors.item_sources import plain_source
+from runtime.doors.portal import next_of
 from runtime.pools.map_run import MapResults
 from runtime.pools.map_schedule import MapCounts
 from runtime.pools.pool import Pool
@@ -45,42 +45,32 @@ class AioResults(Stream[R]):
         self._results: MapResults[R] | None = None
 
     async def __anext__(self) -> R:
-        """The next result; see `MapResults.__anext__`."""
+        """Return the next result. Raises StopAsyncIteration at the end, and, if `on_error` is
+        "raise", the error of an item.
+        """
         found = await self._door.wait(self._next)
         if not found:
             raise StopAsyncIteration
         return found[0]
 
     async def _next(self) -> tuple[R] | tuple[()]:
+        return await next_of(self._begun())
+
+    def _begun(self) -> MapResults[R]:
         # Made at the first use, in the loop of the connections.
         if self._results is None:
             self._results = self._make()
-        try:
-            return (await anext(self._results),)
-        except StopAsyncIteration:
-            return ()
+        return self._results
 
     @documented_as(MapResults.counts)
     async def counts(self) -> MapCounts:
         """How far it has come."""
-
-        def counted() -> MapCounts:
-            if self._results is None:
-                self._results = self._make()
-            return self._results.counts()
-
-        return await self._door.now(counted)
+        return await self._door.now(lambda: self._begun().counts())
 
     @documented_as(MapResults.progress)
     async def progress(self, every: float = 0.5) -> AsyncGenerator[MapCounts, None]:
         """How far it has come, each `every` seconds, until all items are done."""
-
-        def begin() -> AsyncIterator[MapCounts]:
-            if self._results is None:
-                self._results = self._make()
-            return self._results.progress(every)
-
-        states = await self._door.now(begin)
+        states = await self._door.now(lambda: self._begun().progress(every))
 
         async def state() -> MapCounts | None:
             return await anext(states, None)
@@ -101,9 +91,7 @@ class AioResults(Stream[R]):
 
 @documented_as(Pool)
 class AioPool(Generic[A]):
-    """A pool, for tasks of asyncio. `async with pool` stops it at
-    the end of the block.
-    """
+    """A pool, for tasks of asyncio. `async with pool` stops it at the end of the block."""
 
     def __init__(self, door: AioDoor, pool: Pool[A]) -> None:
         self._door = door

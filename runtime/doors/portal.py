@@ -10,7 +10,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextvars import Context, copy_context
 from typing import Generic, TypeVar, cast
@@ -32,6 +32,16 @@ MOST_IN_ONE_TASK = 32
 """Requests that follow each other in one task. Then comes a new one, because those that wait for
 nothing leave the loop no turn in between.
 """
+
+
+async def next_of(items: AsyncIterator[T]) -> tuple[T] | tuple[()]:
+    """Return the next item in a tuple, or an empty tuple at the end: a StopAsyncIteration cannot be
+    the outcome of a request, because coroutines and futures may not raise it.
+    """
+    try:
+        return (await anext(items),)
+    except StopAsyncIteration:
+        return ()
 
 
 class InContext(Awaitable[T]):
