@@ -153,6 +153,8 @@ def run_main(main: MainModule) -> None:
 # by fork. It is never sent if the parent ended before it was requested; `die_with_parent` closes
 # that gap.
 
+# The options of prctl(2), as in <linux/prctl.h>.
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -266,6 +268,7 @@ def _prctl(option: int, argument: int | ctypes.c_char_p) -> None:
 # The garbage collector's settings for a process that is a node and nothing else.
 
 YOUNG, MIDDLE, OLD = 50_000, 20, 100
+"""Thresholds of the collector's generations: allocations, then collections of the one before."""
 
 
 def settle_collector() -> None:
@@ -349,7 +352,9 @@ class _ForkLoop:
         self._pending: deque[protocol.Message] = deque()
         self._descriptors: deque[int] = deque()
         self._numbers: dict[int, int] = {}
+        """The numbers of living children, by pid."""
         self._pids: dict[int, int] = {}
+        """The same, the other way round."""
         self._older: frozenset[int] = frozenset()
         """Processes that imports started before there were children. They are not orphans of
         children, so `_end_what_was_left` spares them.
@@ -378,8 +383,8 @@ class _ForkLoop:
                 run_main(MainModule(request.main_name, what))
         except BaseException as error:  # noqa: ASYNC103 - a script that exits is a failure to report as well; no trio runs here
             line = _unguarded_line(error, what)
-            told = "" if line else _utf8(traceback.format_exc())
-            self._send(protocol.SetUpFailed(_utf8(what), told, line))
+            trace = "" if line else _utf8(traceback.format_exc())
+            self._send(protocol.SetUpFailed(_utf8(what), trace, line))
             return False  # noqa: ASYNC104
         # Nothing imported so far is garbage. Excluding it from collections keeps its pages shared
         # with the children, because collections write to the objects that they look at.
@@ -447,8 +452,11 @@ class _ForkLoop:
         os.close(output)
         os.close(report)
         if pid > 0:
+            # No child is reaped between the fork and this, so its pid is not in the table yet.
+            assert pid not in self._numbers, "a pid in the table belongs to a living child"
             self._numbers[pid] = message.number
             self._pids[message.number] = pid
+            assert len(self._numbers) == len(self._pids)
             self._send(protocol.Started(message.number, pid))
         return None
 

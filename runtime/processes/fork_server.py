@@ -141,6 +141,7 @@ class LineSplitter:
             cut = _character_boundary(rest, MAX_LINE_BYTES)
             lines.append(_text(rest[:cut]))
             rest = rest[cut:]
+        assert len(rest) < MAX_LINE_BYTES, "the rest of a line is bounded"
         self._rest = rest
         return lines
 
@@ -187,20 +188,26 @@ this time is in uninterruptible sleep and runs no code either.
 
 
 _CHUNK = 64 * 1024
+"""Bytes of one read, which is what a pipe of Linux holds."""
 
 
 _DRAIN_LIMIT = 1024 * 1024
+"""Bytes that are read of an ended process's output without waiting."""
 
 
 _LAST_LINES = 20
+"""Lines of its output that the error of a process quotes."""
 
 
 _LAST_LINE_CHARACTERS = 500
+"""Characters of each of these lines."""
 
 
 OnLine = Callable[[str, str], None]
+"""Called with the name of a process and a line that it has printed."""
 
 WaitRoom = Callable[[], Awaitable[None]]
+"""Waits until `on_line` may be called again."""
 
 
 class Output:
@@ -367,7 +374,8 @@ class ChildProcess:
             nursery.start_soon(self._follow_reports)
 
     def set_started(self, pid: int) -> None:
-        """Record that the process exists. For the fork server."""
+        """The process exists. For the fork server."""
+        assert self._exit_status is None, "a process exists before it ends"
         self._pid = pid
         self._birth = process_start(pid)
         self.started.set()
@@ -380,13 +388,14 @@ class ChildProcess:
         return self._refusal
 
     def set_refused(self, reason: str) -> None:
-        """Record that the process could not be created. For the fork server."""
+        """The process could not be created. For the fork server."""
         self._refusal = reason
         self.close()
         self.started.set()
 
     def set_ended(self, status: ExitStatus) -> None:
-        """Record the end of the process. For the fork server."""
+        """The process has ended. For the fork server, once for each process."""
+        assert self._exit_status is None, "a process ends once"
         # First read what is still in the pipes: `wait` promises that all output has been passed on,
         # and a report may have arrived with the end.
         self._output.drain()
@@ -448,6 +457,9 @@ def read_available(stream: trio.lowlevel.FdStream) -> bytes:
 # itself.
 
 _POLL_TIME = 0.002
+"""Seconds between two looks at processes that are being killed: the kernel reports the stop of a
+process only to its parent.
+"""
 
 
 @attrs.frozen
@@ -778,6 +790,7 @@ class ForkServer:
             # gracefully.
             await self._warm.kill_tree(_KILL_TIME)
         elif self._attended:
+            # All of them first: they end side by side within one grace period.
             for child in children:
                 child.send_signal(SIGTERM)
             with trio.move_on_after(self._grace):
@@ -803,6 +816,7 @@ class ForkServer:
     def _stop_attending(self) -> None:
         """Close every descriptor and cancel `_attend`, whatever `_close` has achieved."""
         self._warm.process.kill()
+        # The pipes first: `_lost` then waits for no output of a process that cannot be killed.
         for child in self._children.values():
             child.close()
         self._lost()
@@ -877,6 +891,7 @@ class ForkServer:
         signal), so each group is signalled here as well.
         """
         self._accepts_starts = False
+        # Removed one by one, so that an error in one of them leaves none twice.
         while self._children:
             _, child = self._children.popitem()
             if child.pid:

@@ -453,6 +453,7 @@ class FrameReader:
         else:
             self._target = ReceivedSegment(size)
             self._rooms = (self._target.view(0, size),)
+        assert sum(map(len, self._rooms)) == size, "a segment fills its place"
         self._filled_rooms = 0
         self._room = self._rooms[0]
         self._fill(begun)
