@@ -68,7 +68,7 @@ class BlockingReference(Reference[R]):
         self._waits = waits
 
     # Not what the base class promises, and meant so: a reference is sent in messages by its type,
-    # and whoever waits for one knows at which door.
+    # and code that waits for one uses it at its own door.
     def fetch(self) -> R:  # type: ignore[override]
         """The value, copied here, once there is one. Raises what `Reference.fetch` does."""
         return self._waits(super().fetch)

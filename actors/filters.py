@@ -36,10 +36,10 @@ class Call:
     `actor`, `class_path`, `method`, `node`, `epoch`: whose method, and where; on the client side
     the node is where the actor was last seen. `args`, `kwargs`: on the server side copies of the
     caller's. `side`: "client" where the call is made, "server" where it runs. `kind`: how it was
-    made; on the server side "remote" is told as "call". `deadline`: on trio's clock, infinite
-    without one. `attempt`: 1, on the server side more for a repeat. `peer`: on the server side who
-    makes the call, as it has proven; None where the call does not come from outside of the actor's
-    process, and on the client side.
+    made; on the server side "remote" counts as "call". `deadline`: on trio's clock, infinite
+    without one. `attempt`: 1, on the server side more for a repeat. `peer`: on the server side the
+    proven peer that makes the call; None on the client side, and for calls from within the actor's
+    process.
     """
 
     __slots__ = (

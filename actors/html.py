@@ -38,8 +38,8 @@ _COLOURS = {
 
 
 def escaped(value: object) -> Html:
-    """A text or a number, cut to `MOST_TEXT` characters; what is neither by the name of its class:
-    its `str` is code of somebody else's.
+    """Return a text or a number, cut to `MOST_TEXT` characters; for anything else the name of its
+    class, because its `str` is user code.
     """
     found = str.__str__(value) if isinstance(value, str) else ""
     if not found and isinstance(value, bool | int | float):

@@ -375,7 +375,7 @@ class BoundMethod(Bound, Generic[P, R]):
         there: the outcome of the call, errors included, becomes known through the reference. No
         deadline of the caller's covers the call, but for its own `timeout`. Until the reference is
         handed on, the call is made again like any that certainly did not run; then it stays with
-        the owner that was told.
+        the owner that was named.
         """
         self._check(args, kwargs)
         return self._caller.remote(self, args, kwargs)

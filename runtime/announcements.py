@@ -22,8 +22,8 @@ from runtime.environment import Environment, Process
 from runtime.membership.cluster_session import shared_secret_path
 
 STALE_SECONDS = 30 * 86_400.0
-"""After so long a file is removed of which it cannot be told whether its process lives: of another
-machine, or from before a restart.
+"""Seconds after which a file is removed if it is not known whether its process lives: it is of
+another machine, or from before a restart.
 """
 
 logger = logging.getLogger("understudy.node")

@@ -34,8 +34,8 @@ from runtime.user_errors import Ran, leaves, members_of
 
 
 def host_identity() -> str:
-    """Equal for processes that see the same process ids and sockets: boot and namespaces. "" where
-    that cannot be told.
+    """Return a text that is equal for processes that see the same process ids and sockets: boot and
+    namespaces. "" if it is not known.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -136,8 +136,8 @@ OWN_THREADS = 40
 
 @attrs.frozen
 class Process:
-    """An operating system's process. `host`: equal for those that can see each other, "" where that
-    cannot be told.
+    """An operating system's process. `host`: equal for processes that can see each other, "" if it
+    is not known.
     """
 
     host: str
@@ -358,7 +358,7 @@ class _Thread:
             with self._scope:
                 await main()
         finally:
-            # Also if it raises: a loop that has ended can be told nothing any more.
+            # Also if it raises: nothing can be run in a loop that has ended.
             with self._lock:
                 self._token = None
 

@@ -180,7 +180,7 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
     async def _send(self, place: PlaceT, batch: RequestBatch[KindT, RequestT, AnswerT]) -> None:
         awaited = [one for one in batch.requests if one.task is not None]
         self._under_way[place] += 1
-        # What a task is told that waits when this one is cancelled, because the node closes.
+        # The outcome of the tasks that wait if this one is cancelled, because the node closes.
         outcomes: Sequence[AnswerT | Exception] = [self._closed(batch.kind)] * len(awaited)
         try:
             if awaited:

@@ -387,7 +387,7 @@ def _explain(plan: Plan, error: BaseException) -> None:
     error.add_note(text)
     plan.item.add_report_section("call", "simulation", "\n".join([text, *run.events()]))
     if run.expired and not isinstance(error, pytest.fail.Exception):
-        # What a blocked call was told when it was ended says less.
+        # The error with which a blocked call was ended says less.
         raise pytest.fail.Exception(f"{run.expired}\n{text}", pytrace=False) from None
 
 

@@ -1190,7 +1190,7 @@ class CallClient:
         self._retained = RetainedCalls(self, references, codec, nursery)
         self._local = local
         self.statistics: CallStatistics | None = None
-        """What becomes of the calls is counted there; None while nothing is measured."""
+        """Counts the outcomes of calls; None while nothing is measured."""
         # An attribute and not a method, so that what is not measured costs nothing; see `measure`.
         self.call: Callable[
             [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
@@ -1223,7 +1223,7 @@ class CallClient:
             self._counts.budget_empty += 1
 
     def measure(self, statistics: CallStatistics | None) -> None:
-        """Count in `statistics` what becomes of the calls that begin from now on; None: stop."""
+        """Count in `statistics` the outcomes of calls that begin from now on; None: stop."""
         self.statistics = statistics
         self._choose_call()
 

@@ -25,9 +25,9 @@ from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
 
 # Incoming calls: what the peer of one link has asked for and not yet been answered.
 #
-# No I/O and no clock. A call number is accepted once; a repeat of one that is still running is told
-# apart from a new one. The code that runs the call finishes it; a cancelled call is finished
-# without an answer.
+# No I/O and no clock. A call number is accepted once; a repeat of a running call is distinguished
+# from a new call. The code that runs the call finishes it; a cancelled call is finished without an
+# answer.
 
 J = TypeVar("J")
 
@@ -65,7 +65,7 @@ class IncomingCalls(Generic[J]):
         return jobs
 
 
-# Calls whose results stay where they are made: what becomes of their outcomes there.
+# The outcomes of calls whose results stay on the node that runs them.
 
 
 class RetainedResultSink:

@@ -84,7 +84,7 @@ def _show(found: list[JournalSummary], as_json: bool) -> None:
 
 
 def _told_of(removed: dict[str, str], as_json: bool) -> None:
-    """Say what became of each: "" if it was removed, or why it was not."""
+    """Return for each journal "" if it was removed, or why it was not."""
     left = {name: why for name, why in removed.items() if why}
     gone = [name for name, why in removed.items() if not why]
     if as_json:

@@ -369,8 +369,8 @@ async def _run(
 
 
 async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tls: Tls) -> None:
-    """Run a dashboard until cancelled, in another process: it cannot hold up the node. When it ends
-    by itself, that is told, and the node goes on.
+    """Run a dashboard until cancelled, in another process, so that it cannot delay the node. If it
+    ends by itself, that is logged, and the node goes on.
     """
     command = [
         *(sys.executable, "-m", "runtime.command_line", "dashboard", "--from-node"),
@@ -394,7 +394,7 @@ async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tl
             told = [one.hex() for one in secret.secrets()] if secret is not None else []
             await process.stdin.send_all(" ".join(told).encode() + b"\n")
         except trio.BrokenResourceError:
-            # It has ended already; its status is told below.
+            # It has ended already; its status is reported below.
             pass
         status = await process.wait()
         _tell(f"the dashboard has ended with status {status}; the node goes on", err=True)

@@ -105,7 +105,7 @@ def _lines(facts: dict[str, Any], *, show_all: bool) -> list[str]:
 def _of_blocked(told: dict[str, Any], show_all: bool) -> list[str]:
     return [
         f"its event loop has been blocked for {told['seconds']:.1f} s by {plain(told['who'])}, as "
-        f"node {told['told']} was told {told['age']:.1f} s ago: nothing else on the node runs",
+        f"node {told['told']} heard {told['age']:.1f} s ago: nothing else on the node runs",
         *_frames(_below_runtime(told["stack"], show_all), show_all),
     ]
 

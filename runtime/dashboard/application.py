@@ -35,7 +35,7 @@ from runtime.gateway.responses import Headers, ResponseWriter
 from runtime.user_errors import summary_of
 
 MOST_PAGES = 100
-"""Pages that are open at once; more are told to come back."""
+"""Pages that are open at once; further ones get an answer to come back later."""
 
 MOST_TOPICS = 8
 MAX_BODY = 4096

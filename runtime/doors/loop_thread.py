@@ -243,8 +243,8 @@ class OpenBlock(Generic[T]):
         except Exception as error:
             if not started:
                 raise
-            # For the thread that closes it: no task waits for this one. That it had ended by itself
-            # is told to all who use it, and closing it is no failure then.
+            # For the thread that closes it: no task waits for this one. If the block had ended by
+            # itself, every use of it says so, and closing it is no failure.
             if not self._why:
                 self._error = error
         finally:

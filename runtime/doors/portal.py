@@ -236,7 +236,7 @@ class Portal:
         request.cancelled = True
         try:
             # After its start, because what is handed over here runs in order; if a signal came
-            # before the loop was told of it, it is taken now.
+            # before the loop was woken for it, it is taken now.
             self.soon(self._take)
             self.soon(request.scope.cancel)
         except NotAMemberError:
@@ -287,7 +287,7 @@ class Portal:
         self.nursery.cancel_scope.cancel()
         while self._waiting:
             self._waiting.popleft().ended(None, self._gone())
-        # Closed: each of them is told so.
+        # The portal is closed, so each of them ends with that error.
         self._take()
 
     def _gone(self) -> NotAMemberError:

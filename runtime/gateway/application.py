@@ -128,8 +128,8 @@ class HttpGateway:
         except ClientGoneError:
             return
         except Exception as error:
-            # What is left is a mistake of ours: the client is told that it is no outcome of its
-            # call, and nothing else ends.
+            # A mistake of the gateway's own: the answer says that it is no outcome of the call.
+            # Other requests go on.
             logger.exception("a request failed: %s", summary_of(error))
             await answer.problem(_failure(), None)
 

@@ -47,7 +47,7 @@ from runtime.plain_calls.service import (
 from runtime.service_calls import LONG_POLL
 
 ANSWER_SECONDS = 2.0
-"""Beyond the timeout of a call: its node says exactly what became of it, if it can."""
+"""Seconds beyond the timeout of a call: within them its node can report the exact outcome."""
 
 FIRST_WAIT = 0.02
 LONGEST_WAIT = 0.5

@@ -1,5 +1,5 @@
-"""Problems: what an HTTP client is told where there is no value (RFC 9457), and the status code
-that says the outcome of the call.
+"""Problems: the answers that an HTTP client gets in place of a value (RFC 9457), and the status
+code that says the outcome of the call.
 
     200  the value
     422  the method raised

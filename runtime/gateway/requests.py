@@ -271,7 +271,7 @@ def _too_large(limits: RequestLimits) -> NoReturn:
 def _path(scope: Scope) -> tuple[str, ...]:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     root: str = scope.get("root_path", "")
-    # Parts are told apart before they are decoded: the name of an actor may have a slash.
+    # Split into parts before they are decoded: the name of an actor may have a slash.
     path = raw.partition(b"?")[0].decode("latin-1")
     if root and path.startswith(root):
         path = path[len(root) :]

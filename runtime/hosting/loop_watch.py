@@ -58,7 +58,7 @@ def running_code(innermost: FrameType | None) -> tuple[str, str]:
     read.
     """
     if innermost is None:
-        return "code that cannot be told", ""
+        return "unknown code", ""
     lines: list[str] = []
     who = "code outside of all actors"
     for frame in _outwards(innermost):

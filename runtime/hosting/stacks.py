@@ -29,7 +29,7 @@ from runtime.hosting.loop_watch import running_code
 from runtime.hosting.workers import STEPPED_BY_HAND
 
 MOST_FRAMES = 40
-"""Frames of one stack that are told: the outermost and the innermost, as many of each."""
+"""Frames of one stack in an answer: the outermost and the innermost, as many of each."""
 
 MOST_TASKS = 500
 """Tasks that one answer tells."""
@@ -37,7 +37,7 @@ MOST_TASKS = 500
 MOST_THREADS = 200
 
 MOST_LINE = 200
-"""Characters of a source line that are told."""
+"""Characters of a source line in an answer."""
 
 
 @attrs.frozen
@@ -120,8 +120,8 @@ _NURSERY_CODE = LazyNursery.run.__code__
 
 
 def stack_of(awaitable: object) -> list[StackLine]:
-    """The lines at which a suspended coroutine waits, the outermost first. Where the runtime steps
-    a method by hand, only the method's own lines are told.
+    """Return the lines at which a suspended coroutine waits, the outermost first. For a method that
+    the runtime steps by hand, only the method's own lines.
     """
     frames: list[FrameType] = []
     seen = 0

@@ -1,5 +1,5 @@
-"""Records what a node does while somebody asks for a timeline: the turns of its actors, the calls
-that it makes, starts and ends of actors, and pauses of its event loop.
+"""Records what a node does while a timeline is requested: the turns of its actors, the calls that
+it makes, starts and ends of actors, and pauses of its event loop.
 
 A node that records has other functions in place of those that run turns and make calls; one that
 does not record has nothing on their way. All times are seconds on the node's clock.
@@ -25,7 +25,7 @@ MOST_ACTORS = 300
 """Actors of which one recording has events: the first that do something."""
 
 MOST_NUMBERS = 20
-"""Attempts of one call that are told."""
+"""Attempts of one call that are recorded."""
 
 MOST_TEXT = 300
 """Characters of a name or a reason."""

@@ -475,7 +475,7 @@ class TaskWorkers:
         if is_cancellation(error):
             self._cancelled(job)
         if is_cancellation(error) or is_interrupt(error):
-            # An interrupt ends the process: no caller is told that the method raised.
+            # An interrupt ends the process, and is no error of the method's: no caller gets it.
             return True
         self._raised(job, error)
         if issubclass(type(error), SystemExit):

@@ -254,8 +254,8 @@ class ActorProxy(Actor):
             error, ActorDiedError | ConnectionLostError | NodeDiedError | NodeUnreachableError
         ):
             # The actor has ended, and in a moment its host learns it and cancels this. Until then
-            # the call keeps its turn: the next one would only be lost, too, and could not be told
-            # that it never ran.
+            # the call keeps its turn: the next call would be lost as well, and could not end as one
+            # that never ran.
             await trio.sleep(END_SECONDS)
             # To its callers the process is no node, but the actor itself.
             why = self._process.reason if self._process is not None else None

@@ -83,7 +83,7 @@ async def ask_for_stacks(identity: str) -> list[dict[str, object]]:
     """
     told = json.loads(await _ask(identity, {}))
     if not isinstance(told, list):
-        raise ValueError("what was told is no list of threads")
+        raise ValueError("the answer is no list of threads")
     return told
 
 

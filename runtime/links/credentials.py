@@ -127,8 +127,8 @@ class Credentials:
 
 
 def client_context() -> ssl.SSLContext:
-    """For connections to any server, whoever it is: the certificate is bound to the proof of the
-    secret, not verified.
+    """Return a context for connections to any server: the certificate is not verified, but bound to
+    the proof of the secret.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

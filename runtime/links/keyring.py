@@ -81,7 +81,7 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
 def write_secrets(path: Path, secrets: Sequence[bytes]) -> None:
     """Write secrets to a file, which has either the old or the new content at any moment, and is
     for its owner alone if it is new. Raises OSError, or ValueError for secrets that are not text:
-    more than one of these cannot be told apart in a file.
+    more than one of these cannot be separated in a file.
     """
     content = b"".join(secret + b"\n" for secret in secrets)
     if split_secrets(content, str(path)) != tuple(secrets):

@@ -574,8 +574,8 @@ class Link(Outbound):
         cannot be.
         """
         assert self._connection is None, (
-            "the last connection must be down: what arrived on it was counted in what the peer "
-            "was told"
+            "the last connection must be down: the frames that arrived on it were counted in what "
+            "this side has acknowledged"
         )
         again = self.session.resume(peer_received)
         # Replaces what was queued for the last connection: numbered frames are in `again`, and

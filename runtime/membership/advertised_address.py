@@ -73,7 +73,7 @@ async def advertised(network: Network, bound: str, advertise: str | None, where:
     told = join_host_port(host, port)
     if is_loopback(told) and is_elsewhere(where):
         logger.warning(
-            "others are told to dial %s, which only this machine can reach: listen on, or "
+            "other nodes will dial %s, which only this machine can reach: listen on, or "
             "advertise, another address",
             told,
         )

@@ -28,8 +28,8 @@ TOLD_SECONDS = 1.0
 
 
 class ExpulsionService(Actor):
-    """Expels nodes on behalf of operators. `was_expelled` is called when this node is told that it
-    is expelled itself; `store_keeper()` is the node that serves the store, "" for none;
+    """Expels nodes on behalf of operators. `was_expelled` is called when this node itself is
+    expelled; `store_keeper()` is the node that serves the store, "" for none;
     `own_certificate()` the SHA-256 of this node's certificate, "" for none.
     """
 

@@ -115,8 +115,8 @@ class Expulsions:
 
     @contextmanager
     def sparing(self, name: str) -> Iterator[None]:
-        """Refuse the node of this name only after the block: in it, it is told that it is
-        expelled.
+        """Refuse the node of this name only after the block, in which a message reaches it that it
+        is expelled.
         """
         self._spared.add(name)
         try:

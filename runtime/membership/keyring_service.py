@@ -78,7 +78,7 @@ class KeyringService(Actor):
         try:
             await self._before_end(secrets[0])
         except StoreError as error:
-            return self._facts(f"the store could not be told: {error}")
+            return self._facts(f"the store does not have the new secret yet: {error}")
         return await self._change(lambda: self._keyring.keep(name))
 
     @method(concurrent=True, idempotent=True)

@@ -1,8 +1,8 @@
 """The endpoint of a node's metrics and health: `GET /metrics`, `/healthz` and `/readyz`.
 
 It is served from an event loop of its own, in a thread, and only what must be is done in the node's
-loop: copying the counts. So a slow client or a large scrape takes no time of the node's, and a node
-whose loop is blocked is told as such: `/healthz` answers 503 and names the code that blocks.
+loop: copying the counts. So a slow client or a large scrape takes no time of the node's, and a
+blocked loop of the node is reported: `/healthz` answers 503 and names the code that blocks.
 
 Everything is bounded: connections, the head of a request, the time for a request and its answer,
 and the questions that wait for the node's loop. Each answer ends its connection.

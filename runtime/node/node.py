@@ -250,7 +250,9 @@ class Node(BaseNode):
         )
 
     async def _stand(self, request: StartRequest) -> Address:
-        """See `Candidacies.stand`."""
+        """Make this node a candidate for a singleton, and return its address. Raises like
+        `Candidacies.stand`, and NotAMemberError in a client.
+        """
         self._endpoint.check_member("singletons and pools with names are opened by nodes")
         return await self._candidacies.stand(request)
 

@@ -14,7 +14,7 @@ from runtime.hosting.stacks import MOST_FRAMES
 from runtime.identifiers import NodeId
 
 REPORTS_KEPT = 100
-"""Nodes whose loops may be blocked at once and be told of; of more, the latest."""
+"""Reports of blocked loops that are kept, one for each node: the latest ones."""
 
 REPORT_SECONDS = 10.0
 """How old a report may be: it is renewed while the loop is blocked."""

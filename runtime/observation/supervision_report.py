@@ -30,7 +30,7 @@ MOST_SUPERVISED = 2000
 """Supervised actors of which a node tells what it knows."""
 
 MOST_LOOSE = 200
-"""Actors without a supervisor that are told."""
+"""Actors without a supervisor that are listed."""
 
 MOST_DEATHS = 200
 """Ends of children, the latest of all supervisors. They have tracebacks, so they are large."""

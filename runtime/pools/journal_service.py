@@ -85,7 +85,9 @@ class JournalService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def remove_journal(self, name: str, unused_for: float) -> bool:
-        """See `Journals.remove`."""
+        """Remove a journal that no map has used for `unused_for` seconds; True if there was one.
+        Raises `JournalInUseError` and `StoreError`.
+        """
         return await self._journals.remove(name, unused_for)
 
 

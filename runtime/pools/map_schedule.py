@@ -428,7 +428,7 @@ class MapSchedule:
                     found.append(batch)
         return found
 
-    # What becomes of batches
+    # Events of batches
 
     def on_recalled(self, batch: Batch, started: int) -> None:
         """The member says that it has started so many of the batch's items, and starts no more."""

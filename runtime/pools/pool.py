@@ -201,13 +201,13 @@ class PoolMembers:
             for member in (*self._addresses, *self._handles)
         }
         for member in [one for one in self._handles if one not in self._addresses]:
-            # It is none any more. What it has still is told by its handle.
+            # It is no member any more. Its handle stays while it has calls.
             if not self._loads[member].calls:
                 del self._handles[member], self._loads[member]
         self._tell()
 
     async def follow(self) -> None:
-        """See every change, until the pool has ended or is not held any more."""
+        """Follow every change of the members, until the pool has ended or is no longer held."""
         with self.scope:
             missing_since: float | None = None
             while self.failure is None:
@@ -237,11 +237,13 @@ class PoolMembers:
                     await trio.sleep(AGAIN_SECONDS)
 
     def present(self) -> Iterable[ActorId]:
-        """See `Crew.present`."""
+        """The members that take items."""
         return self._addresses
 
     def handle(self, member: ActorId) -> Any:
-        """See `Crew.handle`."""
+        """Return a handle of this epoch of a member, for the methods of its class and of batches.
+        Raises ActorNotFoundError if it is no member any more.
+        """
         found = self._handles.get(member)
         if found is None:
             address = self._addresses.get(member)
@@ -259,7 +261,9 @@ class PoolMembers:
         return Handle(caller, self._addresses[member], self._public)
 
     def item_handle(self, member: ActorId) -> Any:
-        """See `Crew.item_handle`."""
+        """Return a handle of this epoch of a member for single items, through the filters that
+        users' calls pass here.
+        """
         own = self.handle(member)
         if self._users_caller is self.endpoint.caller:
             return own
@@ -268,7 +272,7 @@ class PoolMembers:
         )
 
     def node_of(self, member: ActorId) -> str:
-        """See `Crew.node_of`."""
+        """Return the name of a member's node; "" if it is not known."""
         address = self._addresses.get(member)
         if address is None:
             # It is none any more, and has items still.
@@ -286,11 +290,11 @@ class PoolMembers:
         return known
 
     async def wait_changed(self) -> None:
-        """See `Crew.wait_changed`."""
+        """Wait until the members have changed."""
         await self._changed.wait()
 
     async def ask_for(self, members: int) -> None:
-        """See `Crew.ask_for`."""
+        """Ask the supervisor for more members, if the pool may grow. An error is only logged."""
         size = self.view.size
         if size.per_node is None and size.least < size.most and len(self._addresses) < size.most:
             try:

@@ -94,7 +94,7 @@ class PlainBar:
         self._first = True
 
     def show(self, counts: MapCounts) -> None:
-        """See `ProgressBar.show`."""
+        """Write the present counts."""
         if not self._in_place and self._first:
             # Nothing is done yet, and a short map gets by with the one line of its end.
             self._first = False
@@ -102,7 +102,7 @@ class PlainBar:
         self._write(counts, "" if self._in_place else "\n")
 
     def close(self, counts: MapCounts) -> None:
-        """See `ProgressBar.close`."""
+        """Write the last counts, and end the line."""
         self._write(counts, "\n")
 
     def _write(self, counts: MapCounts, end: str) -> None:
@@ -135,7 +135,7 @@ class RichBar:
         self._task: Any = self._progress.add_task("", total=None, what=what, text="")
 
     def show(self, counts: MapCounts) -> None:
-        """See `ProgressBar.show`."""
+        """Draw the present counts. Hides the cursor from the first time on."""
         # Here and not where it is made: from now on the cursor is hidden, until `close`.
         self._progress.start()
         self._progress.update(
@@ -147,7 +147,7 @@ class RichBar:
         self._progress.refresh()
 
     def close(self, counts: MapCounts) -> None:
-        """See `ProgressBar.close`."""
+        """Draw the last counts, and show the cursor again."""
         try:
             self.show(counts)
         finally:

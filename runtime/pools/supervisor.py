@@ -247,7 +247,7 @@ class PoolSupervisor(DynamicSupervisor):
         self._act()
 
     def _on_children_changed(self) -> None:
-        """See `Supervisor`."""
+        """The supervisor's children have changed: forget the members that have ended."""
         living = {child.id for child in self._children_now()}
         for id in [id for id in self._addresses if id not in living]:
             del self._addresses[id]

@@ -119,8 +119,8 @@ class Leaving:
         outcome = await self._values.outcome(state)
         registers: list[tuple[str, int, int]] | None = None
         owner: NodeId | None = None
-        # A holder that registers during the move is told that this node is the owner. So the next
-        # owner must know of this holder as well: send the registers again if they have changed.
+        # A holder that registers during the move gets the answer that this node is the owner. So
+        # the next owner must know this holder as well: send the registers again if they changed.
         while (latest := self._table.registers(identity)) != registers:
             registers = latest
             owner = await self._taken_by(state, node, outcome, registers)

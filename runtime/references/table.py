@@ -1254,7 +1254,7 @@ class ReferenceTable:
         """Return those of `givers` that the first one does not answer for.
 
         The first has given a value to this node, and got it from the others. These may have offered
-        the value to a node that has ended since, so they must be told who owns it.
+        the value to a node that has ended since, so they must learn who owns it.
         """
         known = dict.fromkeys((*givers, *self._givers.get(identity, ())))
         self._givers[identity] = tuple(

@@ -457,7 +457,7 @@ class _SimulationRun:
         if work.outbursts is not None:
             outbursts = work.outbursts
             said = (
-                f"{outbursts.raised} callers were told what was raised, {outbursts.lost} calls "
+                f"{outbursts.raised} callers got the error that was raised, {outbursts.lost} calls "
                 "were lost"
             )
             self._say("what is raised ends its call", outbursts.wrong, said)

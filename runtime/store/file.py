@@ -527,7 +527,7 @@ class StoreFile:
         if head.in_use and not commits:
             raise self._damaged(
                 f"its log {self._log.name} may be: without {MARK_NAME}, which is gone or damaged, "
-                "that cannot be told"
+                "that is not known"
             )
         return head
 

@@ -18,9 +18,9 @@ and of CRAM (RFC 2195), over a transcript as in TLS 1.3.
 No I/O, no clock, no randomness: frames' kinds and control parts in and out, nonces passed in. Left
 to the caller: the limit on how long all this may take, closing the connection after any error, and
 encryption. Over TLS both proofs cover the hash of the server's certificate as each side sees it
-(the channel binding), so that somebody between the two, who can only show another certificate,
-breaks them. Without TLS a relay between two honest nodes is neither seen nor kept from reading and
-changing what follows the handshake.
+(the channel binding). So an attacker between the two, who can only show another certificate, makes
+them fail. Without TLS a relay between two honest nodes is not detected, and can read and change
+what follows the handshake.
 """
 
 from __future__ import annotations
@@ -510,7 +510,7 @@ class Dialer(_Side):
             raise _wrong_cluster(ours.peer.name, ours.cluster, peer.name, cluster)
         if wrong := _wrong_peer(ours.peer, self._expected, peer):
             raise wrong
-        # Only nodes are dialled: whoever answers must have the certificate of one.
+        # Only nodes are dialled, so the peer must have the certificate of a node.
         _check_certificate(peer, ours.cluster, self._channel.certified, "node")
         self._claimed, self._claimed_version = peer, version
         self._challenge = control
@@ -726,9 +726,9 @@ def _wrong_secret(prover: str, verifier: str, cluster: str, bound: bool) -> Wron
         f"node {prover!r} could not prove to node {verifier!r} that it knows the secret of "
         f"cluster {cluster!r}: "
         "give both the same UNDERSTUDY_SECRET or --secret-file"
-        # The two cannot be told apart: the proof covers both.
+        # The two cannot be distinguished: the proof covers both.
         + (
-            "; if they have it, one of them sees the certificate of somebody between them who "
+            "; if they have it, one of them sees the certificate of a proxy between them that "
             "terminates TLS"
             if bound
             else ""

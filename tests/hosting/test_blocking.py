@@ -133,4 +133,4 @@ async def test_the_actor_and_the_method_are_named_wherever_its_code_runs() -> No
 
 
 def test_a_stack_that_cannot_be_seen_is_told_as_such() -> None:
-    assert running_code(None) == ("code that cannot be told", "")
+    assert running_code(None) == ("unknown code", "")

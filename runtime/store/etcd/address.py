@@ -82,8 +82,8 @@ class EtcdAddress:
 
     @property
     def public(self) -> str:
-        """The address without secrets, to be told to others; "" if it names files or a password,
-        because these must be configured on each machine.
+        """The address without secrets, for other nodes; "" if it names files or a password, because
+        these must be configured on each machine.
         """
         if self.user or self.tls:
             return ""

@@ -306,7 +306,7 @@ SIDE_BY_SIDE = 16
 """Requests of one batch of transactions that are under way at the same time."""
 
 NOT_MADE = StoreError("the transaction was not made")
-"""Stands for what became of a transaction, until that is known."""
+"""Stands for the outcome of a transaction, until that is known."""
 
 
 class EtcdStore(Store):
