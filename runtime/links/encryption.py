@@ -531,6 +531,11 @@ def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
     return EncryptionError(f"the TLS handshake with {address} failed: {tls_reason(error)}")
 
 
+def is_certificate_refused(error: ssl.SSLError) -> bool:
+    """True if the other end says by this that it does not accept this side's certificate."""
+    return any(alert in (error.reason or "") for alert in ALERTS)
+
+
 def tls_reason(error: ssl.SSLError) -> str:
     """Why a TLS handshake has failed, and at which end what is to be done about it."""
     if isinstance(error, ssl.SSLCertVerificationError):

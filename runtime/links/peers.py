@@ -34,7 +34,7 @@ from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.dial_turns import DialTurns
-from runtime.links.encryption import tls_reason
+from runtime.links.encryption import is_certificate_refused, tls_reason
 from runtime.links.keyring import Keyring
 from runtime.links.lending import FEATURE, LendingPools
 from runtime.links.link import Link, LinkCounters, Receiver
@@ -66,6 +66,10 @@ of records and answers.
 logger = logging.getLogger("understudy.links")
 
 
+class RefusedCertificateError(EncryptionError):
+    """A peer that has proven itself, by its certificate, refuses that of this process."""
+
+
 class ClosedEarlyError(ProtocolError):
     """The peer closed a connection before it was settled: it may have given the dial up for
     another.
@@ -86,11 +90,13 @@ class _ProvenPeer:
 class PeerPolicy:
     """`judge(peer)` says why a peer that has proven itself is refused all the same, None if it is
     not. `expelled(error)` is called when a peer that has proven the secret refuses this node for
-    good.
+    good; `cut_off(reason)`, again and again, while no node is connected and some have refused the
+    certificate of this process for longer than a lease.
     """
 
     judge: Callable[[VerifiedPeer], HandshakeError | None] = lambda peer: None
     expelled: Callable[[ExpelledError], None] = lambda error: None
+    cut_off: Callable[[str], None] = lambda reason: None
 
 
 ADMIT_ALL: Final = PeerPolicy()
@@ -148,6 +154,10 @@ class Peers:
         self._dialling: dict[Link, trio.CancelScope] = {}
         self._turns = DialTurns(environment.now, environment.random)
         self._kept: set[Link] = set()
+        self._refusals: dict[Link, tuple[float, str]] = {}
+        """Since when, and why, peers have refused the certificate of this process. Of links that
+        are dialled.
+        """
         self._closing = False
 
     @property
@@ -363,6 +373,21 @@ class Peers:
                 link.drop_connection()
             elif now - link.last_heard > beat:
                 link.send_control(Kind.PING, at_once=True)
+        if reason := self.refusal(self._timings.lease):
+            self._policy.cut_off(reason)
+
+    def refusal(self, seconds: float = 0.0) -> str:
+        """Why this process is cut off: no node is connected, and one has refused its certificate
+        for so many seconds. "" if it is not.
+        """
+        for link in tuple(self._refusals):
+            if link.connected or link.ended is not None:
+                del self._refusals[link]
+        nodes = (link for link in self.links.values() if link.peer.role == "node")
+        if not self._refusals or any(link.connected for link in nodes):
+            return ""
+        since, reason = min(self._refusals.values())
+        return reason if self._environment.now() - since >= seconds else ""
 
     def _next_look(self, now: float) -> float:
         """When the first of the links may have been silent for so long that it needs a beat; not
@@ -569,6 +594,8 @@ class Peers:
                 # While the secret is being changed: the peer may know another one of ours.
                 link.secret_turn += 1
             self._tell_of_dial(link, error)
+            if isinstance(error, RefusedCertificateError):
+                self._refusals.setdefault(link, (self._environment.now(), str(error)))
             if not isinstance(error, ClosedEarlyError):
                 link.dial_errors[address] = str(error)
         except (OSError, ValueError, trio.ClosedResourceError) as error:
@@ -900,7 +927,9 @@ async def _next_frames(connection: Connection, reader: FrameReader) -> list[Fram
             data = await connection.receive()
         except ssl.SSLError as error:
             # In TLS 1.3 a client learns that its certificate is refused when it first reads.
-            raise EncryptionError(f"the peer refused the connection: {tls_reason(error)}") from None
+            # Not the word of a stranger: the handshake has verified the peer's own certificate.
+            kind = RefusedCertificateError if is_certificate_refused(error) else EncryptionError
+            raise kind(f"the peer refused the connection: {tls_reason(error)}") from None
         if not data:
             raise ClosedEarlyError("the peer closed the connection during the handshake")
         if frames := reader.feed(data):

@@ -16,7 +16,14 @@ import attrs
 import trio
 
 from actors.actor import Member, NodeInterface
-from actors.errors import CallError, ExpelledError, LeaseLostError, StoreError
+from actors.errors import (
+    CallError,
+    ExpelledError,
+    HandshakeError,
+    LeaseLostError,
+    StoreError,
+    WrongCertificateError,
+)
 from actors.filters import Filter
 from actors.handle import Handle
 from actors.method import Address
@@ -179,9 +186,9 @@ class Node(BaseNode):
         self._registration = registration = coordination.registration
         self._keyring = Keyring.of(secret)
         self.asked_to_leave = trio.Event()
-        self._given_up: LeaseLostError | ExpelledError | None = None
-        """Why the cluster counts this node as dead; None if it does not. The block of `open_node`
-        ends with it.
+        self._given_up: LeaseLostError | HandshakeError | None = None
+        """Why the cluster counts this node as dead, or refuses it; None if it does not. The block
+        of `open_node` ends with it.
         """
         self._expulsions = Expulsions(self._on_expulsion)
         self._following = trio.CancelScope()
@@ -477,7 +484,7 @@ class Node(BaseNode):
         """Ask this node to drain and leave: the task that holds it waits for `asked_to_leave`."""
         self.asked_to_leave.set()
 
-    def _was_given_up(self, why: LeaseLostError | ExpelledError) -> None:
+    def _was_given_up(self, why: LeaseLostError | HandshakeError) -> None:
         # Expelled nodes lose their lease as well. What counts is why.
         if self._given_up is None or isinstance(why, ExpelledError):
             self._given_up = why
@@ -487,6 +494,20 @@ class Node(BaseNode):
         """The cluster has expelled this node. It may learn that in several ways."""
         if not isinstance(self._given_up, ExpelledError):
             self._leased_names.on_expelled(error)
+
+    def _was_cut_off(self, reason: str) -> None:
+        """All nodes refuse the certificate of this process. With a store that other nodes serve,
+        its lease ends by that; an etcd does not know of it.
+        """
+        # With the node that serves the store the cluster would end, and a new certificate mends it.
+        if self._given_up is not None or self._store_keeper() == self.name:
+            return
+        why = f"no node accepts its certificate: {reason}"
+        if self._endpoint.is_member:
+            self._leased_names.lose(why)
+        else:
+            logger.error("%s leaves the cluster: %s", self.name, why)
+            self._was_given_up(WrongCertificateError(f"{self.name} has left the cluster: {why}"))
 
     def _on_expulsion(self, expulsion: Expulsion) -> None:
         """A node was expelled: cut the links to it. Its actors are placed elsewhere when its lease
@@ -637,7 +658,7 @@ class Node(BaseNode):
             )
         )
         if self._beside is not None:
-            registration.explain = lambda: stand_by.last
+            registration.explain = lambda: stand_by.last or self._endpoint.peers.refusal()
             self._endpoint.host.workers.ask_lease = lambda: registration.clock.doubtful_at
             self._nursery.start_soon(stand_by.beat, name="beats of the loop")
 
@@ -807,7 +828,7 @@ class Node(BaseNode):
             call_timeout=call_timeout,
             filters=filters,
             rules=rules,
-            policy=PeerPolicy(self._expulsions.refusal, self._was_expelled),
+            policy=PeerPolicy(self._expulsions.refusal, self._was_expelled, self._was_cut_off),
         )
 
     def _make_host(self, endpoint: RpcEndpoint) -> ActorHost:

@@ -5,7 +5,7 @@ the connections that it had admitted.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ import attrs
 import pytest
 import trio
 
+from actors.errors import CallError, LeaseLostError, WrongCertificateError
 from runtime import open_node
 from runtime.links.link import Link
 from runtime.links.tls import TlsConnection
 from runtime.node import Node
-from runtime.testing import Platform
+from runtime.testing import EtcdServer, Platform
 from runtime.timings import Timings
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.cluster.rotating_actors import Echo
+from tests.etcd import shared_etcd
 from tests.node.test_mutual_tls import no_secret
 from tests.waiting import until
 
@@ -62,6 +64,7 @@ async def machine(
     place: Path,
     name: str,
     founder: Machine | None = None,
+    store: str | None = None,
     **more: Any,
 ) -> AsyncIterator[Machine]:
     here = place / name
@@ -71,6 +74,7 @@ async def machine(
     async with open_node(
         name,
         join=None if founder is None else founder.node.address,
+        store=store,
         tls=tls,
         # Only one of them is on this machine, so that they meet over TCP.
         platform=Platform(environment=Elsewhere(FAST, host=name)),
@@ -245,3 +249,86 @@ async def test_a_revoked_certificate_ends_its_connections_and_no_other_link_is_h
             "the other end says that this side's certificate was revoked" in line
             for line in caplog.messages
         ), "the side that has it is told"
+
+
+@pytest.mark.parametrize("how", ["expires", "is revoked"])
+async def test_a_node_that_all_refuse_for_its_certificate_leaves_and_says_why(
+    tmp_path: Path, how: str, etcd: EtcdServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where its lease is etcd's, which knows nothing of certificates of nodes."""
+    authority = Authority(tmp_path / "ca")
+    revoked = tmp_path / "crl.pem"
+    revoked.write_bytes(authority.revoke())
+
+    async def until_cut_off() -> None:
+        async with (
+            machine(authority, tmp_path, "here", store=etcd.address, crl=revoked) as here,
+            machine(authority, tmp_path, "there", store=etcd.address, crl=revoked) as there,
+        ):
+            echo = await there.node.options(name="echo").spawn(Echo)
+            other = await here.node.lookup("echo", Echo)
+            assert await other.echo(1) == 1
+            if how == "expires":
+                authority.tls(node_uri("there"), place=there.place, stem="there", ends=2 / 86400)
+                assert there.node._own_certificate()
+                here.link(there).drop_connection()
+            else:
+                revoked.write_bytes(authority.revoke("there"))
+            await there.node.asked_to_leave.wait()
+            # Its named actors have ended before others may have the name.
+            with pytest.raises(CallError):
+                await echo.echo(2)
+            assert there.node._given_up is not None
+
+    with pytest.raises(LeaseLostError, match="no node accepts its certificate"):
+        await until_cut_off()
+    lines = [line for line in caplog.messages if "no node accepts its certificate" in line]
+    assert len(lines) == 1, "it is said once"
+    assert ("has expired" if how == "expires" else "was revoked") in lines[0]
+
+
+async def test_with_the_store_of_a_node_the_end_of_the_lease_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    revoked = tmp_path / "crl.pem"
+    revoked.write_bytes(authority.revoke())
+    async with machine(authority, tmp_path, "here", crl=revoked) as here:
+
+        async def until_cut_off() -> None:
+            async with machine(authority, tmp_path, "there", here, crl=revoked) as there:
+                revoked.write_bytes(authority.revoke("there"))
+                await there.node.asked_to_leave.wait()
+
+        with pytest.raises(LeaseLostError, match="was revoked"):
+            await until_cut_off()
+        # The founder, whose store all need, goes on when its own certificate is refused.
+        assert not here.node.asked_to_leave.is_set()
+
+
+async def test_a_client_that_all_refuse_ends_its_connection(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    revoked = tmp_path / "crl.pem"
+    revoked.write_bytes(authority.revoke())
+    async with machine(authority, tmp_path, "here", crl=revoked) as here:
+        tls = authority.tls(node_uri("ann", role="client"), stem="ann")
+
+        async def until_cut_off() -> None:
+            async with open_node(
+                join=here.node.address,
+                tls=tls,
+                role=None,
+                platform=Platform(environment=Elsewhere(FAST, host="hers")),
+            ) as me:
+                revoked.write_bytes(authority.revoke("ann"))
+                await me.asked_to_leave.wait()
+
+        with pytest.raises(WrongCertificateError, match="was revoked"):
+            await until_cut_off()
+        assert not here.node.asked_to_leave.is_set()
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdServer]:
+    with shared_etcd(1) as server:
+        yield server

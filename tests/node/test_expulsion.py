@@ -8,7 +8,7 @@ import contextlib
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,12 @@ from click.testing import CliRunner, Result
 from trio.testing import MockClock
 
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, method
-from actors.errors import ExpelledError, UnderstudyError, WrongSecretError
+from actors.errors import (
+    ExpelledError,
+    LeaseLostError,
+    UnderstudyError,
+    WrongSecretError,
+)
 from actors.options import SpawnOptions
 from actors.peers import VerifiedPeer
 from runtime import open_node
@@ -36,10 +41,11 @@ from runtime.membership.cluster_session import find_security
 from runtime.membership.expulsion_service import expulsions_of
 from runtime.membership.expulsions import Expulsion, Expulsions
 from runtime.node import Node
-from runtime.testing import Platform
+from runtime.testing import EtcdServer, Platform
 from runtime.timings import Timings
 from runtime.wire.frames import Kind, encode_frame
 from tests.authority import Authority, Elsewhere, node_uri
+from tests.etcd import shared_etcd
 from tests.memory_network import MemoryNetwork
 from tests.node.test_mutual_tls import authority
 from tests.node.test_strangers import dial, introduction, shake_hands, wait_closed
@@ -135,6 +141,33 @@ async def test_an_expelled_node_ends_its_actors_live_elsewhere_and_it_cannot_com
         await until(lambda: not w1._expulsions.all(), "the founder knows of it")
         async with open_node("w3", join=w1.address, **place()):
             await w1.wait_for(3)
+
+
+async def test_a_node_is_expelled_where_the_store_is_a_real_etcd(etcd: EtcdServer) -> None:
+    """All nodes reach that by themselves, so nobody serves it who could refuse the expelled one."""
+    place: dict[str, Any] = {"secret": SECRET, "store": etcd.address}
+    async with open_node("w1", **place) as w1, open_node("w2", **place) as w2:
+        async with until_expelled("w3", **place) as w3:
+            await w3.options(name="keeper").spawn(Keeper)
+            assert await (await w2.lookup("keeper", Keeper)).place() == "w3"
+            lease = w3._registration.record.lease
+            assert (await expel(w2, "w3"))["problem"] == ""
+            await w1.wait_gone("w3")
+            # Its lease, and all that it tied, is gone from etcd, by the node that has expelled it.
+            with pytest.raises(LeaseLostError):
+                await w1._store.time_to_live(lease)
+            assert await (await w1.options(name="keeper").spawn(Keeper)).place() == "w1"
+        for node in (w1, w2):
+            assert not [one for one in node._endpoint.peers.links if one.name == "w3"]
+        # Neither by the store, nor by a member that tells where the store is.
+        await refused(ExpelledError, "--readmit w3", "w3", **place)
+        await refused(ExpelledError, "--readmit w3", "w3", join=w2.address, secret=SECRET)
+        assert [one.name for one in w1._expulsions.all()] == ["w3"]
+        assert (await readmit(w1, "w3"))["problem"] == ""
+        await until(lambda: not w2._expulsions.all(), "the other knows of it")
+        async with open_node("w3", **place) as again:
+            await w1.wait_for(3)
+            assert [one.name for one in again.members()] == ["w1", "w2", "w3"]
 
 
 async def test_the_names_of_a_node_that_does_not_answer_are_given_away_when_its_lease_has_ended(
@@ -445,3 +478,9 @@ async def test_the_new_secret_is_not_given_to_whoever_joins_meanwhile(
 
 def _peer(node: Node) -> Any:
     return node._introduction.peer
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdServer]:
+    with shared_etcd(1) as server:
+        yield server
