@@ -723,12 +723,6 @@ NAMES_KEPT = 10_000
 LOOKUP_RETRY_SECONDS = 0.5
 
 
-BATCH_PAUSE_SECONDS = 0.005
-"""Seconds between two batches of changes of the names. An address is out of date for so much longer
-at most, which costs its caller a detour.
-"""
-
-
 class Lookups:
     """The cache of one node. `run` keeps it current, and while it cannot, every lookup asks the
     store.
@@ -796,8 +790,6 @@ class Lookups:
                     for event in batch.events:
                         self.forget(event.key.removeprefix(self._prefix))
                         changed(event)
-                    # What changes meanwhile comes in one batch: each costs every node a request.
-                    await trio.sleep(BATCH_PAUSE_SECONDS)
             except StoreCompactedError:
                 missed()
                 self._drop()
