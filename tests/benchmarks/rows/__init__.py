@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from tests.benchmarks.measuring import Row, Settings
 from tests.benchmarks.rows import (
+    admission,
     contexts,
     crowd,
     doors,
@@ -46,6 +47,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "links": links.measure,
         "metrics": metrics.measure,
         "tls": encrypted.measure,
+        "admission": admission.measure,
         "isolation": isolation.measure,
         "lent": lent.measure,
         "references": references.measure,
