@@ -12,8 +12,10 @@ import socket
 import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -362,13 +364,12 @@ def client_hello() -> bytes:
 async def test_openssl_as_an_outsider_sees_tls_1_3_and_nothing_else() -> None:
     async with undisturbed("require") as node:
 
-        async def client(*options: str) -> str:
+        async def client(*options: str, says: bytes = b"GET / HTTP/1.1\r\n\r\n" * 3) -> str:
             command = ["openssl", "s_client", "-connect", node.address, *options]
             with trio.fail_after(20):
                 found = await trio.run_process(
-                    command, stdin=b"GET / HTTP/1.1\r\n\r\n" * 3, capture_stdout=True,
-                    capture_stderr=True, check=False,
-                )  # fmt: skip
+                    command, stdin=says, capture_stdout=True, capture_stderr=True, check=False
+                )
             return (found.stdout + found.stderr).decode(errors="replace")
 
         seen = await client("-ign_eof")
@@ -377,6 +378,84 @@ async def test_openssl_as_an_outsider_sees_tls_1_3_and_nothing_else() -> None:
         assert "Session-ID-ctx" not in seen.partition("-----END CERTIFICATE-----")[2][-200:]
         assert "here" not in seen.replace("there", "")
         assert "alert protocol version" in await client("-tls1_2")
+        # TLS 1.3 has no renegotiation, and an old version, which has, is not spoken. New keys it
+        # has: asking for them is no more than that.
+        again = await client(says=b"R\n")
+        assert "RENEGOTIATING" in again
+        assert "wrong ssl version" in again
+        assert "KEYUPDATE" in await client(says=b"K\nk\n")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+@pytest.mark.parametrize("verifies", [False, True], ids=["any certificate", "known CAs"])
+async def test_a_real_prometheus_that_asks_at_the_door_over_tls_gets_nothing(
+    tmp_path: Path, verifies: bool
+) -> None:
+    """As an outsider, who takes the port of the cluster for that of the metrics."""
+    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener[0].socket.getsockname()[1]
+    await listener[0].aclose()
+    async with undisturbed("require") as node:
+        skips = str(not verifies).lower()
+        (tmp_path / "prometheus.yml").write_text(
+            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+            "scrape_configs:\n"
+            "  - job_name: understudy\n"
+            "    scheme: https\n"
+            f"    tls_config: {{insecure_skip_verify: {skips}}}\n"
+            f"    static_configs: [{{targets: [{node.address!r}]}}]\n"
+        )
+        command = [
+            "prometheus",
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=error",
+        ]
+
+        def target() -> dict[str, Any]:
+            try:
+                url = f"http://127.0.0.1:{port}/api/v1/targets"
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    found = json.load(answer)["data"]["activeTargets"]
+            except OSError:
+                return {}
+            return dict(found[0]) if found else {}
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(trio.run_process, command, check=False))
+            seen = await until(
+                lambda: trio.to_thread.run_sync(target),
+                "it has scraped",
+                lambda found: found.get("health") == "down",
+            )
+            nursery.cancel_scope.cancel()
+        assert "here" not in seen["lastError"].replace("there", "")
+        if verifies:
+            assert "x509: " in seen["lastError"]
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+async def test_clocks_that_disagree_play_no_part_with_the_secret_alone(years: int) -> None:
+    class WrongClock(Elsewhere):
+        def wall_time(self) -> float:
+            return super().wall_time() + years * 365 * 86400
+
+    async with (
+        open_node("here", secret=SECRET, tls="require") as here,
+        open_node(
+            "there",
+            join=here.address,
+            secret=SECRET,
+            tls="require",
+            platform=Platform(environment=WrongClock()),
+        ) as there,
+    ):
+        await used(here, there)
+        (link,) = here._endpoint.peers.links.values()
+        assert link.counters.connections == 1
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,18 @@ async def measure(settings: Settings) -> list[Row]:
     )
     return [
         at_least(
-            Row("calls of a client, by processor time", "calls/s", admitted, free, "those of a node"),
+            Row(
+                "calls of a client, by processor time", "calls/s", admitted, free, "those of a node"
+            ),
             ratio=OF_A_NODE,
         ),
-        Row("the same with authorize, by processor time", "calls/s", authorized, free, "those of a node"),
+        Row(
+            "the same with authorize, by processor time",
+            "calls/s",
+            authorized,
+            free,
+            "those of a node",
+        ),
     ]
 
 
