@@ -624,6 +624,38 @@ def test_everything_public_says_what_it_promises() -> None:
     check(rule)
 
 
+def docstrings(source: Source) -> Iterator[tuple[ast.stmt, str]]:
+    """All docstrings of a file's functions and classes, with their owners."""
+    for node in nodes(source):
+        if isinstance(node, ast.ClassDef | Function) and (text := ast.get_docstring(node)):
+            yield node, text
+
+
+def test_no_docstring_only_points_elsewhere() -> None:
+    elsewhere = re.compile(r"See `[^`]+`\.?")
+
+    def rule(source: Source) -> Iterator[str]:
+        for node, text in docstrings(source):
+            if elsewhere.fullmatch(text.strip()):
+                yield source.at(node, f"{text!r}: say what this one does")
+
+    check(rule)
+
+
+def test_texts_say_who_does_what() -> None:
+    vague = re.compile(
+        r"\b(whoever|somebody|(is|are|was|were|be) told|what (came|comes|became|becomes) of)\b",
+        re.IGNORECASE,
+    )
+
+    def rule(source: Source) -> Iterator[str]:
+        for number, line in enumerate(source.text.splitlines(), 1):
+            if (found := vague.search(line)) and "managers can be told" not in line:
+                yield source.at(number, f"{found.group()!r}: name the subject and what it does")
+
+    check(rule)
+
+
 def test_functions_fit_one_screen() -> None:
     def rule(source: Source) -> Iterator[str]:
         for node in functions(source.tree):

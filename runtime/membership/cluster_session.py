@@ -509,20 +509,22 @@ class ClientRegistration(Registration):
         assert not record.lease, "no lease ties anything to a client"
 
     async def enter(self, network: Network) -> int:
-        """See `Registration.enter`. A client has no record."""
+        """Never called: a client has no record in the store."""
         raise AssertionError("a client is not entered into the store")
 
     async def set_state(self, state: str) -> int:
-        """See `Registration.set_state`. Keeps the state to itself."""
+        """Does nothing: no other node sees the state of a client. Returns 0, as no revision was
+        written.
+        """
         await trio.lowlevel.checkpoint()
         return 0
 
     async def keep(self, names: LeasedNames) -> None:
-        """See `Registration.keep`. There is nothing to renew."""
+        """Wait until cancelled: a client has no lease to renew."""
         await trio.sleep_forever()
 
     async def leave(self) -> None:
-        """See `Registration.leave`. The end of its connections tells the nodes."""
+        """Does nothing: the nodes see that its connections end."""
         await trio.lowlevel.checkpoint()
 
 
