@@ -816,7 +816,7 @@ class ForkServer:
     def _stop_attending(self) -> None:
         """Close every descriptor and cancel `_attend`, whatever `_close` has achieved."""
         self._warm.process.kill()
-        # The pipes first: `_lost` then waits for no output of a process that cannot be killed.
+        # The pipes first, so that `_lost` passes on no more output.
         for child in self._children.values():
             child.close()
         self._lost()

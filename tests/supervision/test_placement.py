@@ -172,7 +172,7 @@ def test_a_named_node_is_taken_however_much_it_carries() -> None:
 def test_a_named_node_must_fit_as_well() -> None:
     members = [member("a", labels={"zone": "north"}), member("b", labels={"zone": "south"})]
     with pytest.raises(
-        NoPlacementError, match=r"no node fits worker: b does not carry the label zone=north$"
+        NoPlacementError, match=r"(?m)no node fits worker: b does not carry the label zone=north$"
     ) as raised:
         chosen(members, name="worker", on="b", labels={"zone": "north"})
     assert raised.value.actor == "worker"
@@ -219,7 +219,7 @@ def test_when_nothing_fits_the_error_says_of_each_node_what_it_lacks() -> None:
 def test_an_actor_without_a_name_is_called_the_actor_and_many_nodes_are_cut_short() -> None:
     members = [member(f"n{number}") for number in range(8)]
     with pytest.raises(
-        NoPlacementError, match=r"no node fits the actor: n0 .*; n4 [^;]*; and 3 more$"
+        NoPlacementError, match=r"(?m)no node fits the actor: n0 .*; n4 [^;]*; and 3 more$"
     ) as raised:
         chosen(members, labels={"zone": "north"})
     assert raised.value.actor is None
