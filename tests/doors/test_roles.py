@@ -348,6 +348,24 @@ async def test_a_client_learns_of_ends_and_is_forgotten_when_it_goes(authority: 
         )
 
 
+async def test_a_client_uses_the_pools_that_nodes_have_opened(authority: Authority) -> None:
+    async with till_on_node(authority) as node:
+        pool = await node.pool("tills", Till, size=2)
+        for role, works in (("client", True), ("observer", False)):
+            async with open_node(join=node.address, tls=of_role(authority, role), role=None) as me:
+                found = await me.lookup_pool("tills", Till)
+
+                async def added(used: Any = found) -> list[int]:
+                    return [total async for total in used.map(Till.add, [0, 0, 0, 0])]
+
+                if works:
+                    assert await added() == [0, 0, 0, 0]
+                else:
+                    with pytest.raises(NotAllowedError):
+                        await added()
+        await pool.stop()
+
+
 @asynccontextmanager
 async def node_of_its_own(*args: Any, **kwargs: Any) -> AsyncIterator[tuple[Node, trio.Event]]:
     """A node in a task of its own, which leaves when the event is set."""
