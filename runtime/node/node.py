@@ -502,6 +502,15 @@ class Node(BaseNode):
         # With the node that serves the store the cluster would end, and a new certificate mends it.
         if self._given_up is not None or self._store_keeper() == self.name:
             return
+        # One that refuses it may be the one whose clock or files are wrong: all others are dialled,
+        # too, and as soon as one of them accepts it, this is called no more.
+        links = self._endpoint.peers.links
+        peers = [peer_of_member(one) for one in self._members.all() if one.name != self.name]
+        undialled = [peer for peer in peers if peer.identity not in links]
+        for peer in undialled:
+            self._endpoint.peers.link(peer)
+        if undialled:
+            return
         why = f"no node accepts its certificate: {reason}"
         if self._endpoint.is_member:
             self._leased_names.lose(why)

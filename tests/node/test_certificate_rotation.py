@@ -287,6 +287,40 @@ async def test_a_node_that_all_refuse_for_its_certificate_leaves_and_says_why(
     assert ("has expired" if how == "expires" else "was revoked") in lines[0]
 
 
+async def test_a_node_that_one_refuses_goes_on_with_the_others(
+    tmp_path: Path, etcd: EtcdServer
+) -> None:
+    """Whose clock or files are wrong, the one that refuses cannot know."""
+    authority = Authority(tmp_path / "ca")
+    place: dict[str, Any] = {"store": f"{etcd.address}?prefix=wrong"}
+    for name in ("mistaken", "others"):
+        (tmp_path / name).write_bytes(authority.revoke())
+    async with (
+        machine(authority, tmp_path, "one", crl=tmp_path / "mistaken", **place) as one,
+        machine(authority, tmp_path, "two", crl=tmp_path / "others", **place) as two,
+        machine(authority, tmp_path, "three", crl=tmp_path / "others", **place) as three,
+    ):
+        await two.node.options(name="echo").spawn(Echo)
+        echo = await one.node.lookup("echo", Echo)
+        assert await echo.echo(1) == 1
+        # The only link that `two` has is to the node that will refuse it.
+        assert [link.name for link in two.node._endpoint.peers.links] == ["one"]
+        (tmp_path / "mistaken").write_bytes(authority.revoke("two"))
+        await until(
+            lambda: [
+                link.connected
+                for link in two.node._endpoint.peers.links.values()
+                if link.peer.name == "three"
+            ],
+            "it has found one that accepts it",
+            lambda found: found == [True],
+        )
+        assert two.node._endpoint.peers.refusal() == ""
+        assert not two.node.asked_to_leave.is_set()
+        again = await three.node.lookup("echo", Echo)
+        assert await again.echo(2) == 2
+
+
 async def test_with_the_store_of_a_node_the_end_of_the_lease_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
