@@ -7,8 +7,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from runtime.processes import fork_server
+from tests.forked_python import ForkingSubprocess
 
 for name in [name for name in os.environ if name.startswith("UNDERSTUDY_")]:
     del os.environ[name]
@@ -27,3 +32,13 @@ settings.register_profile("understudy", deadline=None, print_blob=True)
 settings.load_profile("understudy")
 
 pytest_plugins = ["tests.hangs", "tests.live_pair"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def forked_fork_servers() -> Iterator[None]:
+    """The warm processes of local clusters and isolated actors fork a Python that has loaded the
+    product. Those of `tests/processes`, and of programs that tests start, begin as users' do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server, "subprocess", ForkingSubprocess("subprocess"))
+        yield

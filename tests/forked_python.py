@@ -18,6 +18,7 @@ from __future__ import annotations
 import array
 import atexit
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
@@ -32,13 +33,14 @@ import threading
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, AnyStr, NamedTuple, TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 PR_SET_CHILD_SUBREAPER = 36
 LARGEST_REQUEST = 1 << 20
-DESCRIPTORS = 3
-"""Those of stdin, stdout and stderr."""
+STREAMS = [0, 1, 2]
+MOST_DESCRIPTORS = 16
+OUT_OF_THE_WAY = 500
 READ_AT_START = ("PYTHON", "LANG", "LC_")
 """How variables begin that Python reads when it starts, so that a fork cannot have others."""
 PATH = "PYTHONPATH"
@@ -47,7 +49,8 @@ UNBUFFERED = bool(os.environ.get("PYTHONUNBUFFERED"))
 
 class Request(NamedTuple):
     """What a new process is to run: `kind` is "-m", "-c" or "script", `what` its module, text or
-    path.
+    path. `kept`: the numbers of descriptors that it has besides its streams. `session`: whether it
+    begins one.
     """
 
     kind: str
@@ -56,9 +59,13 @@ class Request(NamedTuple):
     safe_path: bool
     place: str
     environment: dict[str, str]
+    kept: list[int]
+    session: bool
 
 
-def request_of(words: list[str], place: str, environment: dict[str, str]) -> Request | None:
+def request_of(
+    words: list[str], place: str, environment: dict[str, str], kept: list[int], session: bool
+) -> Request | None:
     """What these words run, None if they start something that cannot be forked."""
     if not words or words[0] != sys.executable:
         return None
@@ -66,9 +73,9 @@ def request_of(words: list[str], place: str, environment: dict[str, str]) -> Req
     safe_path = rest[:1] == ["-P"]
     rest = rest[safe_path:]
     if len(rest) > 1 and rest[0] in ("-m", "-c"):
-        return Request(rest[0], rest[1], rest[2:], safe_path, place, environment)
+        return Request(rest[0], rest[1], rest[2:], safe_path, place, environment, kept, session)
     if rest and not rest[0].startswith("-"):
-        return Request("script", rest[0], rest[1:], safe_path, place, environment)
+        return Request("script", rest[0], rest[1:], safe_path, place, environment, kept, session)
     return None
 
 
@@ -91,7 +98,7 @@ def serve(connection: socket.socket) -> None:
     usual_path = [each for each in sys.path if each not in _paths(os.environ)]
     while True:
         message, control, _, _ = connection.recvmsg(
-            LARGEST_REQUEST, socket.CMSG_SPACE(DESCRIPTORS * array.array("i").itemsize)
+            LARGEST_REQUEST, socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
         )
         if not message:
             return
@@ -144,7 +151,13 @@ def _open_streams() -> None:
 def become(request: Request, descriptors: array.array[int], usual_path: list[str]) -> None:
     """Turn this fork into the process that was asked for, and run it to its end."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, descriptor in enumerate(descriptors):
+    if request.session:
+        os.setsid()
+    # The number that one of them is to have may be the one that another has now.
+    away = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) for each in descriptors]
+    for each in descriptors:
+        os.close(each)
+    for number, descriptor in zip([*STREAMS, *request.kept], away, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
     _open_streams()
@@ -239,21 +252,27 @@ ARGUMENTS, DIRECTORY, ENVIRONMENT, CHILD_ENDS = 0, 5, 6, (10, 13, 15)
 to 3.13.
 """
 EVERY_END = slice(10, 16)
+IMITATED = {
+    *("cwd", "env", "pass_fds", "start_new_session", "stderr", "stdin", "stdout", "text"),
+}
 
 
-class Popen(subprocess.Popen[str]):
-    """`subprocess.Popen` of a Python that has been started already; of text."""
+class ForkedPopen(subprocess.Popen[AnyStr]):
+    """`subprocess.Popen` of a Python that has been started already."""
 
     def __init__(self, args: list[str], **options: Any) -> None:
         self._request: Request | None = None
-        if {*options} <= {"cwd", "env", "text", "stdin", "stdout", "stderr"}:
+        if {*options} <= IMITATED:
             environment = {**(options.get("env") or os.environ)}
-            words = [str(word) for word in args]
             if forker.can(environment):
                 self._request = request_of(
-                    words, str(options.get("cwd") or os.getcwd()), environment
+                    [str(word) for word in args],
+                    str(options.get("cwd") or os.getcwd()),
+                    environment,
+                    [*options.get("pass_fds", ())],
+                    options.get("start_new_session", False),
                 )
-        super().__init__(args, **{**options, "text": True})
+        super().__init__(args, **options)
 
     def _execute_child(self, *arguments: Any) -> None:
         parent: Any = super()
@@ -261,12 +280,27 @@ class Popen(subprocess.Popen[str]):
             parent._execute_child(*arguments)
             return
         ends = [arguments[index] for index in CHILD_ENDS]
-        self.pid = forker.fork(
-            self._request, [number if end == -1 else end for number, end in enumerate(ends)]
-        )
+        streams = [number if end == -1 else end for number, end in enumerate(ends)]
+        self.pid = forker.fork(self._request, [*streams, *self._request.kept])
         self._child_created = True
         unsafe: Any = self
         unsafe._close_pipe_fds(*arguments[EVERY_END])
+
+
+class Popen(ForkedPopen[str]):
+    """One of text."""
+
+    def __init__(self, args: list[str], **options: Any) -> None:
+        super().__init__(args, **{**options, "text": True})
+
+
+class ForkingSubprocess(ModuleType):
+    """The module `subprocess`, for those whose processes are to be forked."""
+
+    Popen = ForkedPopen
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(subprocess, name)
 
 
 def run(

@@ -91,7 +91,24 @@ def test_what_a_fork_cannot_imitate_is_a_real_start() -> None:
         (["-c", text], {}, "True 0\n"),
         (["-O", "-c", text], {}, "False 1\n"),
         (["-c", text], {"env": {**os.environ, "PYTHONOPTIMIZE": "2"}}, "False 2\n"),
-        (["-c", text], {"start_new_session": True}, "False 0\n"),
+        (["-c", text], {"umask": 0o77}, "False 0\n"),
     ):
         done = forked_python.run([sys.executable, *words], capture_output=True, **options)
         assert done.stdout == output
+
+
+def test_descriptors_are_handed_on_under_their_numbers_and_sessions_begin() -> None:
+    text = (
+        "import os, sys; print(os.read(int(sys.argv[1]), 9).decode(), os.getsid(0) == os.getpid())"
+    )
+    reader, writer = os.pipe()
+    os.write(writer, b"through")
+    done = forked_python.run(
+        [sys.executable, "-c", text, str(reader)],
+        capture_output=True,
+        pass_fds=[reader],
+        start_new_session=True,
+    )
+    os.close(reader)
+    os.close(writer)
+    assert done.stdout == "through True\n", done

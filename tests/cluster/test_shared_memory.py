@@ -105,9 +105,13 @@ async def test_segments_of_all_sizes_arrive_in_one_call() -> None:
         keeper = await cluster.node.options(on="worker-1").spawn(Keeper)
         sizes = [SIZE, *[100_000] * 20, 3 * SIZE, 66 * 1024 * 1024, 10, SIZE]
         values = [bytes([index]) * size for index, size in enumerate(sizes)]
-        for _ in range(3):
+        for _ in range(10):
             assert await keeper.same(values) == values
-        assert lending(cluster).lender.loaned_bytes >= 2 * 5 * SIZE
+            # What is sent before both sides have said that they lend is copied.
+            if lending(cluster).lender.loaned_bytes >= 2 * 5 * SIZE:
+                break
+        else:
+            pytest.fail("the segments were copied again and again")
 
 
 async def test_who_keeps_all_that_it_gets_starves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from runtime.blocking import BlockingLocalCluster
+from tests import forked_python
 from tests.doors.book_actors import BookCounter
 from tests.doors.book_clients import CALLS, kernel_file
 
@@ -45,7 +46,7 @@ def client(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 @contextmanager
 def program(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A program, killed at the end of the block if it still runs."""
-    with subprocess.Popen(
+    with forked_python.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from runtime.processes import fork_server
 from tests.waiting import until
 
 _VARIABLE = "TESTED_PROCESSES"
@@ -51,3 +53,9 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marked]:
     yield processes
     for pid in processes.pids():
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork servers begin as those of users, with a Python of their own."""
+    monkeypatch.setattr(fork_server, "subprocess", subprocess)

@@ -230,7 +230,8 @@ def test_a_script_without_the_guard_is_told_so_and_does_not_start_itself_for_eve
     script = write(tmp_path / "script.py", PARENT.replace('if __name__ == "__main__":', "if True:"))
     done = run(marked, tmp_path, script.name)
     assert done.returncode == 1
-    last = done.stderr.rstrip().splitlines()[-1]
+    # Before the line that names the page of the error.
+    last = done.stderr.partition("\nMore: ")[0].rstrip().splitlines()[-1]
     assert 'put what the script runs under `if __name__ == "__main__":`' in last
     line = script.read_text().splitlines().index("if True:") + 2
     assert f"{script}, line {line}, starts processes" in last

@@ -46,7 +46,7 @@ def test_what_is_cancelled_at_once_is_cancelled_in_the_order_in_which_it_began(h
 
 def test_an_event_loop_in_another_thread_changes_nothing_about_a_seed() -> None:
     """As the loop of `runtime.blocking` is, in a process that also simulates."""
-    alone = simulate_once(7, seconds=3.0).trace_hash
+    alone = simulate_once(7, seconds=1.0).trace_hash
     begun, over = threading.Event(), threading.Event()
 
     async def be_busy() -> None:
@@ -60,7 +60,7 @@ def test_an_event_loop_in_another_thread_changes_nothing_about_a_seed() -> None:
     thread.start()
     try:
         assert begun.wait(10)
-        beside = [simulate_once(7, seconds=3.0).trace_hash for _ in range(2)]
+        beside = [simulate_once(7, seconds=1.0).trace_hash for _ in range(2)]
     finally:
         over.set()
         thread.join()

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 SEEDS = 500
-AT_ONCE = 10
+AT_ONCE = 5
 """Seeds of one test: small enough for several workers to have their share of them."""
 
-QUICK = 10
+QUICK = 5
 """Seeds that `make test` has time for. `.ci/run` tries all of them with `make simulate`, and so
 does `make long`.
 """
@@ -46,14 +46,14 @@ def test_all_promises_hold_under_500_seeds(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [(0, 1, 9), (17, 46)])
+@pytest.mark.parametrize("seeds", [(0, 9), pytest.param((1, 17, 46), marks=pytest.mark.long)])
 def test_one_seed_is_one_run_whatever_process_and_hash_seed(seeds: tuple[int, ...]) -> None:
     code = (
         "from runtime.simulation import simulate_once\n"
         f"for seed in {seeds}: print(seed, simulate_once(seed, seconds=15).trace_hash)"
     )
     hashes = set()
-    for hash_seed in ("0", "1", "4711"):
+    for hash_seed in ("0", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
             [sys.executable, "-c", code],

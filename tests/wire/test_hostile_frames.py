@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cbor2
@@ -192,8 +193,13 @@ async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(
 
 @pytest.mark.parametrize("path", [*CLASSES, 5, None, ["x"]])
 async def test_a_spawn_of_a_class_that_ends_its_importer_ends_the_spawn(
-    path: object, caplog: pytest.LogCaptureFixture
+    path: object,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # `unittest.__main__` imports all tests that it finds here.
+    monkeypatch.chdir(tmp_path)
     if path in ("antigravity:x", "idlelib.idle:x"):
         pytest.skip("it would open a window")
     caplog.set_level(logging.CRITICAL + 1, "understudy")
