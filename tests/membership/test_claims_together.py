@@ -4,7 +4,9 @@ answer is lost.
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 import pytest
 import trio
@@ -13,6 +15,7 @@ import trio.testing
 from actors.errors import (
     LeaseLostError,
     NameTakenError,
+    StoreError,
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
@@ -42,7 +45,7 @@ class Lossy(EmbeddedStore):
 
 
 @pytest.fixture
-async def store(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Lossy]:
+async def store() -> AsyncIterator[Lossy]:
     store = Lossy(SystemEnvironment())
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
@@ -85,7 +88,7 @@ async def test_epochs_that_have_lost_their_names_give_nothing_up(store: Lossy) -
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_claims_of_unknown_outcome_are_given_back_and_later_ones_are_not(
-    store: Lossy, cancelled: bool
+    store: Lossy, cancelled: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     here = await names_of(store, "here")
     async with trio.open_nursery() as nursery:
@@ -109,7 +112,9 @@ async def test_claims_of_unknown_outcome_are_given_back_and_later_ones_are_not(
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_what_cannot_be_given_up_now_is_given_up_later(store: Lossy, lost: bool) -> None:
+async def test_what_cannot_be_given_up_now_is_given_up_later(
+    store: Lossy, lost: bool, autojump_clock: trio.testing.MockClock
+) -> None:
     here = await names_of(store, "here")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(here.run)
@@ -136,3 +141,90 @@ async def test_a_lease_that_has_ended_claims_nothing(store: Lossy) -> None:
     found = await here.claim_many(["a", "b"], "module:Class")
     assert [type(one) for one in found] == [LeaseLostError, LeaseLostError]
     assert await here.all() == []
+
+
+NODES = ("one", "two", "three")
+NAMES_DRAWN = tuple("abcdefgh")
+
+
+class Unreliable(EmbeddedStore):
+    """Loses some requests and some answers, and takes its time."""
+
+    drawn: random.Random
+
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
+        await trio.sleep(self.drawn.random())
+        chance = self.drawn.random()
+        if chance < 0.15:
+            raise StoreUnavailableError("not there")
+        if chance < 0.25:
+            raise StoreOutcomeUnknownError("the request was lost")
+        answers = await super().transactions(batch)
+        if chance < 0.4:
+            raise StoreOutcomeUnknownError("the answer was lost")
+        await trio.sleep(self.drawn.random())
+        return answers
+
+
+class Claimant:
+    """One node that claims and releases names together. `owners`: who has which name, as far as
+    the nodes know.
+    """
+
+    def __init__(self, names: Names, node: str, owners: dict[str, str], seed: int) -> None:
+        self.names, self.node, self.owners = names, node, owners
+        self.drawn = random.Random(f"{node} {seed}")
+        self.owned: dict[str, int] = {}
+
+    async def step(self) -> None:
+        await trio.sleep(self.drawn.random())
+        some = self.drawn.sample(NAMES_DRAWN, self.drawn.randint(1, 4))
+        if self.owned and self.drawn.random() < 0.5:
+            actors = [ActorId(name, self.owned.pop(name)) for name in some if name in self.owned]
+            for name, _ in actors:
+                assert self.owners.pop(name) == self.node
+            with suppress(StoreError):
+                await self.names.release_many(actors)
+            return
+        with suppress(StoreError), trio.move_on_after(self.drawn.choice((0.3, 9.0))):
+            epochs = await self.names.claim_many(some, "module:Class")
+            for name, epoch in zip(some, epochs, strict=True):
+                if isinstance(epoch, int):
+                    assert name not in self.owners, f"{name} has two owners"
+                    self.owners[name] = self.node
+                    self.owned[name] = epoch
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_name_has_one_owner_whatever_answers_are_lost(
+    seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    store, owners = Unreliable(SystemEnvironment()), dict[str, str]()
+    store.drawn = random.Random(seed)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        claimants: list[Claimant] = []
+        for node in NODES:
+            names = Names(
+                store, Codec([], sentinel=b"\0" * 8), await store.grant(1_000_000), node, 3
+            )
+            nursery.start_soon(names.run)
+            claimants.append(Claimant(names, node, owners, seed))
+
+        async def live(claimant: Claimant) -> None:
+            for _ in range(80):
+                await claimant.step()
+
+        async with trio.open_nursery() as lives:
+            for claimant in claimants:
+                lives.start_soon(live, claimant)
+        # What is in doubt is given back in time, and nothing else.
+        await trio.sleep(100)
+        found = {one.name: (one.node, one.epoch) for one in await claimants[0].names.all()}
+        assert found == {
+            name: (claimant.node, epoch)
+            for claimant in claimants
+            for name, epoch in claimant.owned.items()
+        }
+        store.close()
+        nursery.cancel_scope.cancel()
