@@ -20,6 +20,9 @@ from runtime.pools.map_schedule import (
     MapSchedule,
 )
 
+RETRY_SECONDS = 0.1
+"""How long an item that has raised waits, at least."""
+
 
 class UnluckyError(ValueError):
     """What some items raise."""
@@ -53,6 +56,7 @@ class World:
         poison: frozenset[int] = frozenset(),
         raises: frozenset[int] = frozenset(),
         places: tuple[str, ...] = ("",),
+        retries: int = 0,
     ) -> None:
         self.draw = random.Random(seed)
         self.items = items
@@ -62,7 +66,16 @@ class World:
         self.raises = raises
         self.places = places
         """Where items are, and members: one of them each, or nowhere."""
-        self.schedule = MapSchedule(ordered=ordered, repeats=repeats, window=window, batch=batch)
+        self.retries = retries
+        self.schedule = MapSchedule(
+            ordered=ordered,
+            repeats=repeats,
+            window=window,
+            batch=batch,
+            max_retries=retries,
+            is_retried=lambda error: isinstance(error, UnluckyError),
+            delay=lambda attempt: RETRY_SECONDS * attempt,
+        )
         self.now = 0.0
         self.workers: list[Worker] = []
         self.born = 0
@@ -71,6 +84,10 @@ class World:
         """How often each item was run, or begun."""
         self.lost: Counter[int] = Counter()
         """How often it had begun on a member that died before it told."""
+        self.failed: Counter[int] = Counter()
+        """How often its raising was told."""
+        self.not_before: dict[int, float] = {}
+        """When an item that has raised may be run again."""
         self.results: list[MapItem] = []
 
     def run(self, steps: int = 200_000) -> list[MapItem]:
@@ -135,6 +152,8 @@ class World:
                 worker.counts[batch.number] = len(batch.items)
                 worker.done[batch.number] = []
                 assert len(worker.batches) <= 1 + worker.known, "more than the credit"
+                for item in batch.items:
+                    assert self.now >= self.not_before.get(item.index, 0.0), "before its delay"
             elif not worker.batches and worker.name not in self.schedule.known():
                 self.workers.remove(worker)
         elif what < 0.85:
@@ -171,6 +190,10 @@ class World:
         if self.draw.random() < 0.1:
             # As a member of whose batch a part was recalled answers for that part.
             told += [(NOT_STARTED, None)] * (len(batch.items) - len(told))
+        for item, (code, _) in zip(batch.items, told, strict=False):
+            if code == RAISED:
+                self.failed[item.index] += 1
+                self.not_before[item.index] = self.now + RETRY_SECONDS
         self.schedule.on_done(
             batch,
             told + [(NOT_STARTED, None)] * (len(batch.items) - len(told)),
@@ -227,5 +250,5 @@ class World:
                 assert isinstance(error, NodeDiedError)
                 assert not self.repeats, "what may be repeated is"
             # What ran once more was lost before; without leave to repeat nothing runs twice.
-            assert ran <= self.lost[index] + 1
-            assert self.repeats or ran <= 1
+            assert ran <= self.lost[index] + min(self.failed[index], self.retries) + 1
+            assert self.repeats or ran <= 1 + min(self.failed[index], self.retries)

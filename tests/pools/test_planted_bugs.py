@@ -77,6 +77,21 @@ def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_schedule, "MOST_DEATHS", 2)
 
 
+def retries_before_the_delay_is_over(patch: pytest.MonkeyPatch) -> None:
+    right = MapSchedule._bring_back
+    patch.setattr(MapSchedule, "_bring_back", lambda self, now: right(self, now + 1.0))
+
+
+def retries_too_often(patch: pytest.MonkeyPatch) -> None:
+    right = MapSchedule._on_failed
+
+    def on_failed(self: Any, item: Any, error: BaseException, now: float) -> None:
+        self._max_retries = 5
+        right(self, item, error, now)
+
+    patch.setattr(MapSchedule, "_on_failed", on_failed)
+
+
 PLANTS: tuple[tuple[Plant, dict[str, Any]], ...] = (
     (repeats_without_leave, {"repeats": False}),
     (forgets_what_was_recalled, {"batch": 5}),
@@ -87,6 +102,8 @@ PLANTS: tuple[tuple[Plant, dict[str, Any]], ...] = (
     (knows_no_window, {"window": 3}),
     (gives_more_than_the_credit, {}),
     (gives_up_too_early, {"poison": frozenset({7})}),
+    (retries_before_the_delay_is_over, {"raises": frozenset({7, 8}), "retries": 2}),
+    (retries_too_often, {"raises": frozenset({7, 8}), "retries": 2}),
 )
 
 
