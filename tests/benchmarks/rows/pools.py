@@ -1,5 +1,6 @@
 """Items per second of a map over a pool, beside `concurrent.futures.ProcessPoolExecutor.map` with
-as many processes.
+as many processes; also while one of them is killed midway, which breaks the executor: its map is
+begun once more, by a new one.
 """
 
 from __future__ import annotations
@@ -7,11 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
 import trio
 
-from runtime import open_local_cluster
+from actors import RetryPolicy
+from runtime import LocalCluster, open_local_cluster
 from runtime.pools.pool import Pool
 from tests.benchmarks.measuring import MEBIBYTE, Row, Settings, at_least, in_turn
 
@@ -61,6 +64,7 @@ async def measure(settings: Settings) -> list[Row]:
                         _arrays(settings.size(200)),
                     )
                 )
+            rows.append(await _row_with_a_death(members, settings, cluster, spinning))
     return rows
 
 
@@ -86,6 +90,48 @@ async def _row(
     mine, other = await in_turn(settings.rounds, ours, theirs)
     row = Row(f"map, {name}, {members} members", "items/s", mine, other, against="executor")
     return at_least(row, ratio=EQUAL)
+
+
+async def _row_with_a_death(
+    members: int, settings: Settings, cluster: LocalCluster, pool: Pool[float]
+) -> Row:
+    items = [1e-3] * settings.size(int(1000 * members * settings.seconds))
+    repeated = RetryPolicy(repeat_unknown=True)
+
+    async def ours() -> float:
+        await pool.ready(members)
+        began, count = time.perf_counter(), 0
+        async for _ in pool.map(spin, items, retry=repeated):
+            count += 1
+            if count == len(items) // 2:
+                name = next(name for name, one in cluster.processes.items() if one.running)
+                cluster.process(name).kill()
+        rate = count / (time.perf_counter() - began)
+        # For the next round, and not a part of this one.
+        await cluster.start_node()
+        return rate
+
+    async def theirs() -> float:
+        began = time.perf_counter()
+        await trio.to_thread.run_sync(_map_by_executors, members, items)
+        return len(items) / (time.perf_counter() - began)
+
+    mine, other = await in_turn(settings.rounds, ours, theirs)
+    row = Row(f"map, 1 ms, 1 of {members} killed", "items/s", mine, other, against="executor")
+    return at_least(row, ratio=EQUAL)
+
+
+def _map_by_executors(members: int, items: Sequence[float]) -> None:
+    """All items, by a second executor if the first one breaks, as it does."""
+    for is_last in (False, True):
+        with ProcessPoolExecutor(members, get_context("forkserver")) as executor:
+            try:
+                for number, _ in enumerate(executor.map(spin, items)):
+                    if number == len(items) // 2 and not is_last:
+                        next(iter(executor._processes.values())).kill()
+            except BrokenProcessPool:
+                continue
+            return
 
 
 def _arrays(count: int) -> list[object]:
