@@ -686,8 +686,12 @@ class MapSchedule:
         """
         if pace.draining or len(pace.batches) >= self._credit(pace):
             return False
-        if not pace.batches or self._source_over:
+        if not pace.batches:
             return True
+        if self._source_over:
+            # The last items are for those who are idle first: none waits behind another one while a
+            # member has nothing to do.
+            return len(self._waiting) > len(self._members)
         part = self._limit() // (PARTS * (len(self._members) or 1))
         return len(self._waiting) >= min(self._full(pace), part)
 
