@@ -1,5 +1,5 @@
-"""The demo: the job runs, and at fixed points of its progress a node joins, one is killed, the
-scheduler's own is killed, one leaves.
+"""The demo: a job runs undisturbed, and once more while, at fixed points of its progress, a node
+joins, one is killed, the scheduler's own is killed, one leaves.
 
 Nothing here helps the job along: it would end in the same way if these things happened by
 themselves. Every figure is measured in the run.
@@ -7,261 +7,35 @@ themselves. Every figure is measured in the run.
 
 from __future__ import annotations
 
-import keyword
-import logging
-import sysconfig
-import tokenize
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
 
-from actors import (
-    Actor,
-    ChildSpec,
-    NotExecutedError,
-    OutcomeUnknownError,
-    SpawnOptions,
-    Supervisor,
-    message,
-    method,
+from actors import ChildSpec, SpawnOptions, Supervisor
+from actors.errors import UnderstudyError
+from runtime.demonstration.job import (
+    Index,
+    Part,
+    index_piece,
+    merge,
+    source_files,
+    split,
+    unpacked,
 )
-from actors.errors import StoreOutcomeUnknownError, StoreUnavailableError, UnderstudyError
+from runtime.demonstration.scheduler import Indexer, Progress, Scheduler
 from runtime.environment import SystemEnvironment
 from runtime.local_cluster import LocalCluster, open_local_cluster
 
-# The job itself, without any cluster: which files there are, how one is indexed, and how the parts
-# become one index.
-#
-# Pure but for reading the files. The same functions compute the index in a single process, to hold
-# the cluster's result against.
-
-FileIndex = dict[str, int]
-"""Identifier to the number of its occurrences in one file."""
-
-
-Index = dict[str, list[tuple[str, int]]]
-"""Identifier to the files it occurs in, and how often, in the order of the files' names."""
-
-
-PIECE_BYTES = 256 * 1024
-
-
-def source_files() -> list[Path]:
-    """Every `.py` file of the running interpreter's standard library, in order."""
-    root = Path(sysconfig.get_path("stdlib"))
-    return sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
-
-
-def split(files: Sequence[Path]) -> list[list[str]]:
-    """The files in pieces of about `PIECE_BYTES`: enough work to be worth a call, little enough to
-    be lost without grief.
-    """
-    pieces: list[list[str]] = []
-    size = PIECE_BYTES
-    for path in files:
-        if size >= PIECE_BYTES:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(str(path))
-        size += path.stat().st_size
-    return pieces
-
-
-def index_file(path: str) -> FileIndex:
-    """The identifiers of one file. A file that is no valid Python, as some test data are on
-    purpose, counts as far as it can be read.
-    """
-    found: Counter[str] = Counter()
-    try:
-        with tokenize.open(path) as file:
-            for token in tokenize.generate_tokens(file.readline):
-                if token.type == tokenize.NAME and not keyword.iskeyword(token.string):
-                    found[token.string] += 1
-    except (SyntaxError, UnicodeDecodeError, tokenize.TokenError):
-        pass
-    return dict(found)
-
-
-def merge(parts: Iterable[tuple[str, FileIndex]]) -> Index:
-    """One index from the indexes of all files, whatever their order."""
-    index: Index = {}
-    for path, found in sorted(parts):
-        for name, count in found.items():
-            index.setdefault(name, []).append((path, count))
-    return index
-
-
-def index_in_one_process(pieces: Sequence[Sequence[str]]) -> Index:
-    """The whole index, computed here and now."""
-    return merge((path, index_file(path)) for piece in pieces for path in piece)
-
-
-# Who plays in the demonstration: a stateful scheduler and stateless indexers.
-#
-# The scheduler always knows who is idle: it awaits one call on each indexer, and a call ends at
-# once when the indexer's node does. What it has got so far it saves through the runtime, so a
-# successor goes on where it was killed.
-
-SAVE_EVERY = 0.1
-"""Seconds between saves: what a killed scheduler had received since the last one is
-computed again.
-"""
-
-
-logger = logging.getLogger("understudy.demonstration")
-
-
-@message
-@attrs.frozen(kw_only=True)
-class Progress:
-    """Where the job stands. `busy` and `idle` are names of nodes; `rerun` counts pieces that had to
-    be given out again.
-    """
-
-    epoch: int
-    node: str
-    done: int
-    total: int
-    saved: int
-    rerun: int
-    busy: tuple[str, ...]
-    idle: tuple[str, ...]
-
-
-class Indexer(Actor):
-    """Indexes the files it is given. Keeps nothing between calls."""
-
-    @method(idempotent=True)
-    def index(self, piece: list[str]) -> list[tuple[str, FileIndex]]:
-        """The index of each file. Plain `def`: it runs in a thread, so the node's heart keeps
-        beating while it computes.
-        """
-        return [(path, index_file(path)) for path in piece]
-
-    @method(concurrent=True, idempotent=True)
-    async def echo(self, number: int) -> int:
-        """Return the argument; for measuring calls."""
-        return number
-
-
-class Scheduler(Actor):
-    """Gives pieces to idle indexers until all are done."""
-
-    def __init__(self, pieces: list[list[str]]) -> None:
-        self.pieces = pieces
-        self.waiting: deque[int] = deque()
-        self.done: dict[int, list[tuple[str, FileIndex]]] = {}
-        self.saved_count = 0
-        self.rerun = 0
-        self.indexers: dict[str, Indexer] = {}
-        self.busy: set[str] = set()
-        self.changed = trio.Event()
-        self.saving = trio.Lock()
-
-    async def on_start(self) -> None:
-        """Take over from a predecessor, if there was one."""
-        state = await self.saved()
-        indexers: dict[str, Indexer] = {}
-        if state is not None:
-            self.done = dict(state["done"])
-            self.rerun = state["rerun"]
-            indexers = state["indexers"]
-        self.saved_count = len(self.done)
-        self.waiting.extend(number for number in range(len(self.pieces)) if number not in self.done)
-        for node, indexer in indexers.items():
-            self._employ(node, indexer)
-        self.nursery.start_soon(self._keep_saving)
-
-    @method
-    async def welcome(self, node: str, indexer: Indexer) -> None:
-        """A new indexer is there, at whatever time. When this returns, a successor will know of it
-        too.
-        """
-        self._employ(node, indexer)
-        await self._save()
-
-    @method(concurrent=True, idempotent=True)
-    async def progress(self) -> Progress:
-        """Where the job stands now."""
-        idle = tuple(sorted(set(self.indexers) - self.busy))
-        return Progress(
-            epoch=self.epoch,
-            node=self.node.name,
-            done=len(self.done),
-            total=len(self.pieces),
-            saved=self.saved_count,
-            rerun=self.rerun,
-            busy=tuple(sorted(self.busy)),
-            idle=idle,
-        )
-
-    @method(idempotent=True)
-    async def result(self, piece: int) -> list[tuple[str, FileIndex]]:
-        """The index of one finished piece."""
-        return self.done[piece]
-
-    def _employ(self, node: str, indexer: Indexer) -> None:
-        if node not in self.indexers:
-            self.indexers[node] = indexer
-            self.nursery.start_soon(self._keep_busy, node, indexer)
-
-    async def _keep_busy(self, node: str, indexer: Indexer) -> None:
-        """Give pieces to one indexer until it is no longer there."""
-        while len(self.done) < len(self.pieces):
-            if not self.waiting:
-                await self._wait_for_change()
-                continue
-            number = self.waiting.popleft()
-            self.busy.add(node)
-            try:
-                self.done[number] = await indexer.index(self.pieces[number])
-            except (NotExecutedError, OutcomeUnknownError):
-                # Its node left or died: the piece goes to another indexer, and this indexer gets no
-                # more.
-                self.waiting.appendleft(number)
-                self.rerun += 1
-                del self.indexers[node]
-                return
-            finally:
-                self.busy.discard(node)
-                self._tell_change()
-
-    async def _keep_saving(self) -> None:
-        while self.saved_count < len(self.pieces):
-            if len(self.done) > self.saved_count:
-                try:
-                    await self._save()
-                except (StoreUnavailableError, StoreOutcomeUnknownError) as error:
-                    logger.warning(
-                        "%d pieces are not saved yet: %s", len(self.done) - self.saved_count, error
-                    )
-            await trio.sleep(SAVE_EVERY)
-
-    async def _save(self) -> None:
-        # One after the other: an earlier state must not arrive after a later one.
-        async with self.saving:
-            count = len(self.done)
-            await self.save(
-                {"done": dict(self.done), "rerun": self.rerun, "indexers": dict(self.indexers)}
-            )
-            self.saved_count = count
-
-    async def _wait_for_change(self) -> None:
-        await self.changed.wait()
-
-    def _tell_change(self) -> None:
-        changed, self.changed = self.changed, trio.Event()
-        changed.set()
-
-
 BURST = 1_000
 
+BURST_SECONDS = 0.5
 
-BURST_SECONDS = 1.0
+LOOK_SECONDS = 0.02
+"""Seconds between looks at the job's progress."""
 
+SEVERAL = 20
+"""Pieces that end while one that was lost is surely given out again."""
 
 PATIENCE_SECONDS = 50.0
 """How long the job and all that happens to it may take."""
@@ -279,21 +53,47 @@ class DemoEvent:
     milliseconds: float | None = None
 
 
+@attrs.frozen(kw_only=True)
+class Recovery:
+    """What was done about one kill: `milliseconds` after it."""
+
+    text: str
+    milliseconds: float
+
+
 @attrs.define(kw_only=True)
 class DemoOutcome:
-    """The outcome of the demo; also what `--json` prints."""
+    """The outcome of the demo; also what `--json` prints.
+
+    `lost` and `twice` count pieces of the job with the kills: those that its result lacks, and
+    those that it has more than once. `repeated`: pieces that were begun once more, because the
+    process that had them was killed. `seconds`: of that job; `seconds_undisturbed`: of the same job
+    on the same cluster before; `seconds_single`: of the same work in one process.
+    """
 
     equal: bool
     files: int
     identifiers: int
     occurrences: int
     pieces: int
-    rerun: int
+    lost: int
+    twice: int
+    repeated: int
+    recoveries: list[Recovery]
     seconds: float
+    seconds_undisturbed: float
     seconds_single: float
     calls_per_second: float
     sequential_calls_per_second: float
     timeline: list[DemoEvent]
+
+
+@attrs.frozen(kw_only=True)
+class JobRun:
+    """One run of the job on the cluster."""
+
+    seconds: float
+    parts: list[Part]
 
 
 class Demo:
@@ -313,11 +113,13 @@ class Demo:
         # Each performance in an etcd is one of its own.
         self._cluster = "demo" if store is None else f"demo-{SystemEnvironment().token(4).hex()}"
         self._timeline: list[DemoEvent] = []
+        self._recoveries: list[Recovery] = []
         self._began = 0.0
+        self._repeated = 0
 
     async def play(self, on_line: Callable[[str, str], None]) -> DemoOutcome:
-        """Run the job on a local cluster with all that happens to it, and then alone, and
-        compare.
+        """Run the job on a local cluster, once undisturbed and once with all that happens to it,
+        and then alone, and compare.
         """
         self._began = trio.current_time()
         files = source_files()
@@ -334,117 +136,133 @@ class Demo:
                 "started",
                 f"4 node processes and this one; {len(files)} files in {len(pieces)} pieces",
             )
-            scheduler = await self._begin(cluster, pieces)
-            with trio.move_on_after(PATIENCE_SECONDS) as patience:
-                await self._happen(cluster, scheduler, len(pieces))
-            if patience.cancelled_caught:
-                progress = await scheduler.progress()
-                raise UnderstudyError(
-                    f"the job was not done within {PATIENCE_SECONDS:g} s: {progress}; is this "
-                    "machine busy with something else?"
-                )
-            parts = [
-                part for number in range(len(pieces)) for part in await scheduler.result(number)
-            ]
-            progress = await scheduler.progress()
-            seconds = trio.current_time() - self._began
-            self._say(
-                "done", f"all {len(pieces)} pieces, {progress.rerun} given out again, nothing lost"
+            undisturbed = await self._run(cluster, "undisturbed", pieces, [])
+            self._say("undisturbed", f"all {len(pieces)} pieces in {undisturbed.seconds:.1f} s")
+            disturbed = await self._run(
+                cluster,
+                "disturbed",
+                pieces,
+                [
+                    (0.12, self._join_late),
+                    (0.30, self._kill_worker),
+                    (0.50, self._kill_scheduler),
+                    (0.70, self._leave),
+                ],
             )
-            sequential, pipelined = await self._measure_calls(cluster)
-            await cluster.node.stop(await cluster.node.lookup("supervisor", Supervisor))
+            self._say("done", f"all {len(pieces)} pieces in {disturbed.seconds:.1f} s")
+            rates = await self._measure_calls(cluster)
         began = trio.current_time()
-        index = merge(parts)
-        alone = await trio.to_thread.run_sync(index_in_one_process, pieces)
+        alone = await trio.to_thread.run_sync(lambda: [index_piece(piece) for piece in pieces])
         return self._outcome(
-            index,
-            alone,
-            files=len(files),
-            pieces=len(pieces),
-            rerun=progress.rerun,
-            seconds=seconds,
+            pieces,
+            merge(alone),
+            undisturbed,
+            disturbed,
             seconds_single=trio.current_time() - began,
-            rates=(pipelined, sequential),
+            rates=rates,
         )
 
-    async def _begin(self, cluster: LocalCluster, pieces: list[list[str]]) -> Scheduler:
-        """A supervised scheduler on one of the two hosts, and an indexer on each worker
-        there is.
+    async def _run(
+        self,
+        cluster: LocalCluster,
+        name: str,
+        pieces: list[list[str]],
+        acts: list[tuple[float, Callable[[LocalCluster, Scheduler], Awaitable[None]]]],
+    ) -> JobRun:
+        """The job, from the start of its scheduler to the end of the last piece. `acts`: what
+        happens when such a part of it is done.
         """
+        began = trio.current_time()
         spec = ChildSpec(
             id="scheduler",
             actor=Scheduler,
-            args=(pieces,),
-            options=SpawnOptions(name="scheduler", labels={"role": "control"}),
+            args=(name, pieces),
+            options=SpawnOptions(name=f"scheduler-{name}", labels={"role": "control"}),
         )
-        await cluster.node.options(name="supervisor").spawn(Supervisor, [spec], intensity=3)
-        scheduler = await cluster.node.lookup("scheduler", Scheduler)
-        for name in ("worker-1", "worker-2"):
-            await self._hire(cluster, scheduler, name)
-        return scheduler
-
-    async def _happen(self, cluster: LocalCluster, scheduler: Scheduler, total: int) -> None:
-        acts: list[tuple[float, Callable[[LocalCluster, Scheduler], Awaitable[None]]]] = [
-            (0.12, self._join_late),
-            (0.30, self._kill_worker),
-            (0.50, self._kill_scheduler),
-            (0.70, self._leave),
-        ]
-        while True:
-            progress = await scheduler.progress()
-            self._advance(progress)
-            if acts and progress.done >= acts[0][0] * total:
-                await acts.pop(0)[1](cluster, scheduler)
-            elif progress.done == total and not acts:
-                return
-            await trio.sleep(0.02)
+        node = cluster.node
+        supervisor = await node.options(name=name).spawn(Supervisor, [spec], intensity=3)
+        scheduler = await node.lookup(f"scheduler-{name}", Scheduler)
+        progress = await scheduler.progress()
+        with trio.move_on_after(PATIENCE_SECONDS) as patience:
+            while progress.done < progress.total or acts:
+                self._advance(progress)
+                if acts and progress.done >= acts[0][0] * progress.total:
+                    await acts.pop(0)[1](cluster, scheduler)
+                else:
+                    await trio.sleep(LOOK_SECONDS)
+                progress = await scheduler.progress()
+        if patience.cancelled_caught:
+            raise UnderstudyError(
+                f"the job was not done within {PATIENCE_SECONDS:g} s: {progress}; is this "
+                "machine busy with something else?"
+            )
+        seconds = trio.current_time() - began
+        self._repeated += progress.repeated
+        parts = [unpacked(part) for part in await scheduler.result()]
+        await node.stop(supervisor)
+        return JobRun(seconds=seconds, parts=parts)
 
     async def _join_late(self, cluster: LocalCluster, scheduler: Scheduler) -> None:
         began = trio.current_time()
         await self._start(cluster, "worker-3", "work")
-        await self._hire(cluster, scheduler, "worker-3")
-        self._say("joined", "worker-3 joined late and got work", began)
+        await self._wait(scheduler, lambda progress: "worker-3" in progress.workers)
+        self._say("joined", "worker-3 joined late, and gets pieces", began)
 
     async def _kill_worker(self, cluster: LocalCluster, scheduler: Scheduler) -> None:
-        # asked as any outsider would
-        while "worker-1" not in (await scheduler.progress()).busy:  # noqa: ASYNC110
-            await trio.sleep(0.001)
-        self._say("killed", "SIGKILL to worker-1 in the middle of a piece")
-        await self._kill_and_detect(cluster, "worker-1")
+        before = await scheduler.progress()
+        self._say("killed", "SIGKILL to worker-1 while it works")
         began = trio.current_time()
-        # asked as any outsider would
-        while "worker-1" in (await scheduler.progress()).busy:  # noqa: ASYNC110
-            await trio.sleep(0.001)
-        self._say("rerun", "the scheduler put its piece back; another worker gets it", began)
+        await self._kill_and_detect(cluster, "worker-1")
+        # It may have had none, between two pieces: then others go on, and nothing is repeated.
+        await self._wait(
+            scheduler,
+            lambda progress: (
+                progress.repeated > before.repeated or progress.done >= before.done + SEVERAL
+            ),
+        )
+        self._recovered(
+            began, "rerun", "what worker-1 had is with other workers", "worker-1's pieces"
+        )
 
     async def _kill_scheduler(self, cluster: LocalCluster, scheduler: Scheduler) -> None:
         before = await scheduler.progress()
         self._say(
             "killed",
             f"SIGKILL to {before.node}, the scheduler's own process, at {before.done} of "
-            f"{before.total} pieces ({before.saved} saved)",
+            f"{before.total} pieces",
         )
         began = trio.current_time()
+        # Its successor counts anew, and begins these once more.
+        self._repeated += before.repeated + before.running
         await self._kill_and_detect(cluster, before.node)
-        after = await scheduler.progress()
-        self._say(
-            "restarted",
-            f"the scheduler answers on {after.node} with {after.done} pieces kept, epoch "
-            f"{before.epoch} -> {after.epoch}",
+        after = await self._wait(scheduler, lambda progress: progress.kept >= before.done)
+        self._recovered(
             began,
+            "restarted",
+            f"the scheduler goes on at {after.node} with {after.kept} pieces kept, epoch "
+            f"{before.epoch} -> {after.epoch}",
+            "the scheduler",
         )
 
     async def _leave(self, cluster: LocalCluster, scheduler: Scheduler) -> None:
         began = trio.current_time()
+        await self._start(cluster, "worker-4", "work")
         status = await cluster.process("worker-2").leave()
-        self._say("left", f"worker-2 finished its piece and left ({status.describe()})", began)
+        self._say(
+            "left",
+            f"worker-4 takes over from worker-2, which has left ({status.describe()})",
+            began,
+        )
+
+    async def _wait(self, scheduler: Scheduler, is_so: Callable[[Progress], bool]) -> Progress:
+        """Ask for the progress, as any outsider would, until it is so."""
+        # No event of this process says so.
+        while not is_so(progress := await scheduler.progress()):  # noqa: ASYNC110
+            await trio.sleep(0.002)
+        return progress
 
     async def _start(self, cluster: LocalCluster, name: str, role: str) -> None:
         await cluster.start_node(name, labels={"role": role})
-
-    async def _hire(self, cluster: LocalCluster, scheduler: Scheduler, name: str) -> None:
-        indexer = await cluster.node.options(name=f"indexer-{name}", on=name).spawn(Indexer)
-        await scheduler.welcome(name, indexer)
 
     async def _kill_and_detect(self, cluster: LocalCluster, name: str) -> None:
         began = trio.current_time()
@@ -454,7 +272,7 @@ class Demo:
 
     async def _measure_calls(self, cluster: LocalCluster) -> tuple[float, float]:
         """Calls per second to another process: one after the other, and `BURST` at a time."""
-        echo = await cluster.node.lookup("indexer-worker-3", Indexer)
+        echo = await cluster.node.options(on="worker-3").spawn(Indexer)
         began = trio.current_time()
         count = 0
         while trio.current_time() - began < BURST_SECONDS:
@@ -477,29 +295,38 @@ class Demo:
         self._timeline.append(event)
         self._tell(event)
 
+    def _recovered(self, since: float, kind: str, text: str, what: str) -> None:
+        self._say(kind, text, since)
+        took = (trio.current_time() - since) * 1000
+        self._recoveries.append(Recovery(text=what, milliseconds=took))
+
     def _outcome(
         self,
-        index: Index,
+        pieces: list[list[str]],
         alone: Index,
+        undisturbed: JobRun,
+        disturbed: JobRun,
         *,
-        files: int,
-        pieces: int,
-        rerun: int,
-        seconds: float,
         seconds_single: float,
         rates: tuple[float, float],
     ) -> DemoOutcome:
-        occurrences = sum(count for found in index.values() for _, count in found)
+        index = merge(disturbed.parts)
+        wanted = {piece[0] for piece in pieces}
+        found = [part[0][0] for part in disturbed.parts]
         return DemoOutcome(
-            equal=index == alone,
-            files=files,
+            equal=index == alone and merge(undisturbed.parts) == alone,
+            files=sum(map(len, pieces)),
             identifiers=len(index),
-            occurrences=occurrences,
-            pieces=pieces,
-            rerun=rerun,
-            seconds=seconds,
+            occurrences=sum(count for found in index.values() for _, count in found),
+            pieces=len(pieces),
+            lost=len(wanted.difference(found)),
+            twice=len(found) - len(set(found)),
+            repeated=self._repeated,
+            recoveries=self._recoveries,
+            seconds=disturbed.seconds,
+            seconds_undisturbed=undisturbed.seconds,
             seconds_single=seconds_single,
-            calls_per_second=rates[0],
-            sequential_calls_per_second=rates[1],
+            calls_per_second=rates[1],
+            sequential_calls_per_second=rates[0],
             timeline=self._timeline,
         )

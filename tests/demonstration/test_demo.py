@@ -44,8 +44,13 @@ def test_the_demo_ends_with_an_index_equal_to_the_single_process_one(
     assert done.returncode == 0
     assert outcome["equal"] is True
     assert [event["kind"] for event in outcome["timeline"]] == [
-        *("started", "joined", "killed", "detected", "rerun"),
+        *("started", "undisturbed", "joined", "killed", "detected", "rerun"),
         *("killed", "detected", "restarted", "left", "done"),
+    ]
+    assert (outcome["lost"], outcome["twice"]) == (0, 0)
+    assert [recovery["text"] for recovery in outcome["recoveries"]] == [
+        "worker-1's pieces",
+        "the scheduler",
     ]
 
 
