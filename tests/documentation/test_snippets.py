@@ -62,7 +62,7 @@ ASYNCIO = [
     if "runtime.aio" in SNIPPETS[name] or "await cluster.pool" in SNIPPETS[name]
 ]
 ON_TRIO = [name for name in RUN if name not in {*BLOCKING, *ASYNCIO}]
-SECONDS = 10.0
+SECONDS = 60.0
 SECRET = b"a secret of at least 16 bytes"
 ENDLESS = ".watch()"
 """What goes on until the program ends."""
