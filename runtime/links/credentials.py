@@ -294,7 +294,8 @@ class FileCredentials:
     def current(self) -> Credentials:
         """Those for a handshake that begins now. Some system calls for files that are cached."""
         seen = self._look()
-        if seen == self._seen and self._now() < self._again_at:
+        # The clock is that of a running event loop: before there is one, nothing was refused yet.
+        if seen == self._seen and (self._again_at == math.inf or self._now() < self._again_at):
             return self._current
         # Noted first: one that is wrong is reported once, and tried again when it changes again.
         self._seen, self._again_at = seen, math.inf
