@@ -288,11 +288,18 @@ class Outbound:
             queued = self._transfers.add(buffers, size, lane)
             self._wake_writer()
             return queued
+        # Loans that have ended here are returned along: they need no message of their own.
+        returned = None if self._lending is None else self._lending.borrower.returned()
+        if returned is not None:
+            self.session.keep((returned,))
+            if self._connection is not None:
+                self._out.append(returned)
         number = self.session.keep(buffers)
         if self._connection is not None:
             self._large = self._large or len(buffers) > 1
             self._out.extend(buffers)
-            if at_once and self._writer is not None and len(self._out) == len(buffers):
+            # The writer is parked only with nothing left: what waits was added just now.
+            if at_once and self._writer is not None:
                 self._flush_at_once()
             else:
                 self._wake_writer()
