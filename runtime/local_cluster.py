@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import attrs
 import cbor2
@@ -36,6 +37,9 @@ LEAVE_SECONDS = 5.0
 """How long the nodes of a local cluster may take to leave at its end, all of them side by side.
 What still runs then is killed.
 """
+
+STARTING_AT_ONCE: Final = 32
+"""Nodes of one local cluster that start at the same moment; further ones wait for their turn."""
 
 
 class NodeProcess:
@@ -93,6 +97,7 @@ class LocalCluster:
         self._server = server
         self._processes: dict[str, NodeProcess] = {}
         self._next = 1
+        self._starting = trio.CapacityLimiter(STARTING_AT_ONCE)
 
     @property
     def address(self) -> str:
@@ -141,14 +146,17 @@ class LocalCluster:
             "tracing": self.node._endpoint.spans is not NO_SPANS,
             "on_process_start": self.node._endpoint.on_process_start,
         }
-        child = await self._server.start(
-            "runtime.local_cluster:run_node", cbor2.dumps(settings), name
-        )
-        try:
-            await child.ready()
-        except ChildDiedError as error:
-            why = error.last_lines[-1] if error.last_lines else error.exit_status.describe()
-            raise JoinError(f"node {name} did not join: {why}") from error
+        # Processes that start at the same moment share the cores: the more there are, the later
+        # each of them comes to renew the lease that it has joined with.
+        async with self._starting:
+            child = await self._server.start(
+                "runtime.local_cluster:run_node", cbor2.dumps(settings), name
+            )
+            try:
+                await child.ready()
+            except ChildDiedError as error:
+                why = error.last_lines[-1] if error.last_lines else error.exit_status.describe()
+                raise JoinError(f"node {name} did not join: {why}") from error
         process = self._processes[name] = NodeProcess(child)
         return process
 

@@ -21,8 +21,9 @@ from actors import (
     Supervisor,
 )
 from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
-from runtime import open_local_cluster
+from runtime import LocalCluster, local_cluster, open_local_cluster
 from runtime.environment import process_start
+from runtime.processes import ChildProcess, ForkServer
 from tests.cluster.actors_used import Ledger, Sleeper
 from tests.waiting import until
 
@@ -40,6 +41,29 @@ async def test_an_open_cluster_has_all_nodes_and_a_closed_one_no_process() -> No
         assert names == ["driver", "worker-1", "worker-2", "worker-3", "worker-4"]
         assert len(set(pids)) == 4
     check_ended(pids)
+
+
+async def test_nodes_beyond_what_may_start_at_once_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_cluster, "STARTING_AT_ONCE", 1)
+    began: list[tuple[str, int]] = []
+    opened: list[LocalCluster] = []
+    start = ForkServer.start
+
+    async def noted(server: ForkServer, function: str, argument: bytes, name: str) -> ChildProcess:
+        began.append((name, len(opened[0].processes)))
+        return await start(server, function, argument, name)
+
+    monkeypatch.setattr(ForkServer, "start", noted)
+    async with open_local_cluster(nodes=0) as cluster:
+        opened.append(cluster)
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(cluster.start_node)
+        # Each began when the one before had joined.
+        assert [joined for _, joined in began] == [0, 1, 2]
+        assert len(cluster.node.members()) == 4
 
 
 async def test_a_running_call_whose_process_is_killed_has_an_unknown_outcome() -> None:
