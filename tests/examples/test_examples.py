@@ -75,14 +75,16 @@ PATTERNS = {
 
 ELSEWHERE = {
     "elastic_training.py",
+    "errors.py",
     "patterns.py",
     "test_counter.py",
     "tracing.py",
     "web_service.py",
 }
 """Those that need more than a plain install with its extras: tests/pytorch has the first,
-tests/testing that of the counter, test_web_service the last. Of traces the order differs, and of
-patterns the figures: tests/documentation has them.
+tests/testing that of the counter, test_web_service the last. What errors.py has is used on the page
+about errors, and run by tests/documentation. Of traces the order differs, and of patterns the
+figures: tests/documentation has them.
 """
 
 

@@ -203,7 +203,7 @@ async def test_who_terminates_tls_between_two_nodes_gets_nothing(
                     assert not bound
             except WrongSecretError as error:
                 assert bound
-                assert "certificate of somebody between them" in str(error)  # noqa: PT017
+                assert "certificate of a proxy between them" in str(error)  # noqa: PT017
     assert relay.connections
 
 

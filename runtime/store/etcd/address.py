@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote
 
 import attrs
 
@@ -12,6 +12,7 @@ SCHEME = "etcd"
 EXAMPLE = "etcd://HOST:PORT,HOST:PORT"
 OPTIONS = ("ca", "cert", "key", "password-file", "prefix", "tls")
 DEFAULT_PREFIX = "understudy"
+BRACKETS = "brackets are for IPv6: etcd://[::1]:2379; in a password they are written %5B and %5D"
 
 
 @attrs.frozen
@@ -51,21 +52,21 @@ class EtcdAddress:
                 f"a store's address is {EXAMPLE}, not {what}; for a store of the founding node's "
                 "own, give a data directory"
             )
-        try:
-            parts = urlsplit(text)
-        except ValueError:
-            raise ValueError(
-                "brackets are for IPv6: etcd://[::1]:2379; in a password they are written %5B and "
-                "%5D"
-            ) from None
-        if parts.path.strip("/") or parts.fragment:
+        # Not by urlsplit: since the mend of CVE-2025-0938 it takes brackets for one host alone, and
+        # not for one of several. Pythons differ in whether they have it.
+        rest, _, fragment = text.removeprefix(f"{SCHEME}://").partition("#")
+        place, _, query = rest.partition("?")
+        authority, _, path = place.partition("/")
+        if path.strip("/") or fragment:
             raise ValueError(
                 f"nothing follows the ports of {EXAMPLE} but ?OPTION=VALUE; a prefix for the keys "
                 "is ?prefix=NAME"
             )
-        login, _, members = parts.netloc.rpartition("@")
+        login, _, members = authority.rpartition("@")
+        if "[" in login or "]" in login:
+            raise ValueError(BRACKETS)
         user, _, password = login.partition(":")
-        options = _options(parts.query)
+        options = _options(query)
         if "password-file" in options:
             password = _password(Path(options["password-file"]))
         if bool(options.get("cert")) != bool(options.get("key")):
@@ -139,7 +140,10 @@ def _endpoint(text: str) -> tuple[str, int]:
         raise ValueError(
             f"a member of an etcd is HOST:PORT, not {text!r}; its clients' port is 2379 by default"
         )
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    bare = host.removeprefix("[").removesuffix("]")
+    if "[" in bare or "]" in bare or host not in (bare, f"[{bare}]"):
+        raise ValueError(BRACKETS)
+    return bare, int(port)
 
 
 def _password(path: Path) -> str:

@@ -47,6 +47,8 @@ def test_what_others_may_be_told_of_leads_them_to_the_same_keys() -> None:
         "etcd://ann:#hush@one:2379",
         "etcd://ann:/hush@one:2379",
         "etcd://ann:[hush]@one:2379",
+        "etcd://one:2379,[::1:2380",
+        "etcd://one:2379,[[::1]]:2380",
         "etcd://ann:hush",
         "etcd://ann:hush@one",
         "etcd://ann:hush@one:2379?tls=maybe",
