@@ -275,13 +275,16 @@ class ForkedPopen(subprocess.Popen[AnyStr]):
         super().__init__(args, **options)
 
     def _execute_child(self, *arguments: Any) -> None:
-        parent: Any = super()
-        if self._request is None:
-            parent._execute_child(*arguments)
+        if self._request is not None:
+            self._fork(self._request, arguments)
             return
-        ends = [arguments[index] for index in CHILD_ENDS]
-        streams = [number if end == -1 else end for number, end in enumerate(ends)]
-        self.pid = forker.fork(self._request, [*streams, *self._request.kept])
+        parent: Any = super()
+        parent._execute_child(*arguments)
+
+    def _fork(self, request: Request, arguments: tuple[Any, ...]) -> None:
+        ends: list[int] = [arguments[index] for index in CHILD_ENDS]
+        streams: list[int] = [number if end == -1 else end for number, end in enumerate(ends)]
+        self.pid = forker.fork(request, [*streams, *request.kept])
         self._child_created = True
         unsafe: Any = self
         unsafe._close_pipe_fds(*arguments[EVERY_END])
