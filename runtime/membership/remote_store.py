@@ -175,7 +175,8 @@ class RemoteStore(Store):
         # Set when another incarnation serves the store, and replaced then: calls that failed before
         # wait for it.
         self._moved = trio.Event()
-        self._polls: dict[trio.CancelScope, None] = {}
+        self._reads: dict[trio.CancelScope, None] = {}
+        """Those that are under way, polls included."""
         self._closed = False
 
     def close(self) -> None:
@@ -191,8 +192,9 @@ class RemoteStore(Store):
         self._takes_many = True
         moved, self._moved = self._moved, trio.Event()
         moved.set()
-        # They would wait on the connection to the node before for as long as it may be alive.
-        for scope in self._polls:
+        # They would wait on the connection to the node before for as long as it may be alive. A
+        # write is never asked twice: it ends by itself.
+        for scope in self._reads:
             scope.cancel()
 
     async def get(self, key: str) -> Entry | None:
@@ -275,15 +277,9 @@ class RemoteStore(Store):
         """Wait for changes under `prefix`, by long polls."""
         check_revision(from_revision)
         while True:
-            batch: WatchBatch | None = None
-            with trio.CancelScope() as scope:
-                self._polls[scope] = None
-                try:
-                    batch = await self._asked(
-                        lambda service: service.poll(prefix, from_revision), waits=True
-                    )
-                finally:
-                    del self._polls[scope]
+            batch = await self._asked(
+                lambda service: service.poll(prefix, from_revision), waits=True
+            )
             if batch is not None:
                 return batch
 
@@ -309,20 +305,30 @@ class RemoteStore(Store):
                 if waits
                 else cast("StoreService", cast("Any", service).options(timeout=self._seconds))
             )
-            try:
-                return await call(asked)
-            except RemoteError as error:
-                # The store's own errors came over the wire as a method's. Here they are the store's
-                # again.
-                plain = plain_error(error)
-                if plain is None:
+            failure: CallError | None = None
+            with trio.CancelScope() as scope:
+                if not writes:
+                    self._reads[scope] = None
+                try:
+                    return await call(asked)
+                except RemoteError as error:
+                    # The store's own errors came over the wire as a method's. Here they are the
+                    # store's again.
+                    plain = plain_error(error)
+                    if plain is None:
+                        raise
+                    raise plain from None
+                except (NotAllowedError, MethodNotFoundError):
+                    # Asking again, here or of another incarnation, changes nothing.
                     raise
-                raise plain from None
-            except (NotAllowedError, MethodNotFoundError):
-                # Asking again, here or of another incarnation, changes nothing.
-                raise
-            except CallError as error:
-                failure = error
+                except CallError as error:
+                    failure = error
+                finally:
+                    self._reads.pop(scope, None)
+            if failure is None:
+                # A read that the move of the store has ended: it is made again.
+                assert not writes
+                continue
             # Never repeated: a lost lock or a name that is claimed twice costs more than an error.
             if writes and not isinstance(failure, NotExecutedError):
                 raise StoreOutcomeUnknownError(

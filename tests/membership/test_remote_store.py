@@ -1,0 +1,80 @@
+"""What happens to requests that are under way when another node takes over to serve the store."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.membership.remote_store import RemoteStore, StoreService
+from runtime.store.interface import RangeResult
+
+
+class Silent:
+    """A node that has gone: nothing that is asked of it ends by itself."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+
+    def options(self, timeout: float) -> Silent:
+        """Options change nothing here."""
+        return self
+
+    async def _never(self, *arguments: object) -> Any:
+        self.asked.set()
+        await trio.sleep_forever()
+
+    async def range(self, prefix: str) -> RangeResult:
+        """No answer."""
+        return cast("RangeResult", await self._never())
+
+    poll = put = _never
+
+
+class Answering(Silent):
+    """The node that serves the store next."""
+
+    async def range(self, prefix: str) -> RangeResult:
+        """An empty store."""
+        return RangeResult((), 7)
+
+
+@pytest.mark.parametrize("name", ["range", "poll"])
+async def test_reads_go_on_at_the_next_node(
+    name: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    silent, answering = Silent(), Answering()
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", silent), 10.0, nursery)
+        if name == "poll":
+            nursery.start_soon(store.poll, "names/", 1)
+            await silent.asked.wait()
+            store.use(cast("StoreService", answering))
+            await answering.asked.wait()
+            nursery.cancel_scope.cancel()
+            return
+        found: list[RangeResult] = []
+
+        async def read() -> None:
+            found.append(await store.range("names/"))
+
+        nursery.start_soon(read)
+        await silent.asked.wait()
+        store.use(cast("StoreService", answering))
+    assert [one.revision for one in found] == [7]
+
+
+async def test_a_write_is_not_asked_a_second_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    silent, answering = Silent(), Answering()
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", silent), 10.0, nursery)
+        nursery.start_soon(store.put, "names/a", b"x")
+        await silent.asked.wait()
+        store.use(cast("StoreService", answering))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not answering.asked.is_set()
+        nursery.cancel_scope.cancel()
