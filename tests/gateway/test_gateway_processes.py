@@ -253,6 +253,8 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     ):
         done = forked_python.run(
             [sys.executable, "-m", "runtime.command_line", "gateway", *arguments],
+            # Where no local clusters are: those of other tests would be found.
+            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
             capture_output=True,
             text=True,
             timeout=60,

@@ -154,9 +154,10 @@ async def test_classes_options_and_nodes_are_kept_apart() -> None:
         return member("there" if index % 3 else "elsewhere"), Other if index % 5 else Small, options
 
     async with gathering(far) as gatherer:
-        found = await start_many(gatherer, far, 40, what)
-    assert len(found) == 40
-    assert sum(number for *_, number in far.messages) == 38
+        # At least two of each kind: the first that comes to a node goes alone, whichever it is.
+        found = await start_many(gatherer, far, 60, what)
+    assert len(found) == 60
+    assert sum(number for *_, number in far.messages) == 58
     assert far.alone == 2
     kinds = [(where, cls, options.mailbox_limit) for where, cls, options, _ in far.messages]
     assert len(set(kinds)) == 8
