@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
 import trio
 import trio.testing
 
@@ -41,21 +40,11 @@ class Answering(Silent):
         return RangeResult((), 7)
 
 
-@pytest.mark.parametrize("name", ["range", "poll"])
-async def test_reads_go_on_at_the_next_node(
-    name: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_read_goes_on_at_the_next_node(autojump_clock: trio.testing.MockClock) -> None:
     silent, answering = Silent(), Answering()
+    found: list[RangeResult] = []
     async with trio.open_nursery() as nursery:
         store = RemoteStore(cast("StoreService", silent), 10.0, nursery)
-        if name == "poll":
-            nursery.start_soon(store.poll, "names/", 1)
-            await silent.asked.wait()
-            store.use(cast("StoreService", answering))
-            await answering.asked.wait()
-            nursery.cancel_scope.cancel()
-            return
-        found: list[RangeResult] = []
 
         async def read() -> None:
             found.append(await store.range("names/"))
@@ -64,6 +53,17 @@ async def test_reads_go_on_at_the_next_node(
         await silent.asked.wait()
         store.use(cast("StoreService", answering))
     assert [one.revision for one in found] == [7]
+
+
+async def test_a_poll_goes_on_at_the_next_node(autojump_clock: trio.testing.MockClock) -> None:
+    silent, answering = Silent(), Answering()
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", silent), 10.0, nursery)
+        nursery.start_soon(store.poll, "names/", 1)
+        await silent.asked.wait()
+        store.use(cast("StoreService", answering))
+        await answering.asked.wait()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_write_is_not_asked_a_second_time(
