@@ -92,6 +92,25 @@ def _check_tracing() -> None:
         raise click.ClickException(str(error)) from None
 
 
+def _check_dashboard() -> None:
+    """Raises ClickException if what the pages need is not installed."""
+    # Its modules are many, and few nodes serve pages.
+    from runtime.command_line.dashboard import check_extra
+
+    check_extra()
+
+
+def _default_listen(join: str | None, store: str | None) -> str | None:
+    """Only a node that founds a cluster must be found at a known address."""
+    return None if join is not None or is_elsewhere(store or "") else DEFAULT_ADDRESS
+
+
+def _default_cluster(join: str | None) -> str:
+    """That of the local cluster at the address to join, so that its name need not be given."""
+    local = local_cluster_at(join) if join is not None else None
+    return DEFAULT_CLUSTER if local is None else local.cluster
+
+
 def _check_places(data_dir: Path | None, join: str | None, store: str | None) -> None:
     """Raises UsageError for options of which only one can say where the store is."""
     if data_dir is not None and (join is not None or store is not None):
@@ -290,19 +309,18 @@ def node(
     module of the actor's class, or with --import.
     """
     import_modules(modules)
-    listed = _spawnable(spawnable, applications)
     if tracing:
         _check_tracing()
     _check_places(data_dir, join, store)
-    local = local_cluster_at(join) if join is not None else None
+    if dashboard:
+        _check_dashboard()
     secret = secret_for(join, secret_file)
     opening = open_node(
         name,
         join=join,
-        listen=listen
-        or (None if join is not None or is_elsewhere(store or "") else DEFAULT_ADDRESS),
+        listen=listen or _default_listen(join, store),
         advertise=advertise,
-        cluster=cluster or (local.cluster if local is not None else DEFAULT_CLUSTER),
+        cluster=cluster or _default_cluster(join),
         labels=_pairs("--label", "VALUE", label),
         resources=_amounts(resource),
         data_dir=data_dir,
@@ -315,7 +333,7 @@ def node(
         post_mortem=post_mortem,
         debuggable=debuggable,
         thread_limit=thread_limit,
-        spawnable=listed,
+        spawnable=_spawnable(spawnable, applications),
         blocked_limit=blocked_limit,
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),
@@ -323,11 +341,6 @@ def node(
         tracing=tracing,
         on_process_start=on_process_start,
     )
-    if dashboard:
-        # Its modules are many, and few nodes serve pages.
-        from runtime.command_line.dashboard import check_extra
-
-        check_extra()
     trio.run(_run, opening, as_json, dashboard, secret, chosen_tls())
 
 
