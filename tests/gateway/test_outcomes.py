@@ -28,6 +28,7 @@ async def test_what_the_method_raises_is_422_with_type_message_and_fields(world:
     assert answer.status == 422
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json | {"next": ""} == {
+        "explain": "understudy explain RemoteError",
         "type": "about:blank",
         "title": "The method raised",
         "status": 422,
