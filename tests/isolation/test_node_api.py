@@ -51,7 +51,7 @@ LISTED = {
     "watch_group",
     "watch_members",
 }
-TICKETED = {"begun", "ended", "take", "wait"}
+TICKETED = {"begun", "ended", "failed", "take", "wait"}
 
 
 class Plain(Actor):
@@ -103,8 +103,13 @@ async def test_the_service_runs_nothing_but_operations(node: Node, name: str) ->
 
 
 async def test_a_ticket_that_no_process_was_given_is_refused(node: Node) -> None:
+    given: dict[str, tuple[object, ...]] = {
+        "begun": (None,),
+        "ended": (ExitReason("normal"),),
+        "failed": ({},),
+    }
     for name in sorted(TICKETED):
-        args = {"begun": (None,), "ended": (ExitReason("normal"),)}.get(name, ())
+        args = given.get(name, ())
         with pytest.raises(RemoteError, match="does not expect this process"):
             await getattr(raw_service(node), name)("guessed", *args)
 
