@@ -116,7 +116,7 @@ async def test_the_error_of_a_used_up_retry_budget_says_so_and_what_to_do() -> N
         diligent = await node.lookup("diligent", Diligent)
 
         async def die(policy: RetryPolicy) -> None:
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(call_to_its_end, policy)
                     await trio.sleep(0.2)

@@ -160,7 +160,7 @@ async def test_events_are_a_snapshot_and_then_differences(world: World) -> None:
         clerk = await world.node.lookup("shop/clerk", Clerk)
         await clerk.sell()
         found: Any = {}
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while "shop/clerk" not in found.get("changed", {}).get("actors", {}):
                 found = await events.next()
         assert "class" not in found["changed"]["actors"]["shop/clerk"], "only what has changed"

@@ -65,7 +65,7 @@ class Plain(Actor):
 @pytest.fixture
 async def proxy(node: Node) -> AsyncIterator[NodeApi]:
     """What a child process has, here in the process of the node itself."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         yield NodeApiProxy.of(node._endpoint, NodeId(node.name, node.incarnation))
 
 
