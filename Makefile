@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs photographs release clean
+.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs links tutorial photographs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -106,6 +106,12 @@ house: $(installed)/tests ## print the size and form of the code: files, circles
 
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+links: $(installed)/docs ## ask each external address that the pages name, over the network
+	$(python) -m sphinx -q -b linkcheck docs docs/_build/links
+
+tutorial: $(installed)/tests ## follow the tutorial in a fresh virtual environment outside the checkout, 1 minute
+	$(python) -m tests.tutorial.fresh
 
 photographs: $(installed)/tests docs ## photograph each page of the site in light and dark, wide and narrow, with Chromium
 	$(python) -m tests.documentation.photographs docs/_build/photographs
