@@ -178,7 +178,8 @@ async def test_a_reentrant_method_lets_calls_of_its_own_chain_in_and_no_others(
         deaf = await pair.here.options(name="deaf", on=where).spawn(Deaf)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.ask_openly, [two, deaf])
-            await trio.sleep(0.1)
+            host = (pair.here if where == "here" else pair.there)._endpoint.host
+            await until(lambda: host.cells["deaf"].running, "the last of the chain is called")
             with trio.move_on_after(0.2) as patience:
                 await one.hear("outside")
             assert patience.cancelled_caught
