@@ -1,6 +1,6 @@
-"""The identifiers of a node's life and of an actor's life.
+"""The identifiers of a node's life, of an actor's life, and of a socket.
 
-Both are tuples: they equal, hash and order like plain tuples of the same items, and cbor2 writes
+All are tuples: they equal, hash and order like plain tuples of the same items, and cbor2 writes
 them as such. So they can be compared with what a peer or the store has sent, and be looked up by
 it, before it is converted.
 What goes through the codec (arguments and results of calls) must be plain data; unpack an
@@ -24,3 +24,12 @@ class ActorId(NamedTuple):
 
     name: str
     epoch: int
+
+
+class HostPort(NamedTuple):
+    """Where a TCP socket listens or is dialled. `host`: a name or an address, without the brackets
+    of IPv6.
+    """
+
+    host: str
+    port: int

@@ -186,7 +186,8 @@ def _resolve(address: str | None, cluster: str | None) -> tuple[str, str]:
         found = [
             one for one in open_clusters(SystemEnvironment()) if cluster in (None, one.cluster)
         ]
-        if found and not _somebody_listens(DEFAULT_ADDRESS):
+        # A node at the default address comes first, although it may belong to another user.
+        if found and not _is_listening(DEFAULT_ADDRESS):
             if len(found) > 1:
                 listed = ", ".join(f"{one.address} ({one.program})" for one in found)
                 raise JoinError(
@@ -197,7 +198,7 @@ def _resolve(address: str | None, cluster: str | None) -> tuple[str, str]:
     return address, cluster or (local.cluster if local is not None else DEFAULT_CLUSTER)
 
 
-def _somebody_listens(address: str) -> bool:
+def _is_listening(address: str) -> bool:
     try:
         socket.create_connection(split_host_port(address), timeout=0.5).close()
     except OSError:

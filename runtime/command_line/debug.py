@@ -156,8 +156,10 @@ async def converse(command: Command) -> bool:
             click.echo("the debugger has ended")
             return True
         if answer["state"] == "running":
+            # Asked again each `RUNNING_SECONDS`: no call is open for as long as the code runs.
             answer = await command(None)
             continue
+        # Nothing can end `input` in its thread, so Ctrl-C abandons it; the process ends then.
         line = await trio.to_thread.run_sync(_read_line, "(Pdb) ", abandon_on_cancel=True)
         if line is None:
             return False

@@ -24,6 +24,7 @@ from runtime.command_line.rotating import (
     new_secret,
     rotate_secret,
 )
+from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring
 from runtime.membership.cluster_client import ClusterClient
@@ -152,7 +153,7 @@ async def _rotate(
     knows the old one until the end, and may join under another name meanwhile.
     """
     members = await members_now(client)
-    only = frozenset((one["name"], one["incarnation"]) for one in members)
+    only = frozenset(NodeId(one["name"], one["incarnation"]) for one in members)
     rotation = attrs.evolve(rotation, only=only)
     found = await rotate_secret(client, keyring, tls, rotation, chatty=False)
 

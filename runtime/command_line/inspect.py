@@ -52,6 +52,7 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
         member = await find_actor(client, actor)
         ends = await ends_of(client, actor)
         saved: int | None = None
+        # Best effort: the store may be away, and the node answers all the same.
         with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
             saved = await saved_bytes(client.store, actor)
         try:
@@ -63,6 +64,7 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
                 node=member["name"],
             ) from error
     if facts is None:
+        # Between the two questions the actor has ended or moved.
         raise ActorNotFoundError(
             f"{actor} has just left node {member['name']}: try again in a moment", actor=actor
         )

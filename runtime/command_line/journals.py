@@ -113,6 +113,7 @@ async def _remove(where: Where, names: tuple[str, ...], unused_for: float) -> di
         journals = _client(client)
         for name in names:
             try:
+                # The age goes along: a map may have begun with the journal since it was listed.
                 was_there = await journals.remove(name, unused_for)
                 why = "it was used meanwhile" if unused_for else "there is no journal of this name"
                 removed[name] = "" if was_there else why

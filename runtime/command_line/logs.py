@@ -161,6 +161,7 @@ class _Question:
             for member in self._members
             if member["name"] not in self.answers.silent
         }
+        # A node that is silent may have ended: what it has written to the store is shown too.
         self._ended = [one for one in archived if tuple(one.node) not in alive]
         await self._add_archived()
         if self._actor and not self.rows:
@@ -257,6 +258,8 @@ class _Question:
         node, told = member["name"], ""
         while True:
             try:
+                # After the last line that was printed, so that none comes twice. Those that the
+                # ring of the node has dropped meanwhile are missing.
                 answer = await service.read(
                     self._last.get(node, 0), self._wanted.level, math.inf, self._actor, True
                 )
@@ -273,7 +276,7 @@ class _Question:
                 _print({**line, "node": node}, as_json=as_json)
 
     async def _has_ended(self, member: Member) -> bool:
-        """True if the store says so."""
+        """True if the store says so: the revision of a member's key is its incarnation."""
         with self._asking_store():
             found = await self._client.store.get(f"{NODES}{member['name']}")
             return found is None or found.create_revision != member["incarnation"]

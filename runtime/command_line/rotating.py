@@ -12,6 +12,7 @@ import click
 
 from runtime.command_line.asking import Answers, Member, ask_nodes
 from runtime.environment import SystemEnvironment, host_identity
+from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring, read_secrets, secret_id, write_secrets
 from runtime.links.transports import is_loopback
@@ -32,14 +33,14 @@ PAST = {"install": "accepts", "use": "proves", "keep": "accepts nothing but"}
 class Rotation:
     """What the user wants: the cluster is to have `target` only, but for the nodes `without`.
     `file`: has the new secret, which is the target unless the rotation is taken `back`. `only`:
-    the members, as name and incarnation, that may have it; None for all, also those that join.
+    the members that may have it; None for all, also those that join.
     """
 
     target: bytes
     file: Path
     back: bool = False
     without: tuple[str, ...] = ()
-    only: frozenset[tuple[str, int]] | None = None
+    only: frozenset[NodeId] | None = None
 
     def concerns(self, member: Member) -> bool:
         """True if this member is to be given the secret."""
@@ -79,7 +80,7 @@ async def rotate_secret(
         if step is None:
             return found
         if step.step == "keep":
-            # As the nodes will refuse the other one from now on.
+            # Before the step: from then on the nodes refuse the other one.
             keyring.use(target)
         await _take(client, members, step, rotation)
         if chatty:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
+from runtime.identifiers import NodeId
 
 GONE_SECONDS = 30.0
 """For how long a node that has ended is shown."""
@@ -31,6 +32,16 @@ MOST_LINKS = 900
 
 Member = Mapping[str, Any]
 Answer = Mapping[str, Any]
+
+
+class _Place(NamedTuple):
+    """Where an actor was seen last, and which epoch of it."""
+
+    node: str
+    epoch: int
+
+
+_NOWHERE = _Place("", 0)
 
 
 @attrs.define
@@ -58,7 +69,7 @@ class ClusterView:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _KnownNode] = {}
-        self._places: dict[str, tuple[str, int]] = {}
+        self._places: dict[str, _Place] = {}
         self._events: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
         self._numbered = 0
         self._began = False
@@ -83,14 +94,14 @@ class ClusterView:
                 self._heard(wall, now, name, answers[name])
             else:
                 self._not_heard(wall, name, silent.get(name, "it was not asked"))
-        self._part(wall, {(one["name"], one["incarnation"]) for one in members})
+        self._part(wall, {NodeId(one["name"], one["incarnation"]) for one in members})
         self._follow_actors(wall)
         self._began = True
         return self._snapshot(wall, left_out)
 
     def place_of(self, name: str) -> str:
         """The node on which an actor was seen last; "" if it was not."""
-        return self._places.get(name, ("", 0))[0]
+        return self._places.get(name, _NOWHERE).node
 
     def died(self, at: float, name: str, node: str, text: str) -> None:
         """Note a death that a supervisor has reported."""
@@ -142,10 +153,10 @@ class ClusterView:
         known.actor_rates = {}
         known.history.append((round(wall, 1), None, None, None))
 
-    def _part(self, wall: float, present: set[tuple[str, int]]) -> None:
+    def _part(self, wall: float, present: set[NodeId]) -> None:
         """Nodes that are no members any more are shown as gone, and then not at all."""
         for name, known in list(self._nodes.items()):
-            if (name, known.member["incarnation"]) in present:
+            if NodeId(name, known.member["incarnation"]) in present:
                 continue
             if known.gone_at is None:
                 known.gone_at = wall
@@ -164,28 +175,28 @@ class ClusterView:
     def _follow_actors(self, wall: float) -> None:
         """Note which actors of a name have another epoch than before."""
         noted = more = 0
-        places: dict[str, tuple[str, int]] = {}
+        places: dict[str, _Place] = {}
         for node, known in self._nodes.items():
             if known.gone_at is not None:
                 continue
             for actor in known.answer.get("actors", ()):
                 name, epoch = actor["name"], actor["epoch"]
-                if name in places and places[name][1] > epoch:
+                if name in places and places[name].epoch > epoch:
                     # A node that does not answer may still be shown with what has moved since.
                     continue
-                places[name] = (node, epoch)
+                places[name] = _Place(node, epoch)
         for name, (node, epoch) in places.items():
             old = self._places.get(name)
-            if old is None or epoch <= old[1]:
+            if old is None or epoch <= old.epoch:
                 continue
             if noted >= MOST_AT_ONCE:
                 more += 1
                 continue
             noted += 1
-            if old[0] == node:
+            if old.node == node:
                 self._event(wall, "restarted", f"{name} was restarted", node=node, actor=name)
             else:
-                text = f"{name} was placed on {node}, after {old[0]}"
+                text = f"{name} was placed on {node}, after {old.node}"
                 self._event(wall, "moved", text, node=node, actor=name)
         if more:
             self._event(wall, "moved", f"{more} more actors were restarted or placed elsewhere")
@@ -194,7 +205,7 @@ class ClusterView:
             name: place
             for name, place in self._places.items()
             if name not in places
-            and (owner := self._nodes.get(place[0])) is not None
+            and (owner := self._nodes.get(place.node)) is not None
             and owner.gone_at is not None
         }
         self._places = {**kept, **places}
@@ -358,11 +369,11 @@ def agreed_members(answers: Iterable[Answer], fallback: Sequence[Member]) -> lis
     voices = (own if own and not own[0]["store"]["away"] else reaching) or views
     if not voices:
         return list(fallback)
-    counts: dict[tuple[str, int], int] = {}
-    found: dict[tuple[str, int], Member] = {}
+    counts: dict[NodeId, int] = {}
+    found: dict[NodeId, Member] = {}
     for view in voices:
         for member in view["members"]:
-            key = (member["name"], member["incarnation"])
+            key = NodeId(member["name"], member["incarnation"])
             counts[key] = counts.get(key, 0) + 1
             found[key] = member
     latest: dict[str, Member] = {}
@@ -374,8 +385,8 @@ def agreed_members(answers: Iterable[Answer], fallback: Sequence[Member]) -> lis
     return [latest[name] for name in sorted(latest)]
 
 
-def _id(answer: Answer) -> tuple[str, int]:
-    return (answer["node"], answer["incarnation"])
+def _id(answer: Answer) -> NodeId:
+    return NodeId(answer["node"], answer["incarnation"])
 
 
 def _served(answer: Answer) -> int:

@@ -30,6 +30,7 @@ from actors.errors import (
 )
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS, CallOptions
+from runtime.identifiers import NodeId
 from runtime.node import Node
 from runtime.plain_calls.keyed_calls import (
     CallKey,
@@ -188,10 +189,12 @@ class GatewayCalls:
         with node._lifetime.asking("the actors could not be listed"):
             found = await node._names.all()
         wanted = set(names) if names is not None else None
-        places: dict[tuple[str, int], list[str]] = {}
+        places: dict[NodeId, list[str]] = {}
         for address in found:
             if wanted is None or address.name in wanted:
-                places.setdefault((address.node, address.incarnation), []).append(address.name)
+                places.setdefault(NodeId(address.node, address.incarnation), []).append(
+                    address.name
+                )
         described = Described()
         async with trio.open_nursery() as nursery:
             for (name, incarnation), actors in places.items():

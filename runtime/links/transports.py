@@ -18,6 +18,7 @@ from typing import Protocol
 import trio
 
 from actors.errors import ListenError
+from runtime.identifiers import HostPort
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.interfaces import own_address
 from runtime.links.spin import MOST_ROUNDS, Spin
@@ -397,14 +398,14 @@ def split_address(address: str) -> tuple[str, str]:
     return "tcp", address
 
 
-def split_host_port(text: str) -> tuple[str, int]:
+def split_host_port(text: str) -> HostPort:
     """`HOST:PORT` or `[V6]:PORT` into its parts. Raises ValueError, saying what is expected."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(
             f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400"
         )
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return HostPort(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def join_host_port(host: str, port: int) -> str:

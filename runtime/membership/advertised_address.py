@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 
+from runtime.identifiers import HostPort
 from runtime.links.interfaces import is_unspecified
 from runtime.links.transports import (
     Network,
@@ -80,9 +81,9 @@ async def advertised(network: Network, bound: str, advertise: str | None, where:
     return f"tcp:{told}"
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
+def _host_and_port(text: str) -> HostPort:
     """`HOST` or `HOST:PORT`; port 0 for the former. Raises ValueError."""
     is_plain_v6 = text.count(":") > 1 and not text.startswith("[")
     if ":" not in text or is_plain_v6 or (text.startswith("[") and text.endswith("]")):
-        return text.removeprefix("[").removesuffix("]"), 0
+        return HostPort(text.removeprefix("[").removesuffix("]"), 0)
     return split_host_port(text)

@@ -25,6 +25,7 @@ import trio
 from actors.errors import ListenError
 from runtime.environment import Beside
 from runtime.hosting.loop_watch import running_code
+from runtime.identifiers import HostPort
 from runtime.links.transports import join_host_port, split_host_port
 from runtime.metrics.definitions import DEFINITIONS, Definition
 from runtime.metrics.readings import LoopHealth, NodeParts, Readings, read
@@ -76,7 +77,7 @@ class BlockedLoopError(Exception):
     """The node's event loop did not answer in time. Never leaves this module."""
 
 
-def check_metrics(address: str) -> tuple[str, int]:
+def check_metrics(address: str) -> HostPort:
     """Return host and port of `HOST:PORT`, or of a port of 127.0.0.1. Raises ValueError, and
     ImportError that says what to install.
     """

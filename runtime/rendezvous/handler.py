@@ -37,6 +37,7 @@ from runtime.rendezvous.machine import (
     Finish,
     Joining,
     Keys,
+    RoundId,
     RoundWatch,
     State,
     StateWrite,
@@ -369,7 +370,7 @@ class StoreHandler:
         self._presence: Presence
         self._nursery: trio.Nursery
         self._watched: RoundWatch | None = None
-        self._left: tuple[str, int] | None = None
+        self._left: RoundId | None = None
 
     async def __aenter__(self) -> StoreHandler:
         if self._stack is not None:
@@ -444,7 +445,7 @@ class StoreHandler:
             raise
         state = finish.state
         self._watched = RoundWatch(self._presence.name, state)
-        self._left = (state.life, state.round)
+        self._left = RoundId(state.life, state.round)
         if finish.rank == 0:
             # One agent is enough; each round has exactly one of rank 0.
             self._nursery.start_soon(self._collect, state.round, name="old rounds of a rendezvous")

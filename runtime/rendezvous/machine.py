@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import quote
 
 import attrs
@@ -355,9 +355,16 @@ def _without(names: Sequence[str], gone: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name not in gone)
 
 
+class RoundId(NamedTuple):
+    """One round of a rendezvous: the number, and the life of the state that counts the rounds."""
+
+    life: str
+    round: int
+
+
 class Joining:
     """One agent that joins a round. `now` and `decide`'s `now` are seconds on one clock. `left`:
-    the life and number of the round that it was in before and leaves, if any. `wanted`: its fixed
+    the round that it was in before and leaves, if any. `wanted`: its fixed
     rank, if it has one. `lease_seconds`: the longest time until a dead agent counts as dead.
     """
 
@@ -369,7 +376,7 @@ class Joining:
         timeout: RendezvousTimeout,
         now: float,
         *,
-        left: tuple[str, int] | None = None,
+        left: RoundId | None = None,
         wanted: int | None = None,
         lease_seconds: float = 15.0,
     ) -> None:
@@ -410,7 +417,7 @@ class Joining:
         if (
             state.complete
             and name in state.participants
-            and (state.life, state.round) != self._left
+            and RoundId(state.life, state.round) != self._left
         ):
             return Finish(state, state.roster.index(name))
         changed = remove_dead(state, alive)
@@ -424,7 +431,7 @@ class Joining:
             and (conflict := self._rank_conflict(changed, self._wanted, now)) is not None
         ):
             return conflict
-        if (changed.life, changed.round) == self._left or name not in changed:
+        if RoundId(changed.life, changed.round) == self._left or name not in changed:
             changed = join(changed, name, self._wanted)
         self._restart_deadline_of_spare(name in changed.spares, now)
         if self._is_last_call_over(changed, now):

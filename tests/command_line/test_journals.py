@@ -41,7 +41,9 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 def run(*words: str, answer: str = "") -> tuple[int, str]:
-    done = CliRunner().invoke(pools, ["--journals", *words], input=answer)
+    # With an address, or the command would look for clusters that other tests have open.
+    address = ("--address", "127.0.0.1:7400")
+    done = CliRunner().invoke(pools, ["--journals", *address, *words], input=answer)
     return done.exit_code, done.output
 
 

@@ -14,6 +14,7 @@ from runtime.rendezvous.machine import (
     Fail,
     Finish,
     Joining,
+    RoundId,
     RoundWatch,
     State,
     StateWrite,
@@ -194,7 +195,7 @@ def test_who_is_late_to_look_still_has_its_rank_though_others_have_gone() -> Non
 
 def test_who_leaves_a_round_does_not_take_it_for_the_next() -> None:
     state = of(fresh(), "a", "b", "c")
-    agent = joining("a", left=("life", 0))
+    agent = joining("a", left=RoundId("life", 0))
     decision = agent.decide(state, {"a", "b", "c"}, 0.0)
     assert decision == StateWrite(join(state, "a"))
     assert isinstance(decision, StateWrite)
@@ -204,7 +205,9 @@ def test_who_leaves_a_round_does_not_take_it_for_the_next() -> None:
 
 def test_a_round_of_another_life_is_another_round() -> None:
     state = attrs.evolve(of(fresh(), "a", "b", "c"), life="second")
-    assert isinstance(joining("a", left=("life", 0)).decide(state, {"a", "b", "c"}, 0.0), Finish)
+    assert isinstance(
+        joining("a", left=RoundId("life", 0)).decide(state, {"a", "b", "c"}, 0.0), Finish
+    )
 
 
 def test_time_that_is_over_fails_with_what_was_missing() -> None:
@@ -231,7 +234,7 @@ def test_a_spare_waits_for_ever_and_has_its_whole_time_when_there_is_a_place() -
 )
 def test_when_it_is_closed_spares_go_in_peace_and_the_others_fail(name: str, kind: str) -> None:
     state = close(of(fresh(), "a", "b", "c", "d"), "done")
-    fail = joining(name, left=("life", 0)).decide(state, {"a", "b", "c", "d", "new"}, 0.0)
+    fail = joining(name, left=RoundId("life", 0)).decide(state, {"a", "b", "c", "d", "new"}, 0.0)
     assert isinstance(fail, Fail)
     assert (fail.kind, "done" in fail.text) == (kind, True)
 
@@ -420,7 +423,7 @@ def test_any_order_of_things_keeps_what_must_hold_and_a_complete_round_its_roste
                 assert left.get(name, -1) < number
                 left[name] = number
                 agents[name] = (
-                    Joining(name, least, most, TIMEOUT, now, left=("life", number)),
+                    Joining(name, least, most, TIMEOUT, now, left=RoundId("life", number)),
                     seen,
                 )
             elif isinstance(decision, Fail):

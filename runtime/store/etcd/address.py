@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import attrs
 
+from runtime.identifiers import HostPort
+
 SCHEME = "etcd"
 EXAMPLE = "etcd://HOST:PORT,HOST:PORT"
 OPTIONS = ("ca", "cert", "key", "password-file", "prefix", "tls")
@@ -21,7 +23,7 @@ class EtcdAddress:
     keys, so that others may use the same etcd.
     """
 
-    endpoints: tuple[tuple[str, int], ...]
+    endpoints: tuple[HostPort, ...]
     user: str = ""
     password: str = attrs.field(default="", repr=False)
     tls: bool = False
@@ -122,7 +124,7 @@ def _options(query: str) -> dict[str, str]:
     return options
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def _endpoint(text: str) -> HostPort:
     host, colon, port = text.rpartition(":")
     if host and not port.isdigit():
         # Not quoted in the error: it may be a password whose @ is missing.
@@ -143,7 +145,7 @@ def _endpoint(text: str) -> tuple[str, int]:
     bare = host.removeprefix("[").removesuffix("]")
     if "[" in bare or "]" in bare or host not in (bare, f"[{bare}]"):
         raise ValueError(BRACKETS)
-    return bare, int(port)
+    return HostPort(bare, int(port))
 
 
 def _password(path: Path) -> str:
