@@ -271,7 +271,7 @@ class RpcEndpoint:
             environment.stopwatch,
             lambda error: raised_by_method(error, size_of)[1],
             size_of,
-            self.host.workers.may_run,
+            self.host.workers,
         )
 
     def _make_reference_service(self) -> ReferenceService:

@@ -185,6 +185,14 @@ class ReportedSink:
 REPORTED = ReportedSink()
 
 
+class Runner(Protocol):
+    """What runs an invocation."""
+
+    def cancel(self) -> None:
+        """Stop the invocation that it runs."""
+        ...
+
+
 class TaskWorker:
     """One task of the pool of workers, as its invocations see it: they can cancel it."""
 
@@ -271,7 +279,7 @@ class Invocation:
         """When its method first waited for something, on the node's clock; 0 if it has not. A
         method that computes without waiting blocks the loop, so nothing could ask meanwhile.
         """
-        self.runner: TaskWorker | None = None
+        self.runner: Runner | None = None
         self.cancelled = False
         self.needs: Needs | None = None
         """The references among the arguments, to be fetched before it runs; None if there are none.
@@ -326,6 +334,7 @@ class ActorCell:
         "address",
         "busy",
         "ended",
+        "following",
         "given_up",
         "held",
         "instance",
@@ -375,6 +384,10 @@ class ActorCell:
         """False while `on_start` has not returned: mail waits."""
         self.paused = False
         """True while its node's lease is in doubt: mail waits, and outcomes are held back."""
+        self.following: Callable[[Invocation], bool] | None = None
+        """Takes a call that belongs to the turn that runs, and says whether it did; None where no
+        turn takes others in.
+        """
         self.held: list[tuple[Invocation, Callable[[], None]]] | None = None
         """Invocations that ended during the pause, each with what reports its outcome."""
         self.given_up = False

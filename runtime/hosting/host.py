@@ -681,6 +681,8 @@ class ActorHost:
         if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
             return None
+        if cell.following is not None and cell.following(job):
+            return None
         if job.chain is not None:
             if not cell.started and start_mark(cell.address) in job.chain:
                 return self._called_in_start(job.chain, cell, job.definition.name)

@@ -9,8 +9,8 @@ certainly never starts.
 from __future__ import annotations
 
 import inspect
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+import math
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -19,68 +19,30 @@ import attrs
 import trio
 
 from actors.actor import Actor
-from actors.errors import BadArgumentsError, MethodNotFoundError
+from actors.errors import BadArgumentsError, MethodNotFoundError, NotExecutedError
 from actors.method import MethodDefinition
-from runtime.hosting.cell import ActorCell
+from runtime.hosting.batch_thread import BatchThread, ThreadedBatch
+from runtime.hosting.cell import REPORTED, ActorCell, Invocation
+from runtime.hosting.running_batch import (
+    NOT_STARTED,
+    RAISED,
+    RETURNED,
+    UNSENDABLE,
+    Outcome,
+    Rows,
+    RunningBatch,
+)
+from runtime.hosting.workers import TaskWorkers
 from runtime.user_errors import is_cancellation, is_interrupt, summary_of
 
 MOST_ITEMS = 65_536
 """The most items in a batch."""
-
-RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
-"""How an item ended: with its value; with a description of the exception; not run at all; or with a
-value that cannot be sent, and the reason.
-"""
 
 PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
 """Types whose values can always be sent, so that encoding them need not be tried."""
 
 ROW_TYPES: Final = frozenset({list, tuple})
 """How the arguments of an item may arrive: as a list, or as the tuple that they were."""
-
-Rows = list[list[object]]
-"""The arguments of each item of a batch."""
-
-Outcome = list[object]
-"""A code and a value. A list: a tuple would be encoded, and decoded, by itself."""
-
-
-class RunningBatch:
-    """A batch that runs. `may_run` is asked before each item; when it says False, no other one
-    starts.
-    """
-
-    def __init__(self, rows: Rows, may_run: Callable[[], bool]) -> None:
-        self._rows = deque(rows)
-        """Those that were not started, nor recalled. To take one from either end is atomic: its
-        runner, maybe in a thread, takes them from the left, and who recalls them from the right, so
-        each row has one taker, without a lock.
-        """
-        self._may_run = may_run
-        self._started = len(rows)
-        """As many as this, at most."""
-
-    def __iter__(self) -> Iterator[list[object]]:
-        """The rows to run: each is started when it was given."""
-        take, may_run = self._rows.popleft, self._may_run
-        while may_run():
-            try:
-                row = take()
-            except IndexError:
-                return
-            yield row
-
-    def close(self) -> int:
-        """Start no more items. Returns how many were started. Called on the loop only."""
-        recall = self._rows.pop
-        while self._rows:
-            try:
-                recall()
-            except IndexError:
-                # The runner has taken the last one meanwhile.
-                break
-            self._started -= 1
-        return self._started
 
 
 @attrs.frozen
@@ -94,7 +56,8 @@ class ItemBatches:
     """The batches that run on one node.
 
     `describe`: turns an exception into data. `size_of`: bytes of a value, None if it cannot be
-    sent. `may_run`: False while another node may have the actor's name.
+    sent. `workers`: run the calls of batches, and know whether another node may have the name of
+    an actor.
     """
 
     def __init__(
@@ -102,10 +65,10 @@ class ItemBatches:
         stopwatch: Callable[[], float],
         describe: Callable[[BaseException], object],
         size_of: Callable[[object], int | None],
-        may_run: Callable[[ActorCell], bool],
+        workers: TaskWorkers,
     ) -> None:
         self._stopwatch = stopwatch
-        self._may_run = may_run
+        self._workers = workers
         self._describe = describe
         self._size_of = size_of
         self._running: dict[tuple[str, str], RunningBatch] = {}
@@ -125,24 +88,18 @@ class ItemBatches:
         # loop's clock; but while it runs, the loop is free to notice that the lease is in doubt.
         running = self._running[key] = RunningBatch(
             checked,
-            (lambda: not cell.paused) if definition.in_thread else partial(self._may_run, cell),
+            (lambda: not cell.paused)
+            if definition.in_thread
+            else partial(self._workers.may_run, cell),
         )
         try:
-            seconds, outcomes = await (
-                self._in_thread(instance, definition, running)
-                if definition.in_thread
-                else self._on_loop(instance, definition, running)
-            )
+            if definition.in_thread:
+                await self._in_thread(cell, definition, running, batch)
+            else:
+                await self._on_loop(instance, definition, running)
         finally:
-            running.close()
-            if self._running.get(key) is running:
-                del self._running[key]
-        return seconds, [
-            outcome
-            if outcome[0] == RETURNED and type(outcome[1]) in PLAIN
-            else self._sendable(outcome)
-            for outcome in outcomes
-        ] + [[NOT_STARTED, None]] * (len(checked) - len(outcomes))
+            self._forget(key, running)
+        return self._answer(running)
 
     def recall(self, cell: ActorCell, batch: str) -> int:
         """Start no more items of a batch that runs or waits. Returns how many were started; -1 for
@@ -167,8 +124,8 @@ class ItemBatches:
         instance: Actor,
         definition: MethodDefinition,
         running: RunningBatch,
-    ) -> tuple[float, list[Outcome]]:
-        outcomes: list[Outcome] = []
+    ) -> None:
+        outcomes = running.outcomes
         switch = began = self._stopwatch()
         for row in running:
             try:
@@ -185,41 +142,126 @@ class ItemBatches:
             if self._stopwatch() - switch > 0.002:
                 await trio.lowlevel.checkpoint()
                 switch = self._stopwatch()
-        return self._stopwatch() - began, outcomes
+        running.seconds = self._stopwatch() - began
 
     async def _in_thread(
         self,
-        instance: Actor,
+        cell: ActorCell,
         definition: MethodDefinition,
         running: RunningBatch,
-    ) -> tuple[float, list[Outcome]]:
-        outcomes: list[Outcome] = []
-        function, stopwatch = definition.function, self._stopwatch
-
-        def run() -> float:
-            # Here, and not around the thread: what a batch costs besides says nothing of how many
-            # items the next one may have.
-            began = stopwatch()
-            for row in running:
-                try:
-                    outcomes.append([RETURNED, function(instance, *row)])
-                except BaseException as error:  # noqa: ASYNC103  in a thread
-                    # In a thread even KeyboardInterrupt is what the method itself raised.
-                    outcomes.append([RAISED, error])
-            return stopwatch() - began
+        batch: object,
+    ) -> None:
+        turn = cell.turn
+        is_turn = (
+            turn is not None and turn.definition.name == "@items" and turn.args[1:2] == (batch,)
+        )
+        first = ThreadedBatch(turn if is_turn else None, running, definition)
+        thread = BatchThread(cell, self, first, self._stopwatch)
 
         async def close() -> None:
             # A thread cannot be cancelled: it ends after the item that it runs.
             try:
                 await trio.sleep_forever()
             finally:
+                thread.accepts = False
                 running.close()
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(close)
-            seconds: float = await cast("Any", instance)._hosted().in_thread(run)
-            nursery.cancel_scope.cancel()
-        return seconds, outcomes
+        if is_turn:
+            self._take_waiting(thread)
+            cell.following = partial(self._follow, thread)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(close)
+                await thread.run(cast("Any", cell.instance)._hosted().in_thread)
+                nursery.cancel_scope.cancel()
+        finally:
+            if is_turn:
+                cell.following = None
+
+    # Batches that follow another one in its thread
+
+    def _take_waiting(self, thread: BatchThread) -> None:
+        """Run the batches that wait already behind the first one."""
+        mailbox = thread.cell.mailbox
+        while mailbox and not mailbox[0].cancelled and self._add(thread, mailbox[0]):
+            mailbox.popleft()
+
+    def _follow(self, thread: BatchThread, job: Invocation) -> bool:
+        """Run a batch that has arrived behind the one that runs; False if it is none, or must wait
+        for its turn.
+        """
+        # The calls of one node start in the order in which they were made.
+        return not thread.cell.mailbox and self._add(thread, job)
+
+    def _add(self, thread: BatchThread, job: Invocation) -> bool:
+        cell = thread.cell
+        if (
+            job.definition.name != "@items"
+            or not thread.accepts
+            or cell.ended is not None
+            or job.deadline != math.inf
+            or len(job.args) != 3
+            or any((job.kwargs, job.needs, job.call, job.chain))
+            # As the workers ask before each run.
+            or cell.paused
+            or not self._workers.may_run(cell)
+        ):
+            return False
+        try:
+            definition, rows = _checked(cell.instance, job.args[0], job.args[2])
+        except NotExecutedError:
+            # Refused when its turn has come; what was recalled is answered then.
+            return False
+        if not definition.in_thread or cell.begin(job) is not None:
+            return False
+        running = RunningBatch(rows, lambda: not cell.paused)
+        batch = job.runner = ThreadedBatch(job, running, definition)
+        job.begun = True
+        self._running[cell.address.name, str(job.args[1])] = running
+        thread.add(batch)
+        return True
+
+    def answer_first(self, batch: ThreadedBatch) -> None:
+        """Answer the call whose turn lasts longer than its own batch."""
+        job = batch.job
+        assert job is not None, "without its call no batch follows"
+        cell = job.cell
+        self._workers.check_lease(cell)
+        # Otherwise its method's end says how it has ended: that of a killed actor is cancelled.
+        if not job.cancelled and not cell.paused and cell.ended is None:
+            job.sink.value(job, self._answer(batch.running))
+            # What its method returns at the end of the turn would be a second answer.
+            job.sink = REPORTED
+
+    def answer(self, batch: ThreadedBatch) -> None:
+        """Answer the call of a batch that has followed another one."""
+        job, running = batch.job, batch.running
+        assert job is not None, "without its call no batch follows"
+        cell = job.cell
+        self._forget((cell.address.name, str(job.args[1])), running)
+        job.runner = None
+        if job.timer is not None:
+            job.timer.end(self._stopwatch())
+        if not batch.cancelled:
+            self._workers.returned(job, self._answer(running))
+        elif cell.ended is not None:
+            job.sink.refused(job, cell.died() if running.close() else cell.gone())
+        cell.finish(job, None)
+
+    def _forget(self, key: tuple[str, str], running: RunningBatch) -> None:
+        running.close()
+        if self._running.get(key) is running:
+            del self._running[key]
+
+    def _answer(self, running: RunningBatch) -> tuple[float, list[Outcome]]:
+        """The seconds that a batch took, and the outcome of each of its items."""
+        outcomes = running.outcomes
+        return running.seconds, [
+            outcome
+            if outcome[0] == RETURNED and type(outcome[1]) in PLAIN
+            else self._sendable(outcome)
+            for outcome in outcomes
+        ] + [[NOT_STARTED, None]] * (running.count - len(outcomes))
 
     def _sendable(self, outcome: Outcome) -> Outcome:
         code, value = outcome

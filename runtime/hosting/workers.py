@@ -540,6 +540,20 @@ class TaskWorkers:
             cell.paused or (self._environment.now() >= self.names_until and self._is_in_doubt())
         )
 
+    def returned(self, job: Invocation, value: object) -> None:
+        """Report what a run beside the workers has returned, as soon as it is known that the lease
+        has held.
+        """
+        self.check_lease(job.cell)
+        self._returned(job, value)
+
+    def check_lease(self, cell: ActorCell) -> None:
+        """Pause the actor, if it may run only as long as its node holds its lease, and that is in
+        doubt.
+        """
+        if cell.leased:
+            self._doubt_if_in_doubt()
+
     def _is_in_doubt(self) -> bool:
         """True if other nodes may have the names by now. Asks the lease once more: a thread may
         have renewed it while the loop was blocked.

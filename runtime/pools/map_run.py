@@ -52,7 +52,7 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import RAISED as RAISED_CODE
 from runtime.calls.error_codec import CallPlace, rebuild
 from runtime.environment import Environment
-from runtime.hosting.item_batches import RAISED, RETURNED, UNSENDABLE
+from runtime.hosting.running_batch import RAISED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import Batch, MapCounts, MapSchedule

@@ -340,8 +340,6 @@ class FrameReader:
             position = self._parse(data, position, frames)
         if position < len(data):
             self._rest += data[position:]
-            # Otherwise what is complete would wait until the peer sends more, perhaps for ever.
-            assert len(self._rest) < self._needed, "only an incomplete part waits for its rest"
         return frames
 
     def receive_buffer(self) -> memoryview | None:
@@ -389,7 +387,6 @@ class FrameReader:
                 frames.append(new_tuple(Frame, (kind, flags, data[position + 8 : stop], ())))
                 position = stop
                 continue
-            # Each bound before what it bounds is read: the number of sizes, then their sum.
             if count > limits.segments:
                 self._refuse(f"a frame of {count} segments, where {limits.segments} are allowed")
             start = position + 8 + 4 * count
@@ -437,8 +434,6 @@ class FrameReader:
                 self._segments.append(data[position:stop])
                 position = stop
             elif size >= DIRECT_SIZE:
-                # No buffer yet: the frames that `data` completed are not acted upon before this
-                # returns, and `place` has to know them.
                 self._begun = memoryview(data)[position:]
                 return end
             else:
@@ -498,8 +493,6 @@ class FrameReader:
 
     def _finish(self, frames: list[Frame], segments: tuple[Segment, ...]) -> None:
         assert self._head is not None
-        assert self._begun is None, "no segment is incomplete"
-        assert self._room is None, "no segment is incomplete"
         frames.append(Frame(*self._head, segments))
         self._head = None
         self._sizes = ()
@@ -508,7 +501,6 @@ class FrameReader:
 
     def _refuse(self, what: str) -> NoReturn:
         self._broken = True
-        # What was received so far is given back at once: the link may close slowly.
         self._rest = bytearray()
         self._segments = []
         self._begun = self._target = self._room = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.hosting.item_batches import RunningBatch
+from runtime.hosting.running_batch import RunningBatch
 
 
 @pytest.fixture

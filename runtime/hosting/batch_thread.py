@@ -1,0 +1,133 @@
+"""The thread in which an actor runs a batch of a plain method, and the batches that arrive
+meanwhile.
+
+Between two batches that take their turns one after the other, the actor does nothing for a
+millisecond or so: its thread tells the event loop, which answers, takes the next call and starts a
+thread. So a batch that arrives while another one runs, and finds no call that waits before it, runs
+right behind that one in the same thread. It belongs to the turn of the first one, which lasts until
+the last of them has ended. Each is answered as soon as it has ended itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import trio
+
+from actors.call_context import CURRENT
+from actors.method import MethodDefinition
+from runtime.hosting.cell import ActorCell, Invocation
+from runtime.hosting.running_batch import RunningBatch
+from runtime.hosting.threads import THREAD_TURN
+
+MOST_BATCHES = 16
+"""Batches in one turn. The next one waits for a turn of its own, so that a turn has an end."""
+
+
+class ThreadedBatch:
+    """A batch in the thread, and the call that it came with. It is the runner of its call."""
+
+    def __init__(
+        self, job: Invocation | None, running: RunningBatch, definition: MethodDefinition
+    ) -> None:
+        self.job = job
+        """None for a batch whose call is not the turn: no other one follows it."""
+        self.running = running
+        self.definition = definition
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Start no more of its items. The one that runs in the thread ends first."""
+        self.cancelled = True
+        self.running.close()
+
+
+class BatchOwner(Protocol):
+    """What answers the calls of batches; see `runtime.hosting.item_batches`."""
+
+    def answer_first(self, batch: ThreadedBatch) -> None:
+        """The first batch has ended, and its turn goes on."""
+        ...
+
+    def answer(self, batch: ThreadedBatch) -> None:
+        """A batch behind the first one has ended."""
+        ...
+
+
+class BatchThread:
+    """One turn of an actor. All but `_work` is called on the loop."""
+
+    def __init__(
+        self,
+        cell: ActorCell,
+        owner: BatchOwner,
+        first: ThreadedBatch,
+        stopwatch: Callable[[], float],
+    ) -> None:
+        self.cell = cell
+        self.accepts = first.job is not None
+        """False once the turn is to end."""
+        self._owner = owner
+        self._first = first
+        self._stopwatch = stopwatch
+        self._left = MOST_BATCHES
+        self._token = trio.lowlevel.current_trio_token()
+        # Both are used by the loop and by the thread, each at one end: their steps are atomic.
+        self._waiting = deque([first])
+        self._ended: deque[ThreadedBatch] = deque()
+
+    def add(self, batch: ThreadedBatch) -> None:
+        """Run a batch behind the others."""
+        assert self.accepts, "a turn that is to end accepts nothing"
+        self._left -= 1
+        self.accepts = self._left > 0
+        self._waiting.append(batch)
+
+    async def run(self, in_thread: Callable[[Callable[[], None]], Awaitable[object]]) -> None:
+        """Run the first batch, and those that were added, to their ends."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            # Who cancels the first call has nothing to do with the batches behind it.
+            with trio.CancelScope(shield=True):
+                # Again for what was added when the thread was about to end.
+                while self._waiting:
+                    await in_thread(self._work)
+        finally:
+            self.accepts = False
+            # What was added is left only if there was no thread for it: then it did not run.
+            for batch in self._waiting:
+                batch.running.close()
+                self._ended.append(batch)
+            self._waiting.clear()
+            self._answer(is_over=True)
+
+    def _work(self) -> None:
+        """In the thread."""
+        while True:
+            try:
+                batch = self._waiting.popleft()
+            except IndexError:
+                return
+            if self._ended:
+                self._token.run_sync_soon(self._answer)
+            job = batch.job
+            if job is not None and batch is not self._first:
+                # The thread's own context, which ends with it.
+                THREAD_TURN.set(job)
+                CURRENT.set(job.context)
+                if job.timer is not None:
+                    job.timer.started = self._stopwatch()
+            function: Callable[..., Any] = batch.definition.function
+            batch.running.run(function, self.cell.instance, self._stopwatch)
+            self._ended.append(batch)
+
+    def _answer(self, *, is_over: bool = False) -> None:
+        while self._ended:
+            batch = self._ended.popleft()
+            if batch is not self._first:
+                self._owner.answer(batch)
+            elif not is_over:
+                # Otherwise the call's method returns the answer.
+                self._owner.answer_first(batch)
