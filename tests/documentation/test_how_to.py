@@ -26,7 +26,17 @@ PAGES = {
     for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
     if (found := PROGRAM.search(page.read_text()))
 }
-ALONE = {"cpu_bound", "exactly_once", "graceful_stop", "leak", "logs", "stuck"}
+ALONE = {
+    "cpu_bound",
+    "exactly_once",
+    "gpu",
+    "graceful_stop",
+    "leak",
+    "logs",
+    "script",
+    "stuck",
+    "tls",
+}
 """Programs that need a process of their own: for those that they start, for logs, for signals."""
 
 
@@ -59,7 +69,11 @@ def test_a_program_prints_what_its_page_says(
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", sorted(ALONE))
+@pytest.mark.parametrize(
+    "name",
+    # It starts a command for each certificate, and takes seconds.
+    [pytest.param(name, marks=pytest.mark.long if name == "tls" else ()) for name in sorted(ALONE)],
+)
 def test_a_program_of_its_own_prints_what_its_page_says(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", ROOT / "examples/how_to" / f"{name}.py"],

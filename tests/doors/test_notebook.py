@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,13 @@ def pages(outputs: list[dict[str, Any]]) -> str:
     """The text of the HTML that a cell shows."""
     found = [output["data"]["text/html"] for output in outputs if "data" in output]
     return "".join(Tags(markup).text for markup in found)
+
+
+def test_the_page_shows_the_cells_of_the_example() -> None:
+    page = (ROOT / "docs" / "how-to" / "notebook.md").read_text()
+    cells = json.loads(EXAMPLE.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert re.findall(r"^```text\n(.*?)\n```$", page, re.MULTILINE | re.DOTALL) == code
 
 
 def test_the_example_runs_from_its_first_cell_to_its_last() -> None:

@@ -23,6 +23,12 @@ pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE = 60.0
+PAGE = EXAMPLES.parent / "docs" / "how-to" / "fastapi.md"
+ON_THE_PAGE = [
+    (asked.replace("/clicks", "/shown"), printed)
+    for asked, printed in re.findall(r'^\$ curl -X POST "(\S+)"\n(.+)$', PAGE.read_text(), re.M)
+]
+"""What the page types, of a counter that no other test uses, and what it prints."""
 WHY = (
     "the web service needs {0}, which is not installed: `make test` installs it, or pip install {0}"
 )
@@ -92,6 +98,8 @@ def test_the_service_with_a_cluster_of_its_own() -> None:
             {"detail": "a counter only grows"},
         )
         assert post(f"{url}/counters/others?amount=2") == (200, 2)
+        for asked, printed in ON_THE_PAGE:
+            assert post(asked.replace("http://127.0.0.1:8000", url))[1] == json.loads(printed)
         ended(service)
 
 
