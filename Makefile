@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs photographs release clean
+.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs links tutorial photographs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -34,8 +34,8 @@ demo: $(installed)/project ## index the standard library on a cluster while its 
 test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
 	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m 'not long' $(ARGS)
 
-long: $(installed)/tests ## run the tests that take a minute or more, and `make test` leaves out
-	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m long $(ARGS)
+long: $(installed)/tests ## run the tests that take a minute or more, which `make test` leaves out, and try new random examples
+	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal --hypothesis-profile=exploring -m 'long or hypothesis' $(ARGS)
 
 # Those on PATH, and those that pyenv has installed. Each in an environment of its own; VERSIONS names other interpreters, ARGS other tests.
 VERSIONS ?= $(wildcard $(foreach minor,11 12 13,$(lastword $(shell command -v python3.$(minor) 2>/dev/null) $(sort $(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python)))))
@@ -106,6 +106,12 @@ house: $(installed)/tests ## print the size and form of the code: files, circles
 
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+links: $(installed)/docs ## ask each external address that the pages name, over the network
+	$(python) -m sphinx -q -b linkcheck docs docs/_build/links
+
+tutorial: $(installed)/tests ## follow the tutorial in a fresh virtual environment outside the checkout, 1 minute
+	$(python) -m tests.tutorial.fresh
 
 photographs: $(installed)/tests docs ## photograph each page of the site in light and dark, wide and narrow, with Chromium
 	$(python) -m tests.documentation.photographs docs/_build/photographs

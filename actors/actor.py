@@ -531,6 +531,9 @@ class Actor(Observer):
         # Chosen once: handles are made for each message that has one, also in the middle of reading
         # it, where no code of a user's may run.
         cls.__client_filters__ = on_side(checked_filters(cls.call_filters), "client")
+        # From the most distant base to the class itself, so that the nearest definition counts. The
+        # walk is over all of them, and not over the bases' results: of two bases with a method of
+        # one name, the order of the bases decides, as it does for every attribute.
         collected = dict(cls.__methods__)
         for base in reversed(cls.__mro__):
             for name, member in vars(base).items():

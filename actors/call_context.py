@@ -24,13 +24,18 @@ MOST_TRACESTATE = 512
 MOST_BAGGAGE = 8192
 """Characters. The limit of W3C Baggage."""
 
-MOST_TEXT = 16 + 55 + MOST_TRACESTATE + MOST_BAGGAGE + 6 * MOST_BYTES
-"""Characters of a whole context as it travels. JSON may write a byte as six characters."""
+_MOST_MORE = 200
+"""Characters that a `traceparent` of a later version may have after its four fields."""
+
+MOST_TEXT = 16 + 55 + 1 + _MOST_MORE + MOST_TRACESTATE + MOST_BAGGAGE + 12 * (MOST_BYTES + 1)
+"""Characters of a whole context as it travels, at the most. JSON may write a byte as six
+characters, and has six more for each name with its value, of which all but one have a byte.
+"""
 
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
-_LATER_TRACEPARENT = re.compile(_TRACEPARENT.pattern + r"(-[\x21-\x7e]{0,200})?")
+_LATER_TRACEPARENT = re.compile(_TRACEPARENT.pattern + rf"(-[\x21-\x7e]{{0,{_MOST_MORE}}})?")
 _HEADER = re.compile(r"[\x20-\x7e]*")
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -94,6 +99,7 @@ class CallContext(Mapping[str, str]):
         made._values = MappingProxyType(_checked(values)) if values else _NOTHING
         made._text = _written(made._fields, made._values)
         made._checked = True
+        assert len(made._text) <= MOST_TEXT, "a receiver drops what is longer"
         return made
 
     @property
@@ -103,6 +109,7 @@ class CallContext(Mapping[str, str]):
         are ignored. What is malformed is not passed on.
         """
         if not self._checked:
+            # It came from a peer: written anew, so that its mistakes are not this node's.
             self._text = _written(self._headers(), self._own())
             self._checked = True
         return self._text

@@ -182,8 +182,11 @@ class FilteredRun:
         try:
             return await self._step(0, self._call)
         except Exception as error:
+            # The call's own error, or what a filter has made of it: the caller gets it as it is.
             if error is self.error or (self.error is not None and not self.returned):
                 raise
+            # A filter's own mistake before the method, after it, or while that may still run: the
+            # outcome follows from which it is.
             if not self.reached:
                 if isinstance(error, CallError) and error.outcome == "not executed":
                     raise
@@ -227,6 +230,7 @@ class FilteredRun:
         try:
             value = await self._last()
         except BaseException as error:  # noqa: ASYNC103
+            # Cancelled too: a filter may raise something else in its place.
             self.error = error
             raise
         self.returned = True

@@ -45,7 +45,7 @@ class Handle:
 
     @property
     def address(self) -> Address:
-        """The name of the actor's node when this handle was made."""
+        """The actor's address when this handle was made: its name, node, epoch and class."""
         return self._address
 
     @documented_as(CallOptions)
@@ -58,6 +58,7 @@ class Handle:
         )
 
     def __getattr__(self, attribute: str) -> BoundMethod[..., object] | BoundStream[..., object]:
+        # `copy`, `pickle` and debuggers ask for such names, also of handles without their fields.
         if attribute.startswith("_"):
             raise AttributeError(attribute)
         definition = self._definition(attribute)
@@ -74,6 +75,7 @@ class Handle:
         return sorted({*super().__dir__(), *(self._methods or ())})
 
     def _definition(self, name: str) -> MethodDefinition:
+        # Looked up without its class: the actor's node says whether there is such a method.
         if self._methods is None:
             return MethodDefinition(name=name, function=_unknown)
         definition = self._methods.get(name)
@@ -90,6 +92,7 @@ class Handle:
         return definition
 
     def __eq__(self, other: object) -> bool:
+        # Not by node and epoch: a handle stays the actor's when that moves or is started again.
         return isinstance(other, Handle) and other._address.name == self._address.name
 
     def __hash__(self) -> int:

@@ -177,6 +177,7 @@ class MethodDefinition:
         if self.fits is not None or any(
             one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters
         ):
+            # No number of arguments lies between these two, so `check` always looks.
             return sys.maxsize, 0
         positional = [
             one
@@ -213,6 +214,7 @@ class MethodDefinition:
         if self.fits is not None:
             self.fits(instance, args, kwargs)
         if self.in_thread:
+            # Refused here and not in the thread, where a TypeError would be the method's own.
             inspect.signature(self.function).bind(instance, *args, **kwargs)
             # Not abandoned on cancellation: the actor must not take its next message while one
             # still runs in a thread.
@@ -354,6 +356,7 @@ class BoundMethod(Bound, Generic[P, R]):
             self._definition,
             CallOptions(**changes).over(self._options),
         )
+        # A copy is often made for one call: without the route, each would look the actor up again.
         changed._route, changed._moved = self._route, self._moved
         return changed
 

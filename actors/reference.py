@@ -224,6 +224,7 @@ async def wait_any(
     if not given:
         return [], []
     states = [reference._state for reference in given]
+    # One question for all of them: any node can wait for references to values of any other.
     done = await given[0]._source.wait_some(states, min(count, len(given)), timeout)
     return [each for index, each in enumerate(given) if index in done], [
         each for index, each in enumerate(given) if index not in done

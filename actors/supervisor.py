@@ -427,6 +427,8 @@ class Supervisor(Actor):
         self.backoff = backoff
         self.max_children: int | None = None
         self._work: SupervisorWork | None = None
+        # Made and dropped: rules that make no sense are refused here, at who wrote them, and not
+        # when the supervisor starts on another node.
         self.machine(self.specs, lambda: 0.5)
 
     def machine(
@@ -544,6 +546,7 @@ class DynamicSupervisor(Supervisor):
         super().__init__((), intensity=intensity, period=period, backoff=backoff)
         self.strategy = "dynamic"
         self.max_children = max_children
+        # Once more: the base class has checked the intensity, and not the number of children.
         self.machine((), lambda: 0.5)
 
     @fitting(_template_fits)

@@ -171,6 +171,18 @@ class Timings:
     waiting.
     """
 
+    member_pause: float = 0.005
+    """What each member beyond `few_members` adds to the pause between two looks at the members.
+    Shorter costs every node an answer of the store for each of many nodes that start or end at the
+    same moment; longer shows later the changes that follow another one closely.
+    """
+
+    few_members: int = 16
+    """So few members are followed without a pause."""
+
+    most_pause: float = 0.5
+    """The longest pause between two looks at the members."""
+
     loss_margin: float = 1.0
     """So much longer than the lease of an agent of an elastic job it may take until its loss is
     known to the others. Shorter takes a failure that an agent's loss has caused for one of the
@@ -244,6 +256,12 @@ class Timings:
         members while the store is away.
         """
         return self.lease / self.renewal_retries
+
+    def members_pause(self, members: int) -> float:
+        """How long a node that sees so many members leaves the store alone after it has answered
+        which of them have changed.
+        """
+        return min(self.most_pause, self.member_pause * max(0, members - self.few_members))
 
     @property
     def held(self) -> float:

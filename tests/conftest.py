@@ -28,7 +28,9 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("understudy", deadline=None, print_blob=True)
+# The same examples in each run, so that a failure is due to a change. `make long` draws new ones.
+settings.register_profile("understudy", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("exploring", deadline=None, print_blob=True)
 settings.load_profile("understudy")
 
 pytest_plugins = ["tests.hangs", "tests.live_pair"]

@@ -85,9 +85,11 @@ async def _debug(
                 f"failure {number} of {actor} is not kept; there are: {numbers}"
             )
         if kept[-1]["debuggable"]:
-            await _after_failure(client, kept[-1])
-        else:
-            await DebugSession(failures, kept[-1]).run()
+            problem = await _after_failure(client, kept[-1])
+            if not problem:
+                return
+            click.echo(f"node {kept[-1]['node']} opens no debugger: {problem}", err=True)
+        await DebugSession(failures, kept[-1]).run()
 
 
 def _service(client: ClusterClient, node: str) -> Any:
@@ -99,11 +101,15 @@ def _service(client: ClusterClient, node: str) -> Any:
     )
 
 
-def _command(client: ClusterClient, node: str, number: int) -> Command:
-    service = _service(client, node)
+def _command(client: ClusterClient, opened: dict[str, Any]) -> Command:
+    service = _service(client, opened["node"])
+    # Nodes of earlier versions have no debuggers in the processes of isolated actors.
+    isolated = (opened["isolated"],) if opened.get("isolated") else ()
 
     async def command(line: str | None) -> dict[str, str]:
-        answer: dict[str, str] = await service.command(number, line, RUNNING_SECONDS)
+        answer: dict[str, str] = await service.command(
+            opened["number"], line, RUNNING_SECONDS, *isolated
+        )
         return answer
 
     return command
@@ -117,22 +123,24 @@ async def _at_breakpoint(client: ClusterClient, breakpoints: list[dict[str, Any]
     )
     if len(breakpoints) > 1:
         click.echo(f"{len(breakpoints) - 1} more wait; they come after this one")
-    if not await converse(_command(client, first["node"], first["number"])):
+    if not await converse(_command(client, first)):
         click.echo(
             f"it waits on for {UNATTENDED_SECONDS:g} s, then goes on by itself; `c` lets it go on",
             err=True,
         )
 
 
-async def _after_failure(client: ClusterClient, failure: dict[str, Any]) -> None:
-    click.echo(headline(failure))
+async def _after_failure(client: ClusterClient, failure: dict[str, Any]) -> str:
+    """Debug a failure. Returns why there is no debugger of it; "" if there was one."""
     opened = await _service(client, failure["node"]).debug(failure["actor"], failure["number"])
     if opened["problem"]:
-        raise click.ClickException(f"node {failure['node']} opens no debugger: {opened['problem']}")
-    command = _command(client, failure["node"], opened["number"])
+        return str(opened["problem"])
+    click.echo(headline(failure))
+    command = _command(client, {**opened, "node": failure["node"]})
     if not await converse(command):
         with suppress(CallError):
             await command("quit")
+    return ""
 
 
 async def converse(command: Command) -> bool:
@@ -291,7 +299,10 @@ class DebugSession:
         known = self._frame()["variables"].get(name)
         if known is not None:
             return [plain(known)]
-        return ["only names of variables: its node was not started with --debuggable"]
+        return [
+            "only names of variables: there is no debugger of this failure, because its node was "
+            "not started with --debuggable, or its process has ended"
+        ]
 
 
 def headline(failure: dict[str, Any]) -> str:

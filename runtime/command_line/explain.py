@@ -54,7 +54,9 @@ def explain(error: str | None, as_json: bool) -> None:
             click.echo(f"{name:{width}}  {' '.join(first.split())}")
     else:
         for name, text in chosen.items():
-            click.echo(f"{name}, a subclass of {' and '.join(_bases(name))}\n\n{plain(text)}")
+            bases = _bases(name)
+            kind = f"a subclass of {' and '.join(bases)}" if bases else "an answer over HTTP"
+            click.echo(f"{name}, {kind}\n\n{plain(text)}")
 
 
 def sections() -> dict[str, str]:
@@ -91,4 +93,6 @@ def _filled(paragraph: str) -> str:
 
 
 def _bases(name: str) -> list[str]:
-    return [base.__name__ for base in vars(errors)[name].__bases__]
+    """The names of its base classes; none of what is no class, but an error of an HTTP server."""
+    cls = getattr(errors, name, None)
+    return [base.__name__ for base in cls.__bases__] if isinstance(cls, type) else []

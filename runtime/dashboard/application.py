@@ -289,7 +289,7 @@ def _only(head: RequestHead, method: str) -> None:
     if head.method != method:
         raise ProblemError(
             405,
-            "MethodNotAllowed",
+            "RequestMethod",
             f"{head.method[:20]} is not possible here",
             f"use {method}",
             headers=(("allow", method),),

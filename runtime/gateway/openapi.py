@@ -30,10 +30,11 @@ _PROBLEM: Object = {
         "outcome": {"enum": ["not executed", "unknown", "raised"]},
         "error": {"type": "string", "description": "The class of the error."},
         "next": {"type": "string", "description": "What to do next."},
+        "explain": {"type": "string", "description": "The command that explains the error."},
         "class": {"type": "string", "description": "Import path of what the method raised."},
         "fields": {"type": "object", "description": "The fields of what the method raised."},
     },
-    "required": ["title", "status", "detail", "outcome", "error", "next"],
+    "required": ["title", "status", "detail", "outcome", "error", "next", "explain"],
 }
 
 _HEADERS: list[object] = [

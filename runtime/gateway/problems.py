@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import attrs
 
+from actors import errors
 from runtime.plain_calls.keyed_calls import PlainOutcome
 from runtime.plain_calls.service import IS_STREAM, NO_STREAM
 
@@ -57,6 +58,47 @@ _NEXT = {
     "raised": "the method ran and raised; a repeat with the same Idempotency-Key gets this answer",
 }
 
+_BY_OUTCOME = {
+    NOT_EXECUTED: errors.NotExecutedError,
+    "raised": errors.RemoteError,
+    "unknown": errors.OutcomeUnknownError,
+}
+"""What explains an error that has no explanation of its own: of the user's, or of a newer node."""
+
+OF_SERVERS = frozenset(
+    {
+        "BadAction",
+        "BadBody",
+        "BadHeader",
+        "BadPath",
+        "BadTopic",
+        "BodyTooLarge",
+        "BodyTooSlow",
+        "ClusterLost",
+        "DashboardFailure",
+        "GatewayFailure",
+        "HeaderTwice",
+        "HostRefused",
+        "KeyOfStream",
+        "MediaType",
+        NO_STREAM,
+        "NotAcceptable",
+        "OriginRefused",
+        "PathNotFound",
+        "ReadOnly",
+        "RequestMethod",
+        IS_STREAM,
+        "TokenRequired",
+        "TooManyActors",
+        "TooManyConnections",
+        "TooManyPages",
+        "TooManyRequests",
+    }
+)
+"""The errors that only HTTP servers answer with. They are no classes, and actors/errors.md explains
+them as well.
+"""
+
 
 class ProblemError(Exception):
     """A request is answered with a problem. Never leaves the gateway. `headers`: besides those that
@@ -98,8 +140,19 @@ class Problem:
             "outcome": self.outcome,
             "error": self.error,
             "next": self.next_step,
+            "explain": explaining(self.error, self.outcome),
             **self.more,
         }
+
+
+def explaining(error: str, outcome: str) -> str:
+    """The command that explains an error of this name, after a call with this outcome."""
+    cls = getattr(errors, error, None)
+    is_ours = isinstance(cls, type) and issubclass(cls, errors.UnderstudyError)
+    # What a method raised is the user's, also if it has a name of ours.
+    if outcome == "raised" or not (is_ours or error in OF_SERVERS):
+        error = _BY_OUTCOME[outcome].__name__
+    return f"understudy explain {error}"
 
 
 def problem_of(outcome: PlainOutcome, actor: str, method: str) -> Problem:

@@ -36,7 +36,8 @@ GOODBYE_SECONDS = 3.0
 
 _BUSY_BODY = (
     b'{"status":503,"outcome":"not executed","error":"TooManyConnections",'
-    b'"detail":"this server has as many connections as it may","next":"repeat the request"}'
+    b'"detail":"this server has as many connections as it may","next":"repeat the request",'
+    b'"explain":"understudy explain TooManyConnections"}'
 )
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"

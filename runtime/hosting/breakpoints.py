@@ -61,7 +61,7 @@ class Breakpoints:
         self._nursery = nursery
         self._workers = workers
         self._starting = starting
-        self._address = address
+        self.address = address
         self._number = 0
         self._open: dict[int, DebugConversation] = {}
         self._greenback = _greenback()
@@ -183,7 +183,7 @@ class Breakpoints:
             return None
         logger.warning(
             "%s of %s waits at a breakpoint(), %s: understudy debug %s --address %s",
-            *(what, actor, _at(frame), actor, self._address),
+            *(what, actor, _at(frame), actor, self.address),
         )
         return talk
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import os
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Final
@@ -50,6 +50,9 @@ MOST_WAITING: Final = 8
 WRITING_SECONDS: Final = 5.0
 """How long the writing of one failure may take."""
 
+SETTLING_SECONDS: Final = 1.0
+"""How long it may take for an actor whose process waits to end."""
+
 _RUNTIME: Final = tuple(
     os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), room, "")
     for room in ("runtime", "actors")
@@ -70,11 +73,33 @@ class FrameRecord:
     variables: dict[str, str] = attrs.field(factory=dict)
     left_out: int = 0
 
+    @classmethod
+    def of_process(cls, told: Mapping[str, Any], room: int) -> FrameRecord:
+        """The same bounds as for a frame of the node's own; see `FailureRecord.of_process`."""
+        given = list(dict(told["variables"]).items())
+        variables: dict[str, str] = {}
+        for name, value in given[:MOST_VARIABLES]:
+            if room <= 0:
+                break
+            name, text = cut(str(name), MOST_VALUE), cut(str(value), MOST_VALUE)
+            variables[name] = text
+            room -= len(name) + len(text)
+        source = [(int(line), cut(str(text), MOST_VALUE)) for line, text in told["source"]]
+        return cls(
+            cut(str(told["file"]), MOST_VALUE),
+            int(told["line"]),
+            cut(str(told["function"]), MOST_VALUE),
+            tuple(source[: 2 * SOURCE_LINES + 1]),
+            variables,
+            int(told["left_out"]) + len(given) - len(variables),
+        )
+
 
 @attrs.frozen(eq=False)
 class FailureRecord:
     """One failure. `number`: on this node. `at`: seconds since 1970 UTC. `what`: the method, or
-    what else failed. `error`: its class and text. `frames`: the outermost first.
+    what else failed. `error`: its class and text. `frames`: the outermost first. `in_process`: its
+    number in the process of an isolated actor; 0 for one that runs on the node itself.
     """
 
     number: int
@@ -84,6 +109,8 @@ class FailureRecord:
     what: str
     error: str
     frames: tuple[FrameRecord, ...]
+    in_process: int = 0
+    debuggable: bool = False
     live: tuple[FrameType, ...] = ()
     """The frames themselves, where a debugger may look at them. They keep alive what they refer
     to.
@@ -91,22 +118,56 @@ class FailureRecord:
 
     def told(self) -> dict[str, Any]:
         """As plain data."""
-        found = attrs.asdict(self, filter=lambda field, _: field.name != "live")
-        return {**found, "debuggable": bool(self.live)}
+        return attrs.asdict(self, filter=lambda field, _: field.name != "live")
+
+    @classmethod
+    def of_process(
+        cls, told: Mapping[str, Any], number: int, actor: str, epoch: int
+    ) -> FailureRecord:
+        """A failure of an isolated actor, as its process has told it. Raises KeyError, TypeError or
+        ValueError for what is none: user code runs in that process.
+        """
+        room, frames = MOST_RECORD, []
+        for one in reversed(list(told["frames"])[-MOST_FRAMES:]):
+            frame = FrameRecord.of_process(one, room)
+            room -= sum(len(name) + len(text) for name, text in frame.variables.items())
+            frames.append(frame)
+        return cls(
+            number=number,
+            at=float(told["at"]),
+            actor=actor,
+            epoch=epoch,
+            what=cut(str(told["what"]), MOST_VALUE),
+            error=cut(str(told["error"]), MOST_VALUE),
+            frames=tuple(reversed(frames)),
+            in_process=int(told["number"]),
+            debuggable=bool(told["debuggable"]),
+        )
 
 
 class PostMortems:
-    """The failures of the actors of one node. `keeps_frames`: also the frames themselves."""
+    """The failures of the actors of one node, or of the process of an isolated actor.
+    `keeps_frames`: also the frames themselves. `pass_on`: awaited with each failure.
+    """
 
     def __init__(
-        self, environment: Environment, nursery: trio.Nursery, *, keeps_frames: bool
+        self,
+        environment: Environment,
+        nursery: trio.Nursery,
+        *,
+        keeps_frames: bool,
+        pass_on: Callable[[FailureRecord], Awaitable[None]] | None = None,
     ) -> None:
         self._environment = environment
         self._nursery = nursery
         self.keeps_frames = keeps_frames
         self._failures: OrderedDict[str, deque[FailureRecord]] = OrderedDict()
         self._number = 0
+        self._pass_on = pass_on
+        self._writing: set[trio.CancelScope] = set()
+        """Around the writing of each failure that waits for its text."""
         self._waiting = 0
+        self._settled = trio.Event()
         self.dropped = 0
         """Failures that were not kept, because too many came at once."""
 
@@ -134,23 +195,53 @@ class PostMortems:
             what=what,
             error=cut(summary_of(error), MOST_VALUE),
             frames=(),
+            debuggable=self.keeps_frames,
             live=tuple(frame for frame, _ in walked) if self.keeps_frames else (),
         )
         self._nursery.start_soon(self._write, record, walked, name="post-mortem")
 
+    def on_failure_of_process(self, told: Mapping[str, Any], actor: str, epoch: int) -> None:
+        """An isolated actor has failed in its process. Raises like `FailureRecord.of_process`."""
+        record = FailureRecord.of_process(told, self._number + 1, actor, epoch)
+        self._number += 1
+        self._keep(record)
+
+    async def settle(self) -> None:
+        """Wait until all failures are kept and passed on. Text that does not come within
+        `SETTLING_SECONDS` is left out.
+        """
+        with trio.move_on_after(SETTLING_SECONDS):
+            await self._wait_settled()
+        for scope in self._writing:
+            scope.cancel()
+        await self._wait_settled()
+
+    async def _wait_settled(self) -> None:
+        while self._waiting:
+            self._settled = trio.Event()
+            await self._settled.wait()
+
     async def _write(self, record: FailureRecord, walked: list[tuple[FrameType, int]]) -> None:
+        scope = trio.CancelScope(relative_deadline=WRITING_SECONDS)
+        self._writing.add(scope)
         try:
             frames: tuple[FrameRecord, ...] = ()
-            with trio.move_on_after(WRITING_SECONDS):
+            with scope:
                 # Guarded as a whole: nothing that user code brings about ends the node's task.
                 describe = partial(guarded, partial(describe_frames, walked), lambda error: ())
                 frames = await self._environment.in_thread(describe, abandon=True)
             if not frames:
                 # A `__repr__` has not returned. Where it failed is known all the same.
                 frames = tuple(_frame(frame, line) for frame, line in walked)
-            self._keep(attrs.evolve(record, frames=frames))
+            record = attrs.evolve(record, frames=frames)
+            self._keep(record)
+            if self._pass_on is not None:
+                await self._pass_on(record)
         finally:
+            self._writing.discard(scope)
             self._waiting -= 1
+            if not self._waiting:
+                self._settled.set()
 
     def _keep(self, record: FailureRecord) -> None:
         # Anew at the end: the names whose failures are oldest are forgotten first.

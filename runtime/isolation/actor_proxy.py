@@ -142,6 +142,11 @@ class ActorProxy(Actor):
         """The id of the process; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def has_process(self) -> bool:
+        """True from the start of the process until it, or the actor in it, has ended."""
+        return self._process is not None and self._process.reason is None
+
     async def stacks(self) -> dict[str, Any]:
         """The stacks in the actor's process; see `ChildProcessHandle.stacks`."""
         if self._process is None:
@@ -161,6 +166,21 @@ class ActorProxy(Actor):
         the encoded profile, empty if the process has not started yet.
         """
         return b"" if self._process is None else await self._process.profile(seconds, rate)
+
+    async def breakpoints(self) -> dict[str, Any]:
+        """The breakpoints at which the actor waits. Raises CallError."""
+        assert self._process is not None
+        return await self._process.breakpoints()
+
+    async def debug(self, number: int) -> dict[str, Any]:
+        """Open a debugger of a failure of the actor, by its number there. Raises CallError."""
+        assert self._process is not None
+        return await self._process.debug(number)
+
+    async def debug_command(self, number: int, line: str | None, seconds: float) -> dict[str, str]:
+        """Send a line to a debugger in the actor's process. Raises CallError."""
+        assert self._process is not None
+        return await self._process.debug_command(number, line, seconds)
 
     async def on_start(self) -> None:
         """Start the process and the actor in it. Raises `StartFailedElsewhereError`, `Ignore`, or

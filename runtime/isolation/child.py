@@ -57,6 +57,7 @@ from runtime.hosting.stacks import read_stacks
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import NodeId
 from runtime.isolation.base_node import ActorStarter, BaseNode
+from runtime.isolation.child_debugging import KeptFailures, child_debugging
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
 from runtime.isolation.lease_page import LeaseView
 from runtime.isolation.messages import (
@@ -624,6 +625,9 @@ class ChildSettings:
     tracing: bool
     on_process_start: str
     """The path of a function to be called first; "" for none."""
+    kept_failures: KeptFailures
+    debug_address: str
+    """Where `understudy debug` finds the node; "" if that allows no debuggers."""
     tls: dict[str, Any]
     """The fields of the node's `Tls`: the process dials other nodes itself."""
 
@@ -738,7 +742,11 @@ async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
                 lambda failure: Actor,
             )
             request = await service.take(settings.ticket)
-            reason = await _host(host, service, settings.ticket, request, nursery)
+            with child_debugging(
+                *(host, nursery, environment, settings.kept_failures, settings.debug_address),
+                *(handle, settings.ticket),
+            ):
+                reason = await _host(host, service, settings.ticket, request, nursery)
             if reason is not None:
                 await service.ended(settings.ticket, reason)
         except (CallError, HandshakeError, ProtocolError, OSError) as error:
@@ -793,11 +801,20 @@ async def _host(
     else:
         host.cells[ISOLATED_ACTOR] = host.cells[address.name]
         host.add_system(CONTROL_SERVICE, control)
+    if failure is not None:
+        await _pass_on_failures(host)
     await service.begun(ticket, failure)
     if failure is not None:
         return None
     reason = await host.watch(address.name, address.epoch)
+    # Before the node learns of the end, after which it ends this process.
+    await _pass_on_failures(host)
     return None if control.asked else reason
+
+
+async def _pass_on_failures(host: ChildHost) -> None:
+    if host.post_mortems is not None:
+        await host.post_mortems.settle()
 
 
 def _actor_class(path: str) -> type[Actor]:

@@ -18,7 +18,13 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.hosting.actor_state import STATE_SECONDS, ActorState
 from runtime.identifiers import NodeId
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
-from runtime.isolation.messages import CONTROL_SERVICE, ISOLATED_ACTOR, LaunchRequest, StartFailure
+from runtime.isolation.messages import (
+    CHILD_DEBUG_SERVICE,
+    CONTROL_SERVICE,
+    ISOLATED_ACTOR,
+    LaunchRequest,
+    StartFailure,
+)
 from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
 from runtime.processes import ChildProcess, ExitStatus
 from runtime.user_errors import text_of
@@ -59,6 +65,7 @@ class ChildProcessHandle:
         self._endpoint = endpoint
         self._child: ChildProcess | None = None
         self._request: LaunchRequest | None = None
+        self._address: Address | None = None
         self._assigned = trio.Event()
         self._answered = trio.Event()
         self._failure: StartFailure | None = None
@@ -81,6 +88,7 @@ class ChildProcessHandle:
     def assign(self, request: LaunchRequest, methods: dict[str, MethodDefinition]) -> None:
         """Assign the launch request; the process takes it as soon as it is ready."""
         self._request = request
+        self._address = request.address
         self.actor = Handle(self._endpoint.caller, Address(ISOLATED_ACTOR, *self.identity), methods)
         self._assigned.set()
 
@@ -117,6 +125,12 @@ class ChildProcessHandle:
             self.reason = reason
         self._answered.set()
         self._over.set()
+
+    @property
+    def address(self) -> Address:
+        """That of its actor on the node, once a launch request is assigned."""
+        assert self._address is not None
+        return self._address
 
     @property
     def is_launched(self) -> bool:
@@ -170,6 +184,24 @@ class ChildProcessHandle:
             return ActorState(problem=f"its process does not answer: {text_of(error)}")
         return ActorState(**answer)
 
+    async def breakpoints(self) -> dict[str, Any]:
+        """The breakpoints at which its actor waits; see `ChildDebugService`. Raises CallError."""
+        debug = self._debug().options(timeout=STACKS_SECONDS)
+        answer: dict[str, Any] = await debug.breakpoints(self.address.name)
+        return answer
+
+    async def debug(self, number: int) -> dict[str, Any]:
+        """Open a debugger of a failure; see `ChildDebugService`. Raises CallError."""
+        debug = self._debug().options(timeout=STACKS_SECONDS)
+        answer: dict[str, Any] = await debug.debug(self.address.name, number)
+        return answer
+
+    async def debug_command(self, number: int, line: str | None, seconds: float) -> dict[str, str]:
+        """Send a line to a debugger; see `ChildDebugService`. Raises CallError."""
+        debug = self._debug().options(timeout=seconds + STACKS_SECONDS)
+        answer: dict[str, str] = await debug.command(number, line, seconds)
+        return answer
+
     async def replace_secrets(self, secrets: list[bytes]) -> None:
         """Give the process the secrets by which it proves itself to other nodes from now on. If its
         event loop is blocked, it learns them when it goes on.
@@ -219,6 +251,9 @@ class ChildProcessHandle:
                 with trio.move_on_after(KILL_SECONDS):
                     await child.wait()
         self._endpoint.on_peer_ended(self.identity, "its process has ended")
+
+    def _debug(self) -> Any:
+        return Handle(self._endpoint.caller, Address(CHILD_DEBUG_SERVICE, *self.identity), None)
 
     def _control(self) -> Any:
         return Handle(self._endpoint.caller, Address(CONTROL_SERVICE, *self.identity), None)

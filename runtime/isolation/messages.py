@@ -17,6 +17,10 @@ CONTROL_SERVICE = "@control"
 """The service of such a process that its node uses."""
 
 
+CHILD_DEBUG_SERVICE = "@child-debug"
+"""The service of such a process for `understudy debug`."""
+
+
 ISOLATED_ACTOR = "@resident"
 """The name under which the node calls the actor in such a process. Under its own name a forwarded
 call would look like a call of the actor to itself.

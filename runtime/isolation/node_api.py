@@ -382,7 +382,8 @@ OPERATIONS: Final[Mapping[str, MethodDefinition]] = {
 
 class IsolationService(Actor):
     """The service `@isolation` of a node: the life of the child processes, and the operations of
-    the node API. `children`: the connections, expected or present, by ticket.
+    the node API. `children`: the connections, expected or present, by ticket. `on_failure`: called
+    with what a process tells of a failure of its actor.
     """
 
     def __init__(
@@ -390,10 +391,12 @@ class IsolationService(Actor):
         api: NodeApi,
         children: Mapping[str, ChildProcessHandle],
         size_of: Callable[[object], int | None],
+        on_failure: Callable[[Mapping[str, Any], Address], None],
     ) -> None:
         self.api = api
         self._children = children
         self._size_of = size_of
+        self._on_failure = on_failure
 
     @method(concurrent=True)
     async def wait(self, ticket: str) -> str:
@@ -418,6 +421,13 @@ class IsolationService(Actor):
     async def ended(self, ticket: str, reason: ExitReason) -> None:
         """Report that the actor has ended by itself."""
         self._child(ticket).on_ended(reason)
+
+    @method(concurrent=True)
+    async def failed(self, ticket: str, failure: dict[str, Any]) -> None:
+        """Report the frames of a failure of the actor, for a post-mortem; see
+        `FailureRecord.of_process`.
+        """
+        self._on_failure(failure, self._child(ticket).address)
 
     async def answer(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> NodeAnswer:
         """Return the value, or an error of the runtime as data. Raised, it would reach the caller

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import attrs
 import cbor2
@@ -16,6 +16,7 @@ import trio
 
 from actors.actor import Actor
 from actors.messages import MAIN_ALIAS
+from actors.method import Address
 from actors.options import SpawnOptions
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
@@ -23,6 +24,7 @@ from runtime.hosting.host import plain_instance
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy, forwarded
+from runtime.isolation.child_debugging import KeptFailures
 from runtime.isolation.child_process import ChildProcessHandle
 from runtime.isolation.lease_page import LeasePage
 from runtime.isolation.messages import (
@@ -144,7 +146,7 @@ class IsolatedProcesses:
         self._opening = trio.Lock()
         endpoint.host.add_system(
             ISOLATION_SERVICE,
-            IsolationService(api, self._children, endpoint.codec.size_of),
+            IsolationService(api, self._children, endpoint.codec.size_of, self._on_failure),
         )
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
@@ -187,6 +189,11 @@ class IsolatedProcesses:
             # The store ends the lease, and a name can move, a lease after the request at the
             # earliest. A process that wakes up a little late has ended before.
             page.write(asked + timings.lease - timings.beat - self._environment.now())
+
+    def _on_failure(self, told: Mapping[str, Any], address: Address) -> None:
+        kept = self._endpoint.host.post_mortems
+        if kept is not None:
+            kept.on_failure_of_process(told, address.name, address.epoch)
 
     async def _prepare(self, cls: type[Actor], request: LaunchRequest) -> ChildProcessHandle:
         """Return a process for a launch request: the spare one if there is one. Starts another
@@ -244,6 +251,7 @@ class IsolatedProcesses:
 
     def _settings(self, ticket: str, identity: NodeId) -> dict[str, object]:
         introduction = self._endpoint.peers.introduction
+        breakpoints = self._endpoint.host.breakpoints
         if self._lease is None and hasattr(os, "memfd_create"):
             self._lease = LeasePage()
         return {
@@ -266,7 +274,15 @@ class IsolatedProcesses:
             "log_format": written_format(),
             "tracing": self._endpoint.spans is not NO_SPANS,
             "on_process_start": self._endpoint.on_process_start,
+            "kept_failures": self._kept_failures(),
+            "debug_address": "" if breakpoints is None else breakpoints.address,
         }
+
+    def _kept_failures(self) -> KeptFailures:
+        kept = self._endpoint.host.post_mortems
+        if kept is None:
+            return ""
+        return "frames" if kept.keeps_frames else "text"
 
     async def _fork(self, argument: bytes, name: str, module: str) -> ChildProcess:
         server = await self._warm(module)

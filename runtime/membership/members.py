@@ -35,7 +35,7 @@ from runtime.links.link import Link
 from runtime.links.transports import Network
 from runtime.membership.expulsions import MARK, Expulsion, Expulsions
 from runtime.membership.lease import LeaseClock
-from runtime.store.interface import Compare, Entry, Get, Put, Store
+from runtime.store.interface import Compare, Entry, Get, Put, Store, WatchBatch
 from runtime.wire.codec import Codec
 from runtime.wire.handshake import Peer
 
@@ -136,11 +136,14 @@ class Members:
         gone: Callable[[Member], None],
         retry: float,
         expulsions: Expulsions,
+        pause: Callable[[int], float],
     ) -> None:
         """`retry`: seconds between two attempts while the store cannot be reached. `expulsions`:
-        kept up to date with the members.
+        kept up to date with the members. `pause`: seconds from one answer of the store to the next
+        question, for so many members.
         """
         self._expulsions = expulsions
+        self._pause = pause
         self._store = store
         self._retry = retry
         self._codec = codec
@@ -204,9 +207,23 @@ class Members:
             found = await self._store.range(PREFIX)
             self._replace(found.entries, found.revision)
 
+    async def caught_up_with_write(self, revision: int) -> None:
+        """Wait until the view has all changes up to `revision`, at which a record of a node was
+        written. Reads the changes alone, where `caught_up` reads all records.
+        """
+        while self.revision < revision:
+            try:
+                self._apply(await self._store.poll(PREFIX, self.revision + 1))
+            except StoreCompactedError:
+                await self.caught_up(revision)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the store until cancelled; started when the first view is complete. While the
         store cannot be reached, the view stays as it is.
+
+        The first change after a quiet time is seen at once. After it there is a pause that grows
+        with the number of members, so that changes in quick succession come together: without it,
+        the start or the end of N nodes would cost each of N nodes an answer for each of the others.
         """
         # Started only with a complete view: `is_gone` takes a node that is not in it for dead.
         found = await self._store.range(PREFIX)
@@ -231,17 +248,22 @@ class Members:
                 away = True
                 await trio.sleep(self._retry)
                 continue
-            for event in batch.events:
-                # `caught_up` may have read further meanwhile than this poll had come.
-                if event.revision > self.revision:
-                    name = event.key.removeprefix(PREFIX)
-                    if name.startswith(MARK):
-                        self._on_expulsion(name, event.value if event.kind == "put" else None)
-                    elif event.kind == "put":
-                        self._enter(name, event.value, event.create_revision)
-                    else:
-                        self._leave(name)
-            self._moved_to(batch.revision)
+            self._apply(batch)
+            if (seconds := self._pause(len(self._seen))) > 0:
+                await trio.sleep(seconds)
+
+    def _apply(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            # `caught_up` may have read further meanwhile than this poll had come.
+            if event.revision > self.revision:
+                name = event.key.removeprefix(PREFIX)
+                if name.startswith(MARK):
+                    self._on_expulsion(name, event.value if event.kind == "put" else None)
+                elif event.kind == "put":
+                    self._enter(name, event.value, event.create_revision)
+                else:
+                    self._leave(name)
+        self._moved_to(batch.revision)
 
     def _replace(self, entries: tuple[Entry, ...], revision: int) -> None:
         if revision <= self.revision:

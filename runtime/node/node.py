@@ -154,6 +154,10 @@ FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
 logger = logging.getLogger("understudy.node")
 
 
+def _no_pause(members: int) -> float:
+    return 0.0
+
+
 class Node(BaseNode):
     """One node of a cluster, open for use. Get one from `open_node`; see
     `actors.actor.NodeInterface` for what it offers.
@@ -215,8 +219,11 @@ class Node(BaseNode):
         registration.use(store)
         self._identity = NodeId(self.name, self.incarnation)
         self._names = Names(store, codec, registration.record.lease, self.name, self.incarnation)
+        # The node that keeps the store asks itself: that costs no message.
+        keeps_store = coordination.peer is None and coordination.kind == "embedded"
+        pause = _no_pause if keeps_store else environment.timings.members_pause
         self._members = Members(
-            store, codec, self._gone, environment.timings.renewal_retry, self._expulsions
+            store, codec, self._gone, environment.timings.renewal_retry, self._expulsions, pause
         )
         self._add_placement()
         self._add_services(coordination, log_memory)
@@ -650,7 +657,7 @@ class Node(BaseNode):
             self._endpoint.peers.link(self._contact.peer)
         await self._nursery.start(self._follow)
         # Who has a node in hand may place on it at once: its own view, too, must say that it is up.
-        await self._members.caught_up(await self._registration.set_state("up"))
+        await self._members.caught_up_with_write(await self._registration.set_state("up"))
 
     def _stand_by(
         self, blocked_limit: float, reach: Reach | None, report: Report | None, serves_store: bool

@@ -110,6 +110,7 @@ class ActorListing:
         check_column(sort, TOP_COLUMNS)
         async with self._windows:
             restarts = self._host.counts.restarted.copy()
+            # By cell, and not by name: an actor that is started anew in the window counts from 0.
             before: dict[ActorCell, int] = {}
             await in_slices(
                 self._cells(),
@@ -237,9 +238,11 @@ class BestRows:
         return [cell for _, _, cell in self._kept]
 
     def _cut(self) -> None:
-        # Stable: of equal ones, those that were added first come first.
+        # Stable: of equal ones, those that were added first come first. The flag before the value
+        # keeps None from being compared with values.
         self._kept.sort(key=lambda one: one[:2], reverse=self._descending)
         del self._kept[self._most :]
+        assert len(self._kept) <= min(self._most, self.count)
 
 
 def longest_wait(cell: ActorCell, now: float) -> float | None:

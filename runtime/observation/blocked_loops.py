@@ -20,6 +20,7 @@ REPORT_SECONDS = 10.0
 """How old a report may be: it is renewed while the loop is blocked."""
 
 MOST_TEXT = 500
+"""Characters of each text of a report."""
 
 
 @attrs.frozen
@@ -41,6 +42,7 @@ class BlockedLoops:
         """Note a report; one of a loop that runs again ends those before. A report that makes no
         sense is not kept.
         """
+        # Taken out first, so that a new report is the last in the order, and the oldest goes.
         self._reports.pop(node, None)
         checked = _checked(facts)
         if checked is None or not checked["seconds"]:
@@ -48,6 +50,7 @@ class BlockedLoops:
         self._reports[node] = _BlockedReport(self._environment.now(), checked)
         while len(self._reports) > REPORTS_KEPT:
             self._reports.popitem(last=False)
+        assert len(self._reports) <= REPORTS_KEPT
 
     def of(self, node: NodeId) -> dict[str, Any] | None:
         """The report of a node, with its `age` in seconds; None if there is none that is fresh."""

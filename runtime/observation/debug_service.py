@@ -1,5 +1,7 @@
 """The service `@debug` of every node: the failures of its actors that it keeps, the breakpoints at
 which methods wait, and their debuggers. `understudy debug` asks it; only operators may.
+
+The debuggers of an isolated actor are in its process, to which the node passes lines on.
 """
 
 from __future__ import annotations
@@ -7,20 +9,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from actors.actor import Actor
+from actors.errors import CallError
 from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
+from runtime.hosting.debug_requests import NOT_DEBUGGABLE, DebugRequests
 from runtime.hosting.host import ActorHost
+from runtime.hosting.post_mortem import FailureRecord
+from runtime.isolation.actor_proxy import ActorProxy
+from runtime.user_errors import text_of
 
 DEBUG_SERVICE: Final = "@debug"
-
-MOST_LINE: Final = 4096
-"""Characters of a line for a debugger."""
-
-MOST_SECONDS: Final = 10.0
-"""How long one request waits for a debugger to print."""
-
-NOT_KEPT: Final = "it was not started with --post-mortem or --debuggable"
-NOT_DEBUGGABLE: Final = "it was not started with --debuggable"
 
 
 class DebugService(Actor):
@@ -28,49 +26,84 @@ class DebugService(Actor):
 
     def __init__(self, host: ActorHost) -> None:
         self._host = host
+        self._requests = DebugRequests(host)
 
     @method(concurrent=True, idempotent=True)
     async def failures(self, actor: str) -> dict[str, Any]:
         """The last failures of the actors of this name, the latest last, and the breakpoints at
-        which its methods wait, the earliest first. `problem`: why no failures are kept; `dropped`:
-        how many, of all actors, came too fast to be kept.
+        which its methods wait, the earliest first. `problem`: why failures or breakpoints are not
+        known; `dropped`: how many, of all actors, came too fast to be kept.
+
+        `isolated` of a breakpoint: the actor in whose process it waits, for `command`.
         """
-        kept, breakpoints = self._host.post_mortems, self._host.breakpoints
-        waiting = [] if breakpoints is None else breakpoints.waiting(actor)
-        return {
-            "failures": [] if kept is None else [failure.told() for failure in kept.of(actor)],
-            "breakpoints": [one.told() for one in waiting],
-            "dropped": 0 if kept is None else kept.dropped,
-            "problem": NOT_KEPT if kept is None else "",
-        }
+        told = self._requests.failures(actor)
+        for failure in told["failures"]:
+            if failure["in_process"]:
+                # The frames end with the process.
+                failure["debuggable"] &= self._proxy(actor, failure["epoch"]) is not None
+        proxy = self._proxy(actor)
+        if proxy is None or self._host.breakpoints is None:
+            return told
+        try:
+            inside = await proxy.breakpoints()
+        except CallError as error:
+            return {**told, "problem": f"the process of {actor} has not answered: {text_of(error)}"}
+        told["breakpoints"] += [{**one, "isolated": actor} for one in inside["breakpoints"]]
+        told["dropped"] += inside["dropped"]
+        return told
 
     @method(concurrent=True)
     async def debug(self, actor: str, number: int) -> dict[str, Any]:
-        """Open a debugger of the frames of a failure: its number, or the `problem`."""
-        kept, breakpoints = self._host.post_mortems, self._host.breakpoints
-        if kept is None or breakpoints is None:
+        """Open a debugger of the frames of a failure: its number, or the `problem`. `isolated`: the
+        actor in whose process it is, for `command`.
+        """
+        record = self._failure_in_process(actor, number)
+        if record is None:
+            return self._requests.debug(actor, number)
+        if self._host.breakpoints is None:
             return {"number": 0, "problem": NOT_DEBUGGABLE}
-        record = next((one for one in kept.of(actor) if one.number == number), None)
-        if record is None or not record.live:
-            return {"number": 0, "problem": f"failure {number} is not kept any more"}
-        opened = breakpoints.debug_failure(record)
-        if opened is None:
-            return {"number": 0, "problem": "too many debuggers are open on it"}
-        return {"number": opened.number, "problem": ""}
+        proxy = self._proxy(actor, record.epoch)
+        if proxy is None:
+            return {"number": 0, "problem": "its process has ended, and with it the frames"}
+        try:
+            return {**await proxy.debug(record.in_process), "isolated": actor}
+        except CallError as error:
+            return {"number": 0, "problem": f"its process has not answered: {text_of(error)}"}
 
     @method(concurrent=True)
-    async def command(self, number: int, line: str | None, seconds: float) -> dict[str, str]:
+    async def command(
+        self, number: int, line: str | None, seconds: float, isolated: str = ""
+    ) -> dict[str, str]:
         """Send a line to a debugger, or none, and return what it has printed when it waits for the
         next line, after `seconds` at the latest; its state; and the `problem`, if there is one.
+        `isolated`: the actor in whose process the debugger is.
         """
-        breakpoints = self._host.breakpoints
-        conversation = None if breakpoints is None else breakpoints.conversation(number)
-        if conversation is None:
-            return {"text": "", "state": "ended", "problem": "the debugger has ended"}
-        if line is not None and (len(line) > MOST_LINE or "\n" in line):
-            problem = f"send one line of {MOST_LINE} characters at most"
-            return {"text": "", "state": conversation.state, "problem": problem}
-        return await conversation.ask(line, min(max(seconds, 0.0), MOST_SECONDS))
+        if not isolated:
+            return await self._requests.command(number, line, seconds)
+        proxy = self._proxy(isolated)
+        if proxy is None or self._host.breakpoints is None:
+            return {"text": "", "state": "ended", "problem": "its process has ended"}
+        try:
+            return await proxy.debug_command(number, line, seconds)
+        except CallError as error:
+            problem = f"its process has not answered: {text_of(error)}"
+            return {"text": "", "state": "ended", "problem": problem}
+
+    def _failure_in_process(self, actor: str, number: int) -> FailureRecord | None:
+        kept = self._host.post_mortems
+        known = () if kept is None else kept.of(actor)
+        return next((one for one in known if one.number == number and one.in_process), None)
+
+    def _proxy(self, actor: str, epoch: int = 0) -> ActorProxy | None:
+        """The proxy of an isolated actor that has a process; None if there is none of this
+        epoch.
+        """
+        cell = self._host.cells.get(actor)
+        if cell is None or not isinstance(cell.instance, ActorProxy):
+            return None
+        if not cell.instance.has_process or epoch not in (0, cell.address.epoch):
+            return None
+        return cell.instance
 
 
 def debug_of(endpoint: RpcEndpoint, node: str, incarnation: int) -> Any:

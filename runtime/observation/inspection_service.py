@@ -62,6 +62,7 @@ class CallMeasurement:
     def keep(self) -> CallStatistics:
         """Measure from now on, until the node ends."""
         statistics = self._measured()
+        # The task that waits for the end of the measurement reads this when it next wakes.
         self._until = math.inf
         return statistics
 

@@ -37,6 +37,8 @@ class KeptAnswer:
         # Those who come while it is made wait for it, instead of making another one.
         async with self._lock:
             if not self._kept or self._now() >= self._keep_until:
+                # If this is cancelled or raises, the next in the queue makes the answer.
                 self._kept, spent = await self._make()
+                assert spent >= 0, "a clock that goes back would keep answers for no time"
                 self._keep_until = self._now() + (REST * spent if spent > CHEAP else 0.0)
             return self._kept

@@ -88,6 +88,7 @@ class _LongestCalls:
             both = [*self._longest, *found]
             # What has no time has begun just now.
             self._longest = heapq.nsmallest(MOST_CALLS, both, key=lambda one: one[0] or math.inf)
+        assert len(self._longest) <= min(MOST_CALLS, self._count)
 
     def described(self, node: str, now: float) -> dict[str, Any]:
         return {
@@ -167,6 +168,7 @@ class WaitGraph:
         """
         steps: list[WaitStep] = []
         seen: list[str] = []
+        # The answers of the nodes are of different moments, so a cycle may be one that never was.
         while len(steps) < MOST_STEPS:
             if actor in seen:
                 return steps, seen[seen.index(actor) :]

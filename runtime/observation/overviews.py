@@ -86,6 +86,7 @@ class ActorsSummary:
             sums[2] += len(cell.running)
             sums[3] += cell.served
         assert len(self._classes) <= MOST_CLASSES + 1
+        assert len(self._first) <= min(MOST_ACTORS, self._count)
 
     def as_plain(self, supervisors: dict[str, str]) -> Actors:
         """As plain data. `supervisors`: for whom actors were started, by name."""

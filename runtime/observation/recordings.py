@@ -43,6 +43,7 @@ class Recordings:
             self._endpoint.record(None)
             self._recording = False
         told = recorder.finish()
+        # In a thread: minutes of a busy node take seconds to be written and compressed.
         return await self._environment.in_thread(partial(_packed, told), abandon=True)
 
 

@@ -21,6 +21,8 @@ async def in_slices(
     """Give all items to `look`, at most `SLICE` at a time; returns the seconds that it took, by the
     clock `now`, without those in which other tasks ran.
     """
+    # The items are a copy that the caller has made at once: between two slices, in the turns of
+    # other tasks, actors start and end. What has ended is looked at as it was last.
     spent = 0.0
     for start in range(0, len(items), SLICE):
         began = now()

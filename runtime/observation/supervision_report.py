@@ -81,6 +81,7 @@ class SupervisionReport:
         found: dict[str, SupervisorStatus] = {}
         done = 0
         for name, work in works.items():
+            # It may have ended since it was counted; its work has a status all the same.
             found[name] = work.status(shares[name])
             done += 1 + shares[name]
             if done >= WORK:
@@ -128,6 +129,7 @@ def shared_out(counts: Mapping[str, int], most: int = MOST_CHILDREN) -> dict[str
     """How many children each supervisor lists, by the number that it has: `most` in all."""
     shares: dict[str, int] = {}
     left = most
+    # The smallest first: what they do not use of their share is left for the larger ones.
     for place, (name, count) in enumerate(sorted(counts.items(), key=lambda pair: pair[1])):
         shares[name] = min(count, left // (len(counts) - place))
         left -= shares[name]
@@ -149,6 +151,7 @@ def _with_latest_deaths(statuses: dict[str, SupervisorStatus]) -> dict[str, Supe
     kept = dict.fromkeys(statuses, 0)
     for _, name in latest:
         kept[name] += 1
+    assert sum(kept.values()) <= MOST_DEATHS
     # Each supervisor has its own in the order of their times, so the latest are its last ones.
     return {
         name: attrs.evolve(one, deaths=one.deaths[len(one.deaths) - kept[name] :])

@@ -99,6 +99,7 @@ class Timeline:
         self._from = min((one.told["began"] - one.clock.offset for one in recordings), default=0.0)
         for process, recording in enumerate(recordings, 1):
             _NodeTracks(self, recording, process).add_all()
+        # Last: the call may be in the recording of one node and its turn in that of a later one.
         self.flows = self._connect()
 
     def microseconds(self, recording: NodeRecording, seconds: float) -> float:
@@ -278,6 +279,8 @@ class _NodeTracks:
                 self._timeline.without_track += 1
                 return None
             found = self._new_lane(actor, lanes)
+        assert len(lanes) <= MOST_LANES
+        assert not found.open or (call and found.open[-1].ended >= ended), "slices of a track nest"
         found.open.append(_Open(ended, 0 if call else turn))
         return found
 

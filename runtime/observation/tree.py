@@ -215,6 +215,8 @@ class _Assembly:
                 roots[actor.name] = self._branch(actor.name, actor.name, frozenset())
             elif not actor.supervisor:
                 loose.append(actor.name)
+        # Supervisors that no node and no name has any more, while actors that were started for them
+        # live on: they are shown as gone.
         for name in self._started_for:
             if name not in self._known and name not in self._listed:
                 roots[name] = self._branch(name, name, frozenset())
@@ -254,6 +256,8 @@ class _Assembly:
         return self._with_children(branch, above) if supervises else branch
 
     def _with_children(self, branch: Branch, above: frozenset[str]) -> Branch:
+        # Without those above: answers of different moments may say that two supervisors are each
+        # other's child, and the tree would have no end.
         above = above | {branch.name}
         status = self._statuses.get(branch.name)
         if isinstance(status, SupervisorStatus):

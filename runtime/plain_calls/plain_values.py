@@ -28,6 +28,7 @@ from actors.handle import Handle
 from actors.messages import message_type
 from actors.reference import Reference
 from runtime.user_errors import guarded, qualified_name, repr_of, summary_of
+from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.exceptions import fields_of
 
 MOST_DEPTH = 32
@@ -37,12 +38,6 @@ MOST_INTEGER_BITS = 8192
 """Of a whole number: converting one to decimal digits takes time that grows with its square."""
 
 _AS_IT_IS = frozenset({NoneType, bool, float, str, bytes})
-
-_REFUSED_TAGS = (
-    *(0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261),
-    *(1004, 43000, 55799),
-)
-"""Tags that cbor2 would read by itself. Large whole numbers (2 and 3) are all that is left."""
 
 
 def encoded(value: object) -> bytes:
@@ -72,7 +67,7 @@ def decoded(data: bytes) -> object:
             allow_indefinite=False,
             allow_duplicate_keys=False,
             strict_hashable_types=True,
-            semantic_decoders=dict.fromkeys(_REFUSED_TAGS, _refuse_tag),
+            semantic_decoders=dict.fromkeys(BUILTIN_TAGS, _refuse_tag),
             tag_hook=_refuse_tag,
         )
     except Exception as error:

@@ -4,7 +4,7 @@ What comes from a peer may name any module there is, and importing one runs it: 
 ends its process. So a name that is decoded is looked up among the modules that this process has
 imported, by its application's own doing, and nothing of a class, not even a `__getattr__`, is run
 to find it. Imported is only what a spawn names, whose purpose it is to run code of the application
-by its name: see `import_class`.
+by its name (`import_class`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MOVED = {
 contain.
 """
 
+# Read past the classes' own `__dict__` and `__getattr__`, which could be code of users.
 _NAMESPACE_OF_MODULE = cast("Any", vars(ModuleType)["__dict__"])
 _NAMESPACE_OF_CLASS = cast("Any", vars(type)["__dict__"])
 

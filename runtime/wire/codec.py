@@ -21,6 +21,7 @@ import copy
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -38,6 +39,7 @@ from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import MessageType, import_path, message_type
 from runtime.user_errors import is_interrupt, summary_of, text_of
 from runtime.wire import classes
+from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.exceptions import args_of, build, fields_of, notes_of
 from runtime.wire.frames import Buffer, Outgoing, ReceivedSegment, Segment, writable
 
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
 # refused, with the path to it: a value that arrived as a slightly different one (a namedtuple as a
 # tuple, an OrderedDict as a dict) would be a bug that shows only between nodes. `Codec` turns the
 # result into bytes, and decodes.
+
+# Peers of other versions and stored values contain these numbers: a new tag gets a new number, and
+# none is given a second meaning.
 
 ARGUMENTS, SPILLED, SEGMENT, ARRAY, SCALAR, MESSAGE, ENUM = range(64_000, 64_007)
 
@@ -73,6 +78,7 @@ SCALARS = frozenset({NoneType, bool, int, float, str})
 
 
 _ROWS = frozenset({list})
+"""The exact type of an item that may itself be a row of scalars."""
 
 
 _KEYS = frozenset({str, bytes})
@@ -187,6 +193,9 @@ class PlainWriter:
         """Apply `write` to each item, with its index in the path of a refused value."""
         if not self.careful:
             found = items if isinstance(items, list) else list(items)
+            # The list of the caller itself is handed to cbor2, uncopied. If another thread changes
+            # it before cbor2 has read it, the list that is sent is the changed one; cbor2 refuses
+            # objects all the same, because it knows none of the types of users.
             if SCALARS.issuperset(map(type, found)):
                 return cast("list[object]", found)
             if (
@@ -222,6 +231,7 @@ class PlainWriter:
         """Encode bytes: in place while they are small, as a segment from the threshold on."""
         size = data.nbytes if isinstance(data, memoryview) else len(data)
         if size < self.threshold or len(self.segments) >= MAX_SEGMENTS:
+            # A copy: what is encoded in place may not change until cbor2 has read it.
             return bytes(data)
         if isinstance(data, memoryview):
             data = data.cast("B") if data.c_contiguous else bytes(data)
@@ -237,6 +247,9 @@ def steps_for(extensions: Iterable[Extension]) -> dict[type, Step]:
 
 
 class _Steps(dict[type, Step]):
+    # Bounded by the classes of this process that can be sent: a type that is refused is not
+    # remembered, and decoding does not come here.
+
     def __init__(self, extensions: tuple[Extension, ...]) -> None:
         super().__init__(_STEPS)
         self._extensions = extensions
@@ -249,9 +262,11 @@ class _Steps(dict[type, Step]):
         return step
 
     def _find(self, kind: type) -> Step | None:
+        # Extensions first: their types are sent by reference, whatever else they could be sent as.
         for extension in self._extensions:
             if issubclass(kind, extension.type):
                 return _extension_step(extension)
+        # Exact marks, and no `issubclass`: a subclass would arrive as its base.
         described = message_type(kind)
         if described is not None:
             return (
@@ -265,6 +280,7 @@ class _Steps(dict[type, Step]):
                 if "<locals>" in kind.__qualname__
                 else _enum_step(import_path(kind), issubclass(kind, Flag))
             )
+        # Whose values there are, has been imported; importing it here would slow every start.
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             if kind is numpy.ndarray:
@@ -329,6 +345,7 @@ def _tuple(writer: PlainWriter, value: tuple[object, ...], depth: int) -> object
 
 
 def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> object:
+    # Other keys travel as pairs, so that the reader can count equal hashes before it builds a dict.
     in_place = _KEYS.issuperset(map(type, value))
     if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
         return value
@@ -507,6 +524,18 @@ _STEPS: Mapping[type, Step] = {
 ContentReader = Callable[[Any], object]
 
 
+MAX_DIMENSIONS = 64
+"""Of an array: numpy's own limit. Multiplying the lengths of millions of dimensions would take
+hours.
+"""
+
+
+MAX_KEY_BITS = 8192
+"""Bits of an integer in a key whose hash another key shares. Comparing one of a megabyte with a
+Decimal converts it to decimal digits, in time that grows with its square.
+"""
+
+
 MAX_COLLISIONS = 64
 """The number of keys of one dict or set that may share hashes with others. Honest data has almost
 none. Without the bound, a peer could make thousands of integers collide, and building the dict
@@ -576,7 +605,11 @@ def _distinct(keys: Collection[object]) -> Collection[object]:
     """
     try:
         hashes = len(set(map(hash, keys)))
-        different = len(set(keys)) if len(keys) - hashes <= MAX_COLLISIONS else 0
+        # Keys are compared only if they share a hash. So without collisions, as in nearly all
+        # honest data, nothing is compared; with them, the comparisons must be few and quick.
+        few = len(keys) - hashes <= MAX_COLLISIONS
+        quick = hashes == len(keys) or not few or _compare_quickly(keys)
+        different = len(set(keys)) if few and quick else 0
     except BaseException as error:  # noqa: ASYNC103  no checkpoint: keys may be messages, whose `__hash__` and `__eq__` are user code
         if is_interrupt(error):
             raise
@@ -588,9 +621,31 @@ def _distinct(keys: Collection[object]) -> Collection[object]:
         ) from None
     if len(keys) - hashes > MAX_COLLISIONS:
         raise ProtocolError(f"{len(keys)} keys with only {hashes} hashes")
+    if not quick:
+        raise ProtocolError(
+            f"keys that share a hash, with an integer of more than {MAX_KEY_BITS} bits"
+        )
     if different != len(keys):
         raise ProtocolError("a key that occurs twice")
     return keys
+
+
+def _compare_quickly(keys: Collection[object]) -> bool:
+    """True unless keys that share their hash with others have large integers in them."""
+    times = Counter(map(hash, keys))
+    return not any(times[hash(key)] > 1 and _has_large_integer(key) for key in keys)
+
+
+def _has_large_integer(key: Any) -> bool:
+    # The recursion ends where the decoded value does, which has a limit on its depth.
+    if type(key) is int:
+        return key.bit_length() > MAX_KEY_BITS
+    if type(key) in (tuple, frozenset):
+        return any(map(_has_large_integer, key))
+    mark = message_type(type(key))
+    return mark is not None and any(
+        _has_large_integer(getattr(key, name, None)) for name, _ in mark.fields
+    )
 
 
 def _pairs(content: Any) -> dict[object, object]:
@@ -607,6 +662,7 @@ def _zoned(content: Any) -> tuple[str, bool, ZoneInfo | None]:
     if key is None:
         return _text(text), bool(fold), None
     try:
+        # ZoneInfo itself refuses a key that leads out of its folder, and keeps only a few zones.
         return _text(text), bool(fold), ZoneInfo(_text(key))
     except (KeyError, OSError, ValueError) as error:
         raise DecodeError(
@@ -628,6 +684,7 @@ def _read_time(content: Any) -> time:
 
 def _decimal(content: Any) -> Decimal:
     try:
+        # Exact and linear in the digits: the precision of the context holds for arithmetic alone.
         return Decimal(_text(content))
     except ArithmeticError as error:
         raise ProtocolError("a text that is not a decimal number") from error
@@ -679,8 +736,8 @@ def _message(content: Any, find_class: Callable[[str], type]) -> object:
 
 
 def _instance(cls: type, mark: MessageType, fields: dict[object, object]) -> object:
-    """Ignore fields that this side does not know; those that the peer does not know get their
-    defaults. So versions of a class can differ.
+    """Build a message. Fields that this side does not know are ignored; those that the peer does
+    not know get their defaults. So versions of a class can differ.
     """
     return cls(**{argument: fields[argument] for _, argument in mark.fields if argument in fields})
 
@@ -730,9 +787,12 @@ def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
     if not _DTYPE.fullmatch(_text(dtype)):
         raise ProtocolError("a dtype that is not plain")
     found = numpy.dtype(_text(dtype))
-    if any(type(length) is not int or length < 0 for length in shape) or math.prod(
-        shape
-    ) * found.itemsize != len(buffer):
+    # Both bounds come before the product, which would be slow without them.
+    if len(shape) > MAX_DIMENSIONS or any(
+        type(length) is not int or not 0 <= length <= sys.maxsize for length in shape
+    ):
+        raise ProtocolError("an array with a shape that no array has")
+    if math.prod(shape) * found.itemsize != len(buffer):
         raise ProtocolError("an array whose shape does not fit its bytes")
     if not len(buffer) or not memoryview(buffer).readonly:
         return numpy.ndarray(shape, found, buffer)
@@ -747,32 +807,7 @@ MAX_IN_PLACE = 64 * 1024
 """Bytes from which an encoded value leaves the control part and becomes a segment."""
 
 
-REFUSED_TAGS = (
-    0,
-    1,
-    4,
-    5,
-    25,
-    28,
-    29,
-    30,
-    35,
-    36,
-    37,
-    52,
-    54,
-    100,
-    256,
-    258,
-    260,
-    261,
-    1004,
-    43_000,
-    55_799,
-)
-"""Tags that cbor2 decodes by default, among them regular expressions, e-mails, and references that
-make cycles. We send none of them, so they are refused.
-"""
+_QUALIFIED_NAME = cast("Any", vars(type)["__qualname__"])
 
 
 _Callback = Callable[[Any, bool], object]
@@ -816,7 +851,7 @@ class Codec:
         self._steps = steps_for(extensions)
         self._classes: dict[str, type] = {}
         readers = (
-            {tag: _refuser(tag) for tag in REFUSED_TAGS}
+            {tag: _refuser(tag) for tag in BUILTIN_TAGS}
             | content_readers(self.find_class)
             | {ARGUMENTS: _read_arguments}
         )
@@ -842,6 +877,7 @@ class Codec:
             try:
                 return self._bounded(dumps(value), segments, path)
             except UnicodeEncodeError:
+                # The walk below says where in the text the lone surrogate is.
                 pass
         return self._encode(lambda writer: writer.write(value, 0), segments, path)
 
@@ -864,9 +900,12 @@ class Codec:
                 lambda writer: writer.write_fields(kwargs, 0), segments, ""
             )
         except EncodeError as error:
+            # A keyword is a field of nothing: its path begins with its name, without the dot.
             if error.path.startswith("."):
                 raise EncodeError(str(error)[1:], path=error.path[1:]) from None
             raise
+        # A tag of two bytes, then an array of two items that are encoded already: to encode them
+        # once more, as one item, would cost as much again.
         head = b"\xd9" + ARGUMENTS.to_bytes(2, "big") + b"\x82"
         return self._completed(head + positional + keywords, segments, "args")
 
@@ -962,6 +1001,8 @@ class Codec:
         """Return the number at the beginning of a call, reply or error whose rest cannot be
         decoded. Raises ProtocolError.
         """
+        # Such a control part is an array of up to 23 items. `runtime.calls.protocol` always writes
+        # its number with four bytes (0x1A), or with eight (0x1B), however small it is.
         if len(control) >= 6 and 0x80 < control[0] <= 0x97:
             if control[1] == 0x1A:
                 return int.from_bytes(control[2:6], "big")
@@ -999,19 +1040,23 @@ class Codec:
         nothing, content = _callback(lambda content: None), _callback(lambda content: content)
         return (
             dict.fromkeys(self._readers, nothing)
-            | {tag: self._readers[tag] for tag in REFUSED_TAGS}
+            | {tag: self._readers[tag] for tag in BUILTIN_TAGS}
             | dict.fromkeys((SEGMENT, ARRAY), nothing)
             | dict.fromkeys((ARGUMENTS, TUPLE), content)
             | {SPILLED: _callback(_refuser(SPILLED))}
         )
 
     def find_class(self, path: str) -> type:
-        """Return the class at `module:qualified.name`, of a module that is imported already. Raises
-        DecodeError. See `classes.find_class`.
+        """Return the class at `module:qualified.name`, of a module that is imported already, as
+        `classes.find_class` does. Raises DecodeError.
         """
         found = self._classes.get(path)
         if found is None:
-            found = self._classes[path] = classes.find_class(path)
+            found = classes.find_class(path)
+            # A class may contain itself, as those of ctypes do, and is then found by endlessly many
+            # paths. A peer can name them all; only the one that is the class's own is remembered.
+            if path.endswith(f":{_QUALIFIED_NAME.__get__(found)}"):
+                self._classes[path] = found
         return found
 
     def _encode(
@@ -1028,6 +1073,7 @@ class Codec:
     def _encode_plain(
         self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str
     ) -> bytes:
+        # What came before belongs to others: a second walk takes back only its own segments.
         count = len(segments)
         try:
             try:
@@ -1066,6 +1112,7 @@ class Codec:
                 "calls",
                 path=path,
             )
+        # Appended last, so that the indices of the segments inside it hold.
         segments.append(encoded)
         return dumps(CBORTag(SPILLED, len(segments) - 1))
 
@@ -1105,7 +1152,7 @@ class Codec:
         self, take: Callable[[object], Segment], readers: Mapping[int, _Callback]
     ) -> ContentReader:
         """Return the reader of an encoded value that is a segment. Such a value cannot contain
-        another one.
+        another one, or the depth of nesting would be without a bound.
         """
         inner = {**readers, SPILLED: _callback(_refuser(SPILLED))}
 
@@ -1166,8 +1213,8 @@ def _read_arguments(content: Any) -> _Arguments:
 
 
 def _raise_cause(error: BaseException) -> NoReturn:
-    """Return the error that one of our callbacks raised inside cbor2; a ProtocolError for any
-    other.
+    """Raise the error that one of our callbacks raised inside cbor2, which wraps it; for any other,
+    raise a ProtocolError.
     """
     cause: BaseException | None = error
     while cause is not None:

@@ -19,6 +19,9 @@ from runtime.user_errors import BUILTIN, bases, guarded
 
 MOST_NOTES = 32
 MOST_NOTE = 64 * 1024
+"""How many notes of an exception are sent, and how many characters of each: a loop that annotates
+what it catches again and again would else make an error that no frame can carry.
+"""
 
 CLASSES_KEPT = 512
 """How many classes of exceptions, the latest, are not examined anew for each of their instances."""
@@ -65,6 +68,7 @@ def fields_of(error: BaseException) -> dict[str, object]:
         try:
             value = slot.__get__(error)
         except AttributeError:
+            # A slot that was never set.
             continue
         if value is not None or _owner(slot) not in BUILTIN:
             fields[name] = value

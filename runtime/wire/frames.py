@@ -340,6 +340,8 @@ class FrameReader:
             position = self._parse(data, position, frames)
         if position < len(data):
             self._rest += data[position:]
+            # Otherwise what is complete would wait until the peer sends more, perhaps for ever.
+            assert len(self._rest) < self._needed, "only an incomplete part waits for its rest"
         return frames
 
     def receive_buffer(self) -> memoryview | None:
@@ -387,6 +389,7 @@ class FrameReader:
                 frames.append(new_tuple(Frame, (kind, flags, data[position + 8 : stop], ())))
                 position = stop
                 continue
+            # Each bound before what it bounds is read: the number of sizes, then their sum.
             if count > limits.segments:
                 self._refuse(f"a frame of {count} segments, where {limits.segments} are allowed")
             start = position + 8 + 4 * count
@@ -434,6 +437,8 @@ class FrameReader:
                 self._segments.append(data[position:stop])
                 position = stop
             elif size >= DIRECT_SIZE:
+                # No buffer yet: the frames that `data` completed are not acted upon before this
+                # returns, and `place` has to know them.
                 self._begun = memoryview(data)[position:]
                 return end
             else:
@@ -493,6 +498,8 @@ class FrameReader:
 
     def _finish(self, frames: list[Frame], segments: tuple[Segment, ...]) -> None:
         assert self._head is not None
+        assert self._begun is None, "no segment is incomplete"
+        assert self._room is None, "no segment is incomplete"
         frames.append(Frame(*self._head, segments))
         self._head = None
         self._sizes = ()
@@ -501,6 +508,7 @@ class FrameReader:
 
     def _refuse(self, what: str) -> NoReturn:
         self._broken = True
+        # What was received so far is given back at once: the link may close slowly.
         self._rest = bytearray()
         self._segments = []
         self._begun = self._target = self._room = None

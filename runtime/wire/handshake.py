@@ -49,6 +49,7 @@ from actors.errors import (
 )
 from actors.peers import may_act_as
 from runtime.identifiers import NodeId
+from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.frames import Kind
 
 # Identities: what each side of a connection says of itself, and what it may say.
@@ -222,31 +223,6 @@ _REFUSALS: Final = (
 )
 
 
-_BUILTIN_TAGS: Final = (
-    *range(6),
-    25,
-    28,
-    29,
-    30,
-    35,
-    36,
-    37,
-    52,
-    54,
-    100,
-    256,
-    258,
-    260,
-    261,
-    1004,
-    43000,
-    55799,
-)
-"""Tags that cbor2 would decode by itself. None is of use here, and some build large or surprising
-objects from few bytes.
-"""
-
-
 ANY_NAME: Final = "*"
 
 
@@ -390,7 +366,9 @@ class _Side:
         with _reading("the proof"):
             proof = check_bytes(fields.get("proof"), "proof", length=PROOF_BYTES)
         assert self._claimed is not None, "a proof is due only after the facts that it proves"
+        # While the secret is being changed, either side may have only the old or only the new one.
         for secret in (self._secret, *self._others):
+            # `_proof` reads it, and what this side proves next must be by the same one.
             self._secret = secret
             if hmac.compare_digest(proof, self._proof(part, *more)):
                 break
@@ -401,6 +379,7 @@ class _Side:
                 self._introduction.cluster,
                 bool(self._channel.binding),
             )
+        assert not self._due, "nothing is due once a proof is found right"
         self.peer, self.version = self._claimed, self._claimed_version
         return proof
 
@@ -512,6 +491,7 @@ class Dialer(_Side):
             raise wrong
         # Only nodes are dialled, so the peer must have the certificate of a node.
         _check_certificate(peer, ours.cluster, self._channel.certified, "node")
+        # Claimed, and not yet true: `peer` is set by a proof that covers these exact bytes.
         self._claimed, self._claimed_version = peer, version
         self._challenge = control
         self._own_proof = self._proof("dialer")
@@ -558,10 +538,12 @@ class Acceptor(_Side):
         Raises ProtocolError for anything that is no handshake: such a peer gets no answer, only a
         closed connection.
         """
+        assert self.error is None or not self._due, "a refused dialer is not heard again"
         fields = self._admit(kind, control)
         try:
             if kind == Kind.HELLO:
                 return self._greet(fields, control)
+            # Judged only after its proof: strangers must not learn who is expelled.
             proof = self._verify(fields, "dialer")
             assert self.peer is not None, "it has proven itself"
             if (refused := self._judge(self.peer)) is not None:
@@ -688,7 +670,7 @@ def _decode(control: bytes) -> Mapping[str, object]:
         fields: object = cbor2.load(
             stream,
             tag_hook=_refuse_tag,
-            semantic_decoders=dict.fromkeys(_BUILTIN_TAGS, _refuse_tag),
+            semantic_decoders=dict.fromkeys((2, 3, *BUILTIN_TAGS), _refuse_tag),
             max_depth=8,
             allow_indefinite=False,
             allow_duplicate_keys=False,

@@ -116,6 +116,9 @@ class DrivenTree:
         supervisor = self.living.get(parent_of(path))
         if supervisor is None:
             return self.will_live(parent_of(path))
+        if supervisor.machine is None:
+            # The supervisor that once had it was stopped, and a leaf was added under its name.
+            return False
         view = supervisor.view(id_of(path))
         return view is not None and view.state == "restarting"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -12,6 +13,7 @@ from actors import CallContext, call_context
 from actors.call_context import CURRENT, MOST_BYTES, MOST_TEXT, valid_traceparent
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+LATER = "01" + PARENT[2:] + "-" + "x" * 200
 
 MALFORMED = [
     "",
@@ -63,18 +65,33 @@ def test_any_text_of_a_peer_is_some_context(text: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["[" * 100_000, "{", "[]", '{"a":1}', '{"a":"\\ud800"}', "9" * 5000, '{"a":{"b":"c"}}', "null"],
+    [
+        "[" * MOST_TEXT,
+        "[" * 50_000,
+        "{",
+        "[]",
+        '{"a":1}',
+        '{"a":"\\ud800"}',
+        "9" * 5000,
+        '{"a":{"b":"c"}}',
+        "null",
+    ],
 )
 def test_values_that_are_none_are_left_out(line: str) -> None:
     context = CallContext(f"{PARENT}\n\n\n{line}")
     assert dict(context) == {}
-    assert context.traceparent == (PARENT if len(line) < 100_000 else "")
+    assert context.traceparent == (PARENT if len(line) < MOST_TEXT else "")
 
 
 def test_nothing_larger_than_our_own_is_kept() -> None:
     assert CallContext("x" * (MOST_TEXT + 1)).text == ""
     largest = CallContext.of({"\x01": "\x01" * (MOST_BYTES - 1)}, traceparent=PARENT)
     assert len(largest.text) <= MOST_TEXT
+    # Many short names that JSON escapes are the longest text for so many bytes.
+    names = ["".join(each) for each in itertools.product(map(chr, range(14, 32)), repeat=3)]
+    many = CallContext.of(dict.fromkeys(names[: MOST_BYTES // 3], ""), traceparent=LATER)
+    assert CallContext(many.text) == many
+    assert CallContext(many.text).traceparent == LATER
     assert dict(CallContext(largest.text)) == dict(largest)
 
 

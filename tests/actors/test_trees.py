@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from actors.dynamic_restarts import DynamicRestartMachine
@@ -183,6 +183,8 @@ def test_whole_trees_do_what_the_reference_does_whatever_happens_in_whatever_ord
 
     @settings(max_examples=trees)
     @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**64 - 1))
+    # A leaf takes the name of a supervisor that was to restart a supervisor of its own.
+    @example(6, 3, 4, 4535608)
     def trial(happenings: int, depth: int, width: int, seed: int) -> None:
         play(happenings, depth, width, seed, tally)
 

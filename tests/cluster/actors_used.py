@@ -71,6 +71,13 @@ class Diligent(Actor):
         await trio.sleep(seconds)
         return os.getpid()
 
+    @method(idempotent=True, concurrent=True)
+    async def work_when_repeated(self, mark: str) -> None:
+        """Never ends where it makes the file; ends at once where that is there."""
+        if not await trio.Path(mark).exists():
+            await trio.Path(mark).touch()
+            await trio.sleep_forever()
+
     @method(idempotent=True)
     async def work_in_turn(self, seconds: float) -> int:
         await trio.sleep(seconds)

@@ -12,6 +12,7 @@ from actors import ChildSpec, SpawnOptions, Supervisor
 from actors.errors import NodeNameTakenError, StoreMismatchError
 from runtime import Node, open_local_cluster, open_node
 from runtime.testing import open_etcd
+from runtime.timings import Timings
 from tests.cluster.actors_used import Ledger
 from tests.etcd import needs_etcd
 
@@ -113,12 +114,14 @@ async def test_actors_move_with_their_state_while_etcd_loses_a_member() -> None:
 
 
 async def test_a_node_that_is_killed_may_come_back_under_its_name_at_once() -> None:
+    rounds = 5
     async with open_local_cluster(nodes=1) as cluster:
-        for _ in range(5):
-            before = {member.name: member.incarnation for member in cluster.node.members()}
-            cluster.process("worker-1").kill()
-            await cluster.process("worker-1").wait()
-            with trio.fail_after(4):
+        # Each that waited for the lease of the one before would take that long.
+        with trio.fail_after(rounds * Timings().lease):
+            for _ in range(rounds):
+                before = {member.name: member.incarnation for member in cluster.node.members()}
+                cluster.process("worker-1").kill()
+                await cluster.process("worker-1").wait()
                 await cluster.start_node("worker-1")
                 async for members in cluster.node.watch_members():
                     if {member.name: member.incarnation for member in members}.get(

@@ -121,7 +121,7 @@ async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(
         worker = await joining.__aenter__()
         await worker.options(name="ledger").spawn(Ledger)
     async with founder(tmp_path / "other", first.address):
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await worker.asked_to_leave.wait()
         with pytest.raises(
             LeaseLostError, match=r"counts node .* as dead: the store was begun anew"

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import count
+from pathlib import Path
 
 import pytest
 import trio
@@ -15,6 +17,7 @@ from actors.errors import ActorDiedError, UnderstudyError
 from runtime import open_local_cluster, open_node
 from runtime.local_cluster import LocalCluster
 from tests.cluster.actors_used import Diligent
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -83,7 +86,8 @@ async def kill_again_and_again(callers: int, kills: int) -> Crowd:
                     nursery.start_soon(crowd.call_on_and_on, 0.2)
                 for _ in range(kills):
                     pid = await diligent.work.options(retry=POLICY)(0)
-                    await trio.sleep(0.5)
+                    enough = crowd.answers + callers
+                    await until(lambda: crowd.answers, "answers", lambda n: n >= enough)  # noqa: B023
                     os.kill(pid, signal.SIGKILL)
                 crowd.over = True
     return crowd
@@ -93,7 +97,7 @@ async def kill_again_and_again(callers: int, kills: int) -> Crowd:
 async def test_a_hundred_callers_and_four_kills_make_no_error() -> None:
     crowd = await kill_again_and_again(100, 4)
     assert crowd.errors == []
-    assert crowd.answers > 400
+    assert crowd.answers >= 400
 
 
 @pytest.mark.slow
@@ -102,10 +106,12 @@ async def test_a_hundred_callers_and_four_kills_make_no_error() -> None:
 async def test_a_thousand_callers_and_twenty_kills_make_no_error() -> None:
     crowd = await kill_again_and_again(1_000, 20)
     assert crowd.errors == []
-    assert crowd.answers > 5_000
+    assert crowd.answers >= 20_000
 
 
-async def test_the_error_of_a_used_up_retry_budget_says_so_and_what_to_do() -> None:
+async def test_the_error_of_a_used_up_retry_budget_says_so_and_what_to_do(
+    tmp_path: Path,
+) -> None:
     async with open_node(secret="a secret for the tests of retries") as node:
         spec = ChildSpec(
             id="diligent",
@@ -116,17 +122,19 @@ async def test_the_error_of_a_used_up_retry_budget_says_so_and_what_to_do() -> N
         diligent = await node.lookup("diligent", Diligent)
 
         async def die(policy: RetryPolicy) -> None:
-            with trio.fail_after(20):
+            mark = tmp_path / f"{next(number)}"
+            with trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(call_to_its_end, policy)
-                    await trio.sleep(0.2)
+                    nursery.start_soon(call_to_its_end, policy, str(mark))
+                    await until(mark.exists, "the call runs")
                     os.kill(await diligent.work(0), signal.SIGKILL)
 
         errors: list[ActorDiedError] = []
+        number = count()
 
-        async def call_to_its_end(policy: RetryPolicy) -> None:
+        async def call_to_its_end(policy: RetryPolicy, mark: str) -> None:
             try:
-                await diligent.work.options(retry=policy)(0.6)
+                await diligent.work_when_repeated.options(retry=policy)(mark)
             except ActorDiedError as error:
                 errors.append(error)
 

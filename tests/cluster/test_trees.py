@@ -47,7 +47,7 @@ async def test_a_killed_root_is_elected_elsewhere_and_adopts_its_children() -> N
             process = await root.process.options(retry=RetryPolicy(max_retries=20))()
             victim = next(member.name for member in node.members() if member.pid == process)
             os.kill(process, signal.SIGKILL)
-            with trio.fail_after(15):
+            with trio.fail_after(60):
                 assert (
                     await root.process.options(retry=RetryPolicy(max_retries=100, max_delay=0.1))()
                     != process
@@ -63,7 +63,7 @@ async def test_a_killed_root_is_elected_elsewhere_and_adopts_its_children() -> N
                 await (await node.options(on=victim).spawn(Candidate)).stand(specs)
         # A child whose own process is killed comes back, and the root has seen it.
         os.kill(before["root/steady"][0], signal.SIGKILL)
-        with trio.fail_after(15):
+        with trio.fail_after(60):
             await node.wait_gone("worker-3")
             await cluster.start_node("worker-3")
             assert (await life(node, "root/steady"))[1] > before["root/steady"][1]

@@ -45,7 +45,7 @@ from runtime import open_node
 async def main():
     async with open_node(sys.argv[1], join=sys.argv[2]) as node:
         for name in sys.argv[3:]:
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 print(await (await node.options(on=name).spawn(Greeter)).where())
         print(node.address.rpartition(":")[0])
 

@@ -13,6 +13,7 @@ import trio
 
 from actors.errors import ActorNotFoundError
 from runtime.dashboard.application import MOST_PAGES
+from runtime.dashboard.sampler import Sampler
 from runtime.dashboard.schedule import MOST_ACTORS, TOPICS
 from tests.dashboard.conftest import TOKEN, Clerk, Dashboard, World, open_world
 from tests.gateway.http_client import Connection
@@ -159,7 +160,7 @@ async def test_events_are_a_snapshot_and_then_differences(world: World) -> None:
         clerk = await world.node.lookup("shop/clerk", Clerk)
         await clerk.sell()
         found: Any = {}
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while "shop/clerk" not in found.get("changed", {}).get("actors", {}):
                 found = await events.next()
         assert "class" not in found["changed"]["actors"]["shop/clerk"], "only what has changed"
@@ -328,6 +329,7 @@ async def test_actions_that_are_none_are_refused(body: bytes) -> None:
         headers = {**AUTHORIZATION, "Content-Type": "application/json"}
         answer = await world.dashboard.http.ask("POST", "/api/actions", body, headers=headers)
         assert answer.status in (400, 413, 504), answer.body
+        assert (answer.json["error"] == "BadAction") == (answer.status == 400)
         assert answer.json["next"]
         wrong = await world.dashboard.http.ask("GET", "/api/actions", headers=headers)
         assert wrong.status == 405
@@ -350,3 +352,20 @@ async def test_a_page_of_another_site_can_make_it_do_nothing(headers: dict[str, 
         answer = await world.dashboard.http.ask("POST", "/api/actions", body, headers=given)
         assert answer.status in (403, 415)
         assert not world.node.asked_to_leave.is_set()
+
+
+async def test_actions_wait_for_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_world(actions=True) as world:
+        monkeypatch.setattr(Sampler, "questions", None)
+        answer = await world.dashboard.act(action="drain-node", name="one")
+        assert (answer.status, answer.json["error"]) == (503, "ClusterLost")
+        assert not world.node.asked_to_leave.is_set()
+
+
+async def test_a_failure_of_the_dashboard_is_an_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sampler, "page", None)
+    answer = await world.dashboard.get("/api/snapshot?topic=cluster")
+    assert (answer.status, answer.json["error"]) == (500, "DashboardFailure")
+    assert answer.json["explain"] == "understudy explain DashboardFailure"

@@ -77,6 +77,7 @@ ELSEWHERE = {
     "elastic_training.py",
     "errors.py",
     "patterns.py",
+    "wrong_patterns.py",
     "test_counter.py",
     "tracing.py",
     "web_service.py",

@@ -22,6 +22,7 @@ from runtime import open_node
 from runtime.command_line.explain import EXAMPLE, sections
 from runtime.command_line.main import main
 from runtime.environment import first
+from runtime.gateway.problems import OF_SERVERS
 from runtime.node import Node
 from runtime.testing import VirtualCluster, VirtualFaults
 from tests.house import ROOT
@@ -47,7 +48,7 @@ def test_each_error_class_has_its_section_and_each_section_its_class() -> None:
         for name, value in vars(errors).items()
         if isinstance(value, type) and issubclass(value, Exception)
     }
-    assert sorted(SECTIONS) == sorted(classes)
+    assert sorted(SECTIONS) == sorted(classes | OF_SERVERS)
 
 
 def test_the_page_shows_what_the_command_prints() -> None:

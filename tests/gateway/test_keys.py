@@ -117,7 +117,7 @@ async def test_a_call_without_a_waiting_client_is_given_up_in_the_end(world: Wor
             {"Idempotency-Key": "k"},
         )
         await world.counter.wait_for("a begun")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await world.counter.wait_for("a cancelled")
     async with gateway(world.node) as other:
         for http in (world.http, other):

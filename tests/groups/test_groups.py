@@ -25,7 +25,7 @@ from tests.waiting import until
 
 async def until_seen(group: Group[Reader], names: list[str]) -> None:
     """Wait until a group has these members, in any order."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async for members in group.watch():
             if sorted(member.name for member in members) == sorted(names):
                 return
@@ -131,7 +131,7 @@ async def test_a_broadcast_reaches_all_members_and_says_how_many(
         await until_seen(node.group("news", Reader), list("aabcd"))
     assert await pair.here.group("news", Reader).broadcast(Reader.on_news, "x") == 5
     assert await pair.there.group("news", Reader).broadcast(Reader.on_news, text="y") == 5
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         for name, reader in readers.items():
             # Of two nodes' words, which comes first is not said.
             assert sorted(await reader.wait_heard(4 if name == "a" else 2)) == sorted(
@@ -170,7 +170,7 @@ async def test_thousands_of_members_join_in_few_transactions(pair: Pair) -> None
     async with trio.open_nursery() as nursery:
         for _ in range(3000):
             nursery.start_soon(pair.here.spawn, Reader, "crowd")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async for members in group.watch():
             if len(members) == 3000:
                 break
@@ -180,7 +180,7 @@ async def test_thousands_of_members_join_in_few_transactions(pair: Pair) -> None
     # on how fast the machine spawns and how fast it writes: 150 to 540 were seen.
     assert found.revision - before < 1000
     assert len({member.name for member in group.members()}) == 3000
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         assert await group.broadcast(Reader.on_news, "all") == 3000
 
 
@@ -250,7 +250,7 @@ async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:
         network.up = False
         for connection in network.connections:
             connection.close()
-        with trio.fail_after(3):
+        with trio.fail_after(60):
             await until(
                 here.unreachable, "the other is out of reach", lambda names: names == ("there",)
             )

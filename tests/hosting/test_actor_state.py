@@ -200,7 +200,7 @@ async def test_a_plain_hook_that_blocks_is_left_behind_once(
     finally:
         Plain.go.set()
     monkeypatch.setattr(actor_state, "STATE_SECONDS", 10)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while (found := await state_of(node, "plain"))["text"] is None:
             pass
     assert found["text"].startswith("in ")
@@ -209,7 +209,7 @@ async def test_a_plain_hook_that_blocks_is_left_behind_once(
 @pytest.mark.cluster
 async def test_an_isolated_actor_says_it_from_its_process(node: Node) -> None:
     options = node.options(name="apart", isolation="process")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         counter = await options.spawn(Counter)
         await counter.add()
         assert (await state_of(node, "apart"))["text"] == "'value': 1\n'mode': ''"

@@ -140,7 +140,7 @@ class Book(Actor):
 async def supervised(pair: Pair, where: str) -> AsyncIterator[Book]:
     spec = ChildSpec(id="book", actor=Book, options=SpawnOptions(name="book", on=where))
     await pair.here.options(name="supervisor").spawn(Supervisor, [spec], intensity=100)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         yield await pair.here.lookup("book", Book)
 
 
@@ -251,7 +251,7 @@ async def test_what_cannot_be_kept_as_an_answer_is_refused_and_nothing_is_saved(
         with pytest.raises(RemoteError, match="too large to be kept"):
             await book.add_answering.options(retry=AGAIN)("large", bytes(300_000))
         await pair.here.stop(book)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             again = await pair.here.options(name="book").get_or_spawn(Book)
             assert await again.read() == []
 
@@ -282,7 +282,7 @@ async def test_the_records_of_a_node_that_has_left_go_with_it(pair: Pair, where:
         async with open_node("guest", join=pair.here.address, secret=SECRET) as guest:
             handle = await guest.lookup("book", Book)
             assert await handle.add_and_die.options(retry=AGAIN)("a") == {"words": 1}
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await pair.here.wait_gone("guest")
             await pair.there.wait_gone("guest")
         await book.add.options(retry=AGAIN)("b")

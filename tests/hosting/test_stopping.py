@@ -41,7 +41,7 @@ class Suicidal(Actor):
 @pytest.mark.parametrize("named", [True, False])
 async def test_an_actor_may_stop_itself_and_still_answer(named: bool) -> None:
     async with open_node("alone", secret=SECRET) as node:
-        with trio.fail_after(3):
+        with trio.fail_after(60):
             actor = await node.options(name="suicidal" if named else None).spawn(Suicidal)
             (instance,) = (
                 cell.instance
@@ -73,7 +73,7 @@ async def test_a_spawn_that_is_cancelled_while_its_answer_is_on_the_way_leaves_n
         def hosted() -> list[str]:
             return [name for name, cell in there._endpoint.host.cells.items() if not cell.system]
 
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
                     here.options(on="there", name="lost" if named else None).spawn, Suicidal

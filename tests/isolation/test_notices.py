@@ -63,7 +63,7 @@ async def process() -> AsyncIterator[Process]:
 
         host = ActorHost(cast("Any", node), nursery, SystemEnvironment(), nothing, nothing, nothing)
         host.extensions.add("watching", watching)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             yield Process(node, watching, host, nursery)
         nursery.cancel_scope.cancel()
 

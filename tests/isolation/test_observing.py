@@ -40,7 +40,7 @@ async def suffer(victim: Watched | Partner, how: str) -> None:
 
 async def test_an_actor_that_is_not_needed_does_not_start_and_leaves_nothing(node: Node) -> None:
     options = node.options(name="needless", isolation="process")
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         for _ in range(3):
             with pytest.raises(ActorNotNeededError, match="nothing to do here"):
                 await options.spawn(Needless)
@@ -56,7 +56,7 @@ async def test_a_child_that_is_not_needed_keeps_its_spec_without_an_actor(node: 
         ChildSpec.of(id, cls).changed(isolation="process")
         for id, cls in (("idle", Needless), ("gone", Needless), ("later", NeedlessOnce))
     )
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         top = await node.options(name="tree").spawn(
             Supervisor,
             [
@@ -89,7 +89,7 @@ async def test_a_child_that_is_not_needed_keeps_its_spec_without_an_actor(node: 
 async def test_one_notice_comes_for_each_watch_whatever_the_end(
     node: Node, watching: Isolation, watched: Isolation, how: str, kind: str
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         watcher = await node.options(isolation=watching).spawn(Watcher)
         victim = await node.options(name="victim", isolation=watched).spawn(Watched)
         _, epoch = await victim.where()
@@ -118,7 +118,7 @@ async def test_one_notice_comes_for_each_watch_whatever_the_end(
 async def test_a_supervised_one_that_is_killed_is_told_of_with_the_promise_of_another(
     node: Node,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         spec = ChildSpec.of("victim", Watched).changed(isolation="process")
         await node.options(name="tree").spawn(Supervisor, [spec])
         watcher = await node.options(isolation="process").spawn(Watcher)
@@ -153,7 +153,7 @@ async def test_notices_come_over_nodes_and_for_nodes_that_leave() -> None:
 
 
 async def test_a_watch_that_is_cancelled_while_its_notice_waits_gives_none(node: Node) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         watcher = await node.options(isolation="process").spawn(Watcher)
         victim = await node.spawn(Watched)
         number = await watcher.look_at(victim)
@@ -172,7 +172,7 @@ async def test_a_watch_that_is_cancelled_while_its_notice_waits_gives_none(node:
 async def test_a_notice_under_delivery_is_delivered_and_later_ones_can_be_cancelled(
     node: Node,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         watcher = await node.options(isolation="process").spawn(Hesitant)
         victims = [await node.spawn(Watched) for _ in range(4)]
         numbers = [await watcher.look_at(victim) for victim in victims]
@@ -190,7 +190,7 @@ async def test_a_notice_under_delivery_is_delivered_and_later_ones_can_be_cancel
 
 
 async def test_notices_come_in_their_turn_and_in_order_with_calls(node: Node) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         watcher = await node.options(isolation="process").spawn(Watcher)
         victim = await node.spawn(Watched)
         number = await watcher.look_at(victim)
@@ -211,7 +211,7 @@ async def test_notices_come_in_their_turn_and_in_order_with_calls(node: Node) ->
 async def test_an_exception_in_on_ended_ends_the_actor_and_what_waits_is_refused(
     node: Node, cls: type[Watcher], kind: str, text: str
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         watcher = await node.options(isolation="process").spawn(cls)
         victim = await node.spawn(Watched)
         await watcher.look_at(victim)
@@ -228,7 +228,7 @@ async def test_an_exception_in_on_ended_ends_the_actor_and_what_waits_is_refused
 async def test_an_actor_that_hangs_in_on_ended_is_stopped_in_time(
     node: Node,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         for how in ("stop", "kill"):
             spec = ChildSpec.of("hesitant", Hesitant).changed(
                 isolation="process", shutdown=0.2, restart="temporary"
@@ -253,7 +253,7 @@ async def test_an_actor_that_hangs_in_on_ended_is_stopped_in_time(
 async def test_nothing_is_left_of_the_watches_of_an_actor_whose_process_is_killed(
     node: Node,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         watcher = await node.options(isolation="process").spawn(Survivor)
         victim = await node.spawn(Partner)
         await watcher.look_at_all([victim] * 5)  # type: ignore[list-item]
@@ -295,7 +295,7 @@ async def test_a_process_that_is_killed_at_any_moment_gives_one_notice_for_each_
 async def test_a_link_ends_the_other_when_either_ends_abnormally(
     node: Node, linking: Isolation, linked: Isolation, crashing: str
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         one = await node.options(isolation=linking).spawn(Partner)
         other = await node.options(isolation=linked).spawn(Partner)
         await one.tie(other)
@@ -312,7 +312,7 @@ async def test_a_link_ends_the_other_when_either_ends_abnormally(
 async def test_a_process_that_is_killed_ends_what_it_is_linked_to_as_a_signal(
     node: Node, isolation: Isolation
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         partner = await node.options(isolation=isolation).spawn(Partner)
         victim = await node.options(isolation="process").spawn(Watched)
         await partner.tie(victim)
@@ -324,7 +324,7 @@ async def test_a_process_that_is_killed_ends_what_it_is_linked_to_as_a_signal(
 async def test_one_that_handles_exits_is_told_instead_and_a_normal_end_ends_nobody(
     node: Node,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         survivor = await node.options(isolation="process").spawn(Survivor)
         partner = await node.options(isolation="process").spawn(Partner)
         crashing, stopped, untied = [await node.spawn(Partner) for _ in range(3)]
@@ -350,7 +350,7 @@ async def test_one_that_handles_exits_is_told_instead_and_a_normal_end_ends_nobo
 async def test_a_link_in_on_start_to_one_that_has_ended_keeps_the_actor_from_starting(
     node: Node,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         other = await node.options(isolation="process").spawn(Watched)
         await suffer(other, "kill_process")
         with pytest.raises(ActorStartError, match="linked to"):
@@ -383,7 +383,7 @@ async def test_what_makes_no_sense_is_refused_as_elsewhere(
 
 
 async def test_an_isolated_actor_waits_for_the_end_of_another(node: Node, tmp_path: Path) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         waiting = await node.options(isolation="process").spawn(Erring)
         for isolation, how, kind in (
             ("process", "kill_process", "signal"),

@@ -159,7 +159,7 @@ async def test_a_transfer_larger_than_the_window_goes_on_with_each_acknowledgeme
     connection = Scripted()
     receiver = SimpleNamespace(handlers={}, link_ended=lambda link, reason: None)
     link = Link(cast("Any", None), cast("Any", receiver))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             link.open(cast("Any", connection), 0)
             nursery.start_soon(link.run, connection, FrameReader(), [])  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ async def test_all_that_have_connected_are_accepted_in_a_few_passes_of_the_sched
         counting = True
         for client in clients:
             client.connect("\0" + path.removeprefix("unix:@"))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await all_accepted.wait()
         assert passes < count / 4
         nursery.cancel_scope.cancel()
@@ -70,7 +70,7 @@ async def test_a_unix_socket_whose_listener_has_no_room_is_connected_when_it_has
             await wait_all_tasks_blocked()
             assert not connections, "there was no room for it"
             accepted = [listener.accept()[0] for _ in waiting]
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await connected.wait()
         peer = listener.accept()[0]
         assert connections[0].send_some((b"hello",)) == 5
@@ -80,5 +80,5 @@ async def test_a_unix_socket_whose_listener_has_no_room_is_connected_when_it_has
 
 
 async def test_a_unix_socket_that_nobody_listens_at_is_refused_at_once() -> None:
-    with trio.fail_after(5), pytest.raises(ConnectionRefusedError):
+    with trio.fail_after(60), pytest.raises(ConnectionRefusedError):
         await SocketNetwork().connect(f"unix:@understudy-test-{os.urandom(8).hex()}")

@@ -71,7 +71,7 @@ async def test_a_node_that_is_called_while_it_still_joins_answers() -> None:
                 break
         answers.append(await (await founder.options(on="newcomer").spawn(Greeter)).where())
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with open_node("founder", secret=SECRET) as founder, trio.open_nursery() as nursery:
             nursery.start_soon(call, founder)
             async with open_node(

@@ -38,7 +38,7 @@ async def test_a_flood_of_clients_that_come_and_go_leaves_no_more_sessions_than_
 ) -> None:
     monkeypatch.setattr(peers, "MOST_STRANGERS", 8)
     table = pair.here._endpoint.peers.links
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         for number in range(40):
             async with await dial(pair.here) as stream:
                 reader = await shake_hands(stream, introduction(name=f"client-{number}"))
@@ -62,7 +62,7 @@ async def test_a_client_beyond_the_limit_is_turned_away_and_members_are_not(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(peers, "MOST_STRANGERS", 2)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with (
             await dial(pair.here) as one,
             await dial(pair.here) as two,
@@ -95,7 +95,7 @@ async def test_what_calls_itself_a_node_and_is_no_member_is_neither_dialled_nor_
             ghost.peer, role="node", incarnation=2**40, addresses=("tcp:127.0.0.1:9",)
         ),
     )
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with await dial(pair.here) as stream:
             reader = await shake_hands(stream, ghost)
             assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
@@ -111,7 +111,7 @@ async def test_calls_of_services_are_limited_by_peer(
 ) -> None:
     monkeypatch.setattr(dispatch, "MOST_SERVICE_CALLS", 10)
     quiet = await pair.here.options(name="quiet").spawn(Quiet)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with await dial(pair.here) as stream:
             reader = await settle(stream)
             for number in range(1, 31):
@@ -148,7 +148,7 @@ async def test_lines_that_strangers_cause_are_limited(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "understudy")
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         for _ in range(50):
             async with await dial(pair.here) as stream:
                 with pytest.raises(HandshakeError):

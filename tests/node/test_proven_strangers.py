@@ -92,7 +92,7 @@ async def test_a_view_that_has_all_there_is_wakes_nobody_when_it_is_asked_to_cat
 
 async def test_a_link_whose_first_offer_cannot_be_is_not_kept(pair: Pair) -> None:
     for number in range(3):
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             async with await dial(pair.here) as stream:
                 await shake_hands(stream, introduction(name=f"stranger-{number}"))
                 # On a session that is new, it says that it has frames.

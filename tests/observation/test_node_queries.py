@@ -74,7 +74,7 @@ async def test_supervisors_without_names_of_their_own_and_children_anywhere_are_
     pair: Pair, where: str
 ) -> None:
     inner = ChildSpec.of("inner", Supervisor, [ChildSpec.of("x", Worker).changed(on=where)])
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         supervisor = await pair.there.spawn(
             Supervisor, [ChildSpec.of("a", Worker).changed(on="here"), inner]
         )
@@ -93,7 +93,7 @@ async def test_supervisors_without_names_of_their_own_and_children_anywhere_are_
 async def test_calls_that_wait_are_counted_and_actors_of_nobody_are_no_part_of_the_tree(
     pair: Pair, where: str
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await pair.here.options(name="loner").spawn(Worker)
         await pair.here.options(name="top").spawn(
             Supervisor, [ChildSpec.of("a", Worker).changed(on=where)]
@@ -116,7 +116,7 @@ async def test_a_supervisor_that_starts_is_shown_with_what_runs_already_and_is_n
         ChildSpec.of("quick", Worker).changed(on=where),
         ChildSpec.of("late", Late).changed(on=where),
     ]
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         gate = await pair.here.options(name="gate").spawn(Gate)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.there.options(name="top").spawn, Supervisor, specs)
@@ -133,7 +133,7 @@ async def test_a_supervisor_that_starts_is_shown_with_what_runs_already_and_is_n
 
 
 async def test_a_supervisor_with_another_status_of_its_own_hides_nothing(pair: Pair) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await pair.here.options(name="liar").spawn(Liar, [ChildSpec.of("a", Worker)])
         tree = await pair.there.tree()
         assert states(tree) == {"liar": "running", "a": "running"}
@@ -154,7 +154,7 @@ async def test_without_the_store_the_tree_is_that_of_the_nodes_that_answer(pair:
 
     child = ChildSpec.of("a", Worker).changed(on="here")
     here = [NodeId("here", pair.here.incarnation)]
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await pair.there.options(name="top").spawn(Supervisor, [child])
         for names, problem in (
             (Away(), "the store is away"),
@@ -174,7 +174,7 @@ async def test_without_the_store_the_tree_is_that_of_the_nodes_that_answer(pair:
 async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_shown(
     pair: Pair,
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await pair.there.options(name="top").spawn(
             Supervisor, [ChildSpec.of("a", Worker).changed(on="here")]
         )

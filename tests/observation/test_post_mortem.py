@@ -175,6 +175,26 @@ async def test_a_variable_whose_text_does_not_come_holds_up_nothing(
         GO.set()
 
 
+async def test_a_process_that_ends_waits_a_short_time_for_the_text(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_mortem, "SETTLING_SECONDS", 0.05)
+    GO.clear()
+    try:
+        shop = await node.options(name="shop").spawn(Shop)
+        with pytest.raises(UnderstudyError):
+            await shop.block()
+        kept = node._endpoint.host.post_mortems
+        assert kept is not None
+        assert kept.of("shop") == ()
+        await kept.settle()
+        (failure,) = kept.of("shop")
+        assert failure.frames[-1].function == "Shop.block"
+        assert failure.frames[-1].variables == {}
+    finally:
+        GO.set()
+
+
 @pytest.mark.parametrize("node", [{"debuggable": True}], indirect=True)
 async def test_a_debugger_looks_at_the_frames(node: Node) -> None:
     shop = await node.options(name="shop").spawn(Shop)

@@ -181,7 +181,7 @@ async def test_a_stream_that_blocks_holds_up_nothing_for_more_than_a_second(
     pool = await pair.here.pool("squares", Squares, size=1)
     reading, stream = full_pipe()
     monkeypatch.setattr(sys, "stderr", stream)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         found = [one async for one in pool.map(Squares.square, range(9), progress=True)]
     assert found == [n * n for n in range(9)]
     # The thread that writes goes on: something reads now, until the last has written.

@@ -42,7 +42,7 @@ async def test_values_of_a_node_that_leaves_go_to_one_that_holds_them(three: Thr
         del big, nested
         assert small.owner == "fourth"
     assert small.owner != "fourth"
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await small.fetch() == [1, 2]
         assert len(await keeper.fetch("big")) == 1_000_000
         found = await keeper.fetch("nested")
@@ -66,7 +66,7 @@ async def test_whoever_gets_a_reference_after_its_value_has_moved_finds_it(three
         reference = await three.put("fourth", "x")
         await keepers[0].keep("it", reference)
         del reference
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await keepers[1].keep("it", await keepers[0].give("it"))
         await keepers[0].let_go("it")
         assert await keepers[1].fetch("it") == "x"
@@ -79,7 +79,7 @@ async def test_a_fetch_that_waits_gets_what_comes_while_the_owner_leaves(three: 
     async def fetch() -> None:
         got.append(await keeper.fetch("late"))
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery, three.another("fourth"):
             maker: Any = await three.spawn(Maker, "fourth")
             late = await maker.make_slowly.remote("late")
@@ -101,7 +101,7 @@ async def test_a_node_may_lose_its_values_on_leaving_if_asked(three: Three) -> N
         held = await keeper.give("it")
         waiting: Any = await three.spawn(Maker, "fourth")
         del waiting
-    with trio.fail_after(2), pytest.raises(OwnerDiedError, match="fourth"):
+    with trio.fail_after(60), pytest.raises(OwnerDiedError, match="fourth"):
         await held.fetch()
 
 
@@ -127,10 +127,10 @@ async def test_a_holder_that_cannot_be_told_at_once_is_told_later(three: Three) 
         async with three.another("fourth"):
             reference = await three.put("fourth", "x")
             await keeper.keep("it", reference)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await until(is_over)
     there = await keeper.give("it")
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         assert await reference.fetch() == await there.fetch() == await keeper.fetch("it") == "x"
     await keeper.let_go("it")
     del reference, there
@@ -152,7 +152,7 @@ async def test_who_let_go_of_a_value_and_was_heard_by_its_old_owner_only_is_aske
             "",
         )
         assert values(three.first) == 1
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await until(lambda: not values(three.first))
             assert is_over()
 
@@ -201,7 +201,7 @@ async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owne
             )
     assert moves > 1
     handed.clear()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await keeper.fetch("it") == "x"
 
 
@@ -225,7 +225,7 @@ async def test_two_nodes_that_leave_together_take_no_value_with_them(three: Thre
             also = await three.spawn(Keeper, other)
             await also.keep(owner, await keeper.give(owner))
         together.set()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert [await keeper.fetch(name) for name in ("fourth", "fifth")] == [
             "of fourth",
             "of fifth",
@@ -285,7 +285,7 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
             return Unanswered() if node == first else fourth._endpoint.reference_service(*node)
 
         references = fourth._endpoint.references
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert (
                 await Leaving(
                     references.table, references.apply, references.tidy, references.owned, service
@@ -294,5 +294,5 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
             )
         assert fourth._endpoint.references.table.owner(identity) == second
         assert three.driver._endpoint.references.table.owner(identity) is None
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await keepers[1].fetch("it") == "x"

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from runtime import open_node
-from runtime.rendezvous.interface import RendezvousInfo
+from runtime.rendezvous.interface import RendezvousHandler, RendezvousInfo
 from runtime.rendezvous.parameters import RendezvousMismatchError, RendezvousParameters
 from runtime.rendezvous.registry import OpenableHandler, create_handler
 
@@ -70,18 +70,26 @@ async def test_ranks_stay_round_after_round(tmp_path: Path) -> None:
 
 
 async def test_a_rank_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    refused = trio.Event()
+
+    async def ask(handler: RendezvousHandler) -> None:
+        """Of the two, the one that comes second is refused; the other waits for rank 0."""
+        with pytest.raises(
+            RendezvousMismatchError,
+            match=r"two agents ask for rank 1: .* has it, and is alive",
+        ):
+            await handler.next_rendezvous()
+        assert not refused.is_set()
+        refused.set()
+
     async with (
         make(tmp_path, 1, 2) as first,
         make(tmp_path, 1, 2) as second,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(first.next_rendezvous)
-        await trio.sleep(0.3)
-        with pytest.raises(
-            RendezvousMismatchError,
-            match=r"two agents ask for rank 1: .* has it, and is alive",
-        ):
-            await second.next_rendezvous()
+        nursery.start_soon(ask, first)
+        nursery.start_soon(ask, second)
+        await refused.wait()
         nursery.cancel_scope.cancel()
 
 

@@ -113,7 +113,7 @@ def test_a_store_begun_anew_renews_no_lease_and_answers_no_call_of_the_one_befor
             for name in simulation.nodes[1:]:
                 process = before[name]
                 assert process is not None
-                with trio.fail_after(20):
+                with trio.fail_after(60):
                     await process.ended.wait()
 
     report = run_scenario(story, 1, faults=())

@@ -90,12 +90,12 @@ async def test_a_death_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         await here.options(name="top").spawn(Supervisor, [ChildSpec.of("worker", Worker)])
         worker = await here.lookup("top/worker", Worker)
         await worker.die()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await here.wait_ended(worker)
             await here.lookup("top/worker", Worker)
         alone = await here.options(name="alone").spawn(Worker)
         await alone.die()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await here.wait_ended(alone)
     one, other = [record.getMessage() for record in caplog.records]
     assert one.startswith("top/worker has ended on here (raised: RuntimeError: poison, at ")
@@ -123,7 +123,7 @@ async def test_repeated_failures_of_a_start_are_logged_once(
         Worker.on_start = Unwilling.on_start  # type: ignore[assignment, method-assign]
         try:
             await first.die()
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await here.wait_ended(await here.lookup("top"))
         finally:
             del Worker.on_start

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documentation.test_reading import FENCE, sentences, words
 from tests.tutorial.pages import Command, commands_of
 from tests.tutorial.reader import PAGES, ROOT, TutorialError, follow, programs_in
 
@@ -40,6 +41,16 @@ def test_a_chapter_has_commands_and_shows_their_programs(page: Path) -> None:
     for program in re.findall(r"literalinclude\} (\S+)", page.read_text()):
         assert (page.parent / program).is_file()
     assert "## Break it" in page.read_text()
+
+
+def test_the_tutorial_is_read_in_a_quarter_of_an_hour() -> None:
+    # Some 250 words a minute are usual, of prose. What is printed and typed counts as well.
+    pages = [*PAGES, PAGES[0].parent / "index.md"]
+    programs = sorted((ROOT / "examples" / "tutorial").rglob("*.py"))
+    prose = sum(words(one) for page in pages for one in sentences(page.read_text()))
+    blocks = "".join(found[0] for page in pages for found in FENCE.finditer(page.read_text()))
+    code = len(blocks.split()) + sum(len(one.read_text().split()) for one in programs)
+    assert (prose + code) / 250 < 15
 
 
 def test_all_programs_of_the_tutorial_are_shown() -> None:

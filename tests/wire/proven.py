@@ -142,7 +142,7 @@ class Asker(Actor):
 
     @method(concurrent=True)
     async def ask(self, other: Talker, how: int) -> object:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             if how == 0:
                 return await other.echo(1, key="x")  # type: ignore[misc]
             if how == 1:

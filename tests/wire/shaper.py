@@ -10,6 +10,7 @@ from typing import Any
 import cbor2
 from cbor2 import CBORTag
 
+from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.codec import (
     ARRAY,
     DATETIME,
@@ -18,7 +19,6 @@ from runtime.wire.codec import (
     MESSAGE,
     OWN_TAGS,
     PAIRS,
-    REFUSED_TAGS,
     SCALAR,
     SEGMENT,
     SET,
@@ -26,7 +26,7 @@ from runtime.wire.codec import (
     TUPLE,
 )
 
-TAGS = (*sorted(OWN_TAGS), *REFUSED_TAGS, 2, 3, 64_000, 64_100, 65_535)
+TAGS = (*sorted(OWN_TAGS), *BUILTIN_TAGS, 2, 3, 64_000, 64_100, 65_535)
 
 TRAPS = (
     "unittest.__main__:x",
@@ -122,7 +122,7 @@ TAGGED: tuple[object, ...] = (
     CBORTag(28, [CBORTag(29, 0)]),
 )
 
-_RAW = {tag: (lambda content, immutable, tag=tag: CBORTag(tag, content)) for tag in REFUSED_TAGS}
+_RAW = {tag: (lambda content, immutable, tag=tag: CBORTag(tag, content)) for tag in BUILTIN_TAGS}
 
 DEPTH = 60
 

@@ -28,10 +28,13 @@ from hypothesis import strategies as st
 
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import message, message_type
+from runtime.wire import classes
+from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.classes import MOVED, find_class
 from runtime.wire.codec import (
     ARGUMENTS,
     ARRAY,
+    DECIMAL,
     ENUM,
     MAX_IN_PLACE,
     MAX_SEGMENTS,
@@ -765,9 +768,63 @@ def test_refused_tags_are_all_that_cbor2_knows_by_itself() -> None:
             pass
         if not seen:
             known.add(tag)
-    from runtime.wire.codec import REFUSED_TAGS
+    assert known == set(BUILTIN_TAGS) | {2, 3}
 
-    assert known == set(REFUSED_TAGS) | {2, 3}
+
+@pytest.mark.parametrize(
+    "shape", [[2**64 - 1] * 65, [1] * 65, [2**63], [2**100_000, 0], [-1], [True]]
+)
+def test_no_array_has_such_a_shape(shape: list[int]) -> None:
+    """Refused before the lengths are multiplied: with millions of them, that would take hours."""
+    with pytest.raises(ProtocolError, match="a shape that no array has"):
+        CODEC.decode(dumps(CBORTag(ARRAY, ["<i8", shape, b""])))
+
+
+def in_a_set(*keys: object) -> bytes:
+    return dumps(CBORTag(SET, list(keys)))
+
+
+def decimal(number: int) -> CBORTag:
+    return CBORTag(DECIMAL, str(number))
+
+
+def test_large_integers_as_keys_share_no_hash_with_others() -> None:
+    """Comparing such an integer with a Decimal takes time that grows with its square."""
+    large = 2**10_000 - 1
+    shared = hash(large)
+    for keys in (
+        (large, decimal(shared)),
+        (large, shared),
+        (CBORTag(TUPLE, [large]), CBORTag(TUPLE, [decimal(shared)])),
+    ):
+        with pytest.raises(ProtocolError, match="share a hash"):
+            CODEC.decode(in_a_set(*keys))
+        pairs = [part for key in keys for part in (key, 0)]
+        with pytest.raises(ProtocolError, match="share a hash"):
+            CODEC.decode(dumps(CBORTag(PAIRS, pairs)))
+    # Alone, and beside others that share theirs, it is an ordinary key.
+    assert CODEC.copy({large, -1, -2}) == {large, -1, -2}
+    small = 2**8000 - 1
+    assert CODEC.decode(in_a_set(small, decimal(hash(small)))) == {small, Decimal(hash(small))}
+
+
+def test_a_class_that_contains_itself_is_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its paths are endlessly many, and a peer may send them all."""
+    import ctypes
+
+    searched: list[str] = []
+
+    def search(path: str) -> type:
+        searched.append(path)
+        return find_class(path)
+
+    monkeypatch.setattr(classes, "find_class", search)
+    codec = Codec(sentinel=b"sentinel")
+    own, through_itself = "ctypes:c_int", "ctypes:c_int.__ctype_le__.__ctype_le__"
+    for _ in range(3):
+        assert codec.find_class(own) is codec.find_class(through_itself) is ctypes.c_int
+    assert searched.count(own) == 1
+    assert searched.count(through_itself) == 3
 
 
 @pytest.mark.parametrize("path", sorted(MOVED))

@@ -39,7 +39,7 @@ LONG = 60.0
 async def collect(store: Store, prefix: str, from_revision: int, count: int) -> list[StoreEvent]:
     """The first `count` changes of a watch."""
     events: list[StoreEvent] = []
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while len(events) < count:
             batch = await store.poll(prefix, from_revision)
             assert batch.events
@@ -519,7 +519,8 @@ async def test_a_key_lives_as_long_as_its_lease_is_kept_alive(store: Store, cloc
     granted = await store.keep_alive(lease)
     last = await store.put("t/a", b"", lease)
     for _ in range(4):
-        await trio.sleep(granted * 0.6)
+        # Beyond the first lease in all, and each time early enough for a machine that is busy.
+        await trio.sleep(granted * 0.3)
         begun = trio.current_time()
         await store.keep_alive(lease)
     assert await store.get("t/a") is not None
@@ -734,7 +735,7 @@ async def test_a_watch_from_a_range_sees_each_concurrent_write_once(
         found = await store.range("t/")
         seen = [entry.key for entry in found.entries]
         last = found.revision
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(seen) < wanted:
                 # Each round a new watch, resumed where the last one was left.
                 async for batch in store.watch("t/", last + 1):
