@@ -27,6 +27,11 @@ RECORD = 16 * 1024
 ROUND = 256 * 1024
 """Bytes that are encrypted ahead of what the connection below has taken."""
 
+LARGE_RECEIVE = 256 * 1024
+"""Bytes that are received at once where a large value is under way: each receive costs a turn of
+the event loop.
+"""
+
 HANDSHAKE_BYTES = 128 * 1024
 """Bytes that a peer may send in its handshake: its certificates, and a few hundred bytes."""
 
@@ -65,6 +70,8 @@ class TlsConnection:
         """
         self._more = False
         """True while something may be left that was received and is not decrypted."""
+        self._encrypted: memoryview | None = None
+        """Where large receives go; made with the first of them."""
 
     async def shake_hands(self) -> None:
         """Agree on keys; `channel` says afterwards what is known of this connection.
@@ -121,8 +128,16 @@ class TlsConnection:
         if self._unsent and not self._flush():
             return 0
         ahead, self._ahead = self._ahead, 0
-        size = self._encrypt(buffers, ahead)
-        self._unsent = memoryview(self._outgoing.read())
+        if len(buffers) == 1 and not ahead and 0 < len(buffers[0]) <= RECORD:
+            # Most sends: to memory, so that the record is taken whole.
+            size = self._tls.write(buffers[0])
+        else:
+            size = self._encrypt(buffers, ahead)
+        data = self._outgoing.read()
+        count = self._inner.send_some((data,)) if data else 0
+        if count == len(data):
+            return ahead + size
+        self._unsent = memoryview(data)[count:]
         if self._flush() or not size:
             return ahead + size
         self._ahead = 1
@@ -190,7 +205,8 @@ class TlsConnection:
             size, ended = 0, False
             try:
                 while size < RECEIVE_SIZE and (not pieces or self._incoming.pending):
-                    pieces.append(self._tls.read(RECORD))
+                    # What is decrypted is no longer than what it was: less to allocate.
+                    pieces.append(self._tls.read(min(RECORD, self._incoming.pending or RECORD)))
                     ended = not pieces[-1]
                     size += len(pieces[-1])
                     if ended:
@@ -199,7 +215,7 @@ class TlsConnection:
                 self._more = False
             else:
                 # One receive of the connection below is at most that long; so this is for what
-                # `receive_into` has left.
+                # `receive_into` has left, and for the rest of a record that came in two parts.
                 self._more = size >= RECEIVE_SIZE or bool(self._tls.pending())
             if size or ended:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -209,7 +225,7 @@ class TlsConnection:
         while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
             if self._more:
                 await trio.lowlevel.checkpoint()
-            elif not await self._arrived():
+            elif not await self._arrived_large():
                 return 0
             size, room = 0, len(buffer)
             try:
@@ -232,6 +248,14 @@ class TlsConnection:
         data = await self._inner.receive()
         self._incoming.write(data)
         return bool(data)
+
+    async def _arrived_large(self) -> bool:
+        """Like `_arrived`, with a buffer that is used again."""
+        if self._encrypted is None:
+            self._encrypted = memoryview(bytearray(LARGE_RECEIVE))
+        count = await self._inner.receive_into(self._encrypted)
+        self._incoming.write(self._encrypted[:count])
+        return bool(count)
 
     def close(self) -> None:
         """Drop the connection at once. Waiting calls raise trio.ClosedResourceError."""
