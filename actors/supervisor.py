@@ -48,9 +48,11 @@ A = TypeVar("A")
 
 
 START_SECONDS = 60.0
+"""How long the start of a child may take, if its spec does not say otherwise."""
 
 
 WORKER_SHUTDOWN_SECONDS = 5.0
+"""How long the stop of a child that is no supervisor may take: OTP's default."""
 
 
 class ChildChanges(SpawnChanges, total=False):

@@ -18,6 +18,7 @@ Point = Literal["request-lost", "request-repeated", "reply-lost", "in-flight", "
 POINTS: Final[tuple[str, ...]] = get_args(Point)
 
 SLOW_SECONDS = 0.1
+"""How long a slow call takes longer, if the fault does not say."""
 
 
 @attrs.define

@@ -11,6 +11,7 @@ import attrs
 
 BURST = 10
 PERIOD_SECONDS = 60.0
+"""At most `BURST` lines of one kind are written in such a period; the rest is counted."""
 
 
 @attrs.define

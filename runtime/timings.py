@@ -183,6 +183,36 @@ class Timings:
     most_pause: float = 0.5
     """The longest pause between two looks at the members."""
 
+    # Looking at a node
+
+    inspection: float = 1.0
+    """How long the hook `on_inspect` of an actor may take, its wait for its turn and the writing of
+    its result included. Promised to the authors of actors. Longer keeps dashboards waiting.
+    """
+
+    statistics_unread: float = 60.0
+    """How long after the last reading a node measures its calls on, unless it was opened to measure
+    them all the time. Shorter than a reader's pause leaves gaps; longer measures for nobody.
+    """
+
+    loop_answer: float = 1.0
+    """How long the event loop of a node may take to answer its endpoint for metrics and health,
+    which then says that it is blocked.
+    """
+
+    metrics_request: float = 5.0
+    """How long a request to that endpoint may take to arrive, and its answer to be taken: clients
+    that stand still hold connections for no longer.
+    """
+
+    failure_text: float = 5.0
+    """How long the text of the variables of one failure may take, which user code writes."""
+
+    failure_settling: float = 1.0
+    """How long a process that ends waits for such text. What comes later is left out."""
+
+    # Elastic jobs
+
     loss_margin: float = 1.0
     """So much longer than the lease of an agent of an elastic job it may take until its loss is
     known to the others. Shorter takes a failure that an agent's loss has caused for one of the
@@ -428,6 +458,15 @@ class Timings:
         calls go on without a link (`orphans`).
         """
         return self.orphans + self.client_patience
+
+    # Looking at a node
+
+    @property
+    def isolated_inspection(self) -> float:
+        """How long the process of an isolated actor may take to say its state: for the hook, and
+        half as long again for the way there and back.
+        """
+        return 1.5 * self.inspection
 
     # Leaving
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MISSING = "traces need an extra: pip install 'understudy[otel]'"
 
 FLUSH_MILLISECONDS = 1000
+"""How long the end of a process may take to hand over its last spans."""
 
 UNKNOWN_CLASS = "_OTHER"
 """In the name of a span whose actor's class is not known to the caller."""

@@ -598,6 +598,75 @@ def test_no_module_keeps_state_of_its_own() -> None:
     check(rule)
 
 
+SHARED_TIMES = {
+    # Promised to users, who give others by an option or a parameter.
+    "BLOCKED_LIMIT_SECONDS",
+    "LIMIT_SECONDS",
+    "STOP_SECONDS",
+    # Limits of one room, which another one tells people of, or checks for them.
+    "MAX_LEASE_SECONDS",
+    "MOST_SECONDS",
+    "UNATTENDED_SECONDS",
+    # What a room gives others as its own: how it answers, counts or writes.
+    "FLUSH_SECONDS",
+    "LONG_POLL_SECONDS",
+    "LONG_TURN_SECONDS",
+}
+
+
+def is_time(name: str) -> bool:
+    """True for `…_SECONDS`."""
+    return name.isupper() and "SECONDS" in name.lstrip("_").split("_") and name != "_SECONDS"
+
+
+def times_without_a_reason(source: Source) -> Iterator[str]:
+    """Times among a file's constants that have no docstring, nor one that is that of several."""
+    body = source.tree.body
+    for place, statement in enumerate(body):
+        if not isinstance(statement, ast.Assign | ast.AnnAssign):
+            continue
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        if not isinstance(target, ast.Name) or not is_time(target.id):
+            continue
+        following = (
+            each
+            for before, each in itertools.pairwise(body[place:])
+            if not isinstance(each, ast.Assign | ast.AnnAssign)
+            or each.lineno > (before.end_lineno or 0) + 1
+        )
+        reason = next(following, None)
+        if not (isinstance(reason, ast.Expr) and isinstance(reason.value, ast.Constant)):
+            yield source.at(statement, f"{target.id} does not say what it is for")
+
+
+def test_a_time_of_one_file_says_what_it_is_for() -> None:
+    check(times_without_a_reason)
+
+
+def test_times_that_rooms_or_tests_share_are_timings() -> None:
+    """A constant is for one file, or one room, that nobody else has to agree with."""
+
+    def shared(source: Source) -> Iterator[str]:
+        for node in nodes(source):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    elsewhere = room_of(node.module) != room_of(source.module)
+                    if is_time(alias.name) and elsewhere and alias.name not in SHARED_TIMES:
+                        yield source.at(node, f"{alias.name} of another room: see runtime.timings")
+
+    check(shared)
+    patched = re.compile(r"setattr\([^)]*?\b\w*SECONDS\b")
+    # Virtual seconds are no node's: a run of the simulator has limits of its own.
+    refuse(
+        [
+            f"{path.relative_to(ROOT)}: {found[0]!r}: give the node other Timings"
+            for path in sorted((ROOT / "tests").rglob("*.py"))
+            for found in patched.finditer(path.read_text(encoding="utf-8"))
+            if "runtime.simulation" not in found[0]
+        ]
+    )
+
+
 def undocumented(source: Source, body: list[ast.stmt], owner: str) -> Iterator[str]:
     """Public classes and functions of a body that have no docstring, methods of public classes
     included.

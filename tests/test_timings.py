@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from runtime.timings import Timings
 from tests.house import ROOT
 
+DRAINING = ("drain_calls", "drain_actors", "hand_over", "goodbye", "leaving")
+
 DERIVED = [name for name, value in vars(Timings).items() if isinstance(value, property)]
 
 
@@ -51,6 +53,7 @@ def test_the_times_that_users_get() -> None:
         "isolation_patience": 2.0,
         "client_patience": 5.0,
         "departed": 15.0,
+        "isolated_inspection": 1.5,
         "drain_calls": 5.0,
         "drain_actors": 9.0,
         "hand_over": 4.0,
@@ -94,7 +97,7 @@ def test_a_longer_lease_makes_longer_what_follows_from_it(lease: float, factor: 
         grown = getattr(long, name) / getattr(short, name)
         if name in ("departed", "quiescence"):
             assert 1 < grown < factor
-        elif name in ("drain_calls", "drain_actors", "hand_over", "goodbye", "leaving"):
+        elif name in (*DRAINING, "isolated_inspection"):
             assert grown == 1
         else:
             assert grown == pytest.approx(factor)

@@ -25,6 +25,7 @@ STEP_SECONDS = 10.0
 """How long a node may take for one step."""
 
 STATUS_SECONDS = 10.0
+"""How long the dialled node may take to name the members."""
 
 PAST = {"install": "accepts", "use": "proves", "keep": "accepts nothing but"}
 

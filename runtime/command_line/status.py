@@ -15,6 +15,7 @@ from runtime.command_line.units import age, many, size
 from runtime.environment import SystemEnvironment
 
 NODE_SECONDS = 3.0
+"""How long a node may take to answer."""
 
 
 @click.command(epilog="Example:  understudy status --address 127.0.0.1:7400 --json")

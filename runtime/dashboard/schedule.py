@@ -26,6 +26,7 @@ ACTOR = "actor/"
 """The topic of one actor is this and the actor's name."""
 
 ACTOR_SECONDS = 1.0
+"""Between two questions about an actor that a page shows in detail."""
 
 MOST_ACTORS = 16
 """Actors that are looked at in detail at the same time, by all pages together."""

@@ -30,6 +30,7 @@ from runtime.local_cluster import LocalCluster, open_local_cluster
 BURST = 1_000
 
 BURST_SECONDS = 0.5
+"""How long calls are counted for the rates that the demo shows."""
 
 LOOK_SECONDS = 0.02
 """Seconds between looks at the job's progress."""

@@ -27,6 +27,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 MAX_BODY = 8 * 1024 * 1024
 BODY_SECONDS = 30.0
+"""How long the body of a request may take to arrive: slow senders hold no place for longer."""
+
 MOST_REQUESTS = 256
 
 _SINGLE = (

@@ -24,6 +24,9 @@ MOST_CONNECTIONS = 1000
 MAX_HEAD = 16 * 1024
 HEAD_SECONDS = 10.0
 STALL_SECONDS = 60.0
+"""How long the head of a request may take to arrive, and how long a client may take none of an
+answer. More connections than `MOST_CONNECTIONS`, and heads longer than `MAX_HEAD`, are refused.
+"""
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 4 * 1024 * 1024

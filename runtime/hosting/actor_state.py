@@ -15,6 +15,7 @@ import trio
 from actors.actor import Actor
 from actors.errors import CallError
 from actors.method import MethodDefinition
+from runtime.environment import Environment
 from runtime.hosting.bounded_text import bounded_text, cut
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
@@ -25,9 +26,6 @@ from runtime.user_errors import (
     raised_at,
     summary_of,
 )
-
-STATE_SECONDS: Final = 1.0
-"""How long the hook may take, its wait for its turn and the writing of its result included."""
 
 MOST_STATE: Final = 8192
 """Bytes of the text of a state."""
@@ -58,15 +56,16 @@ def gives_state(cls: type[Actor]) -> bool:
 class ActorStates:
     """Asks the actors of one host for their states."""
 
-    def __init__(self, host: ActorHost) -> None:
+    def __init__(self, host: ActorHost, environment: Environment) -> None:
         self._host = host
+        self._environment = environment
         self._in_threads: dict[ActorCell, float] = {}
         """Actors with a thread that runs their hook, or writes its result, and since when. Each has
         one at most: while one that was left running has not ended, the hook is not called again.
         """
 
     async def read(self, cell: ActorCell) -> ActorState:
-        """The state of an actor, within `STATE_SECONDS`; without the hook, an empty one."""
+        """The state of an actor, within `Timings.inspection`; without the hook, an empty one."""
         if not gives_state(type(cell.instance)):
             return ActorState()
         now = self._host.now
@@ -85,7 +84,8 @@ class ActorStates:
         if not cell.busy:
             cell.busy = True
             self._host.workers.submit(cell)
-        with trio.move_on_after(STATE_SECONDS):
+        seconds = self._environment.timings.inspection
+        with trio.move_on_after(seconds):
             try:
                 await answer.over.wait()
             finally:
@@ -96,7 +96,7 @@ class ActorStates:
             cell.served -= 1
         if answer.state is None:
             what = "on_inspect did not return" if job.begun else "its turn did not come"
-            return ActorState(problem=f"{what} within {STATE_SECONDS:g} s")
+            return ActorState(problem=f"{what} within {seconds:g} s")
         return answer.state
 
     async def _ask(self, instance: Actor, cell: ActorCell) -> ActorState:

@@ -47,12 +47,6 @@ SOURCE_LINES: Final = 4
 MOST_WAITING: Final = 8
 """Failures that wait for their text at the same time."""
 
-WRITING_SECONDS: Final = 5.0
-"""How long the writing of one failure may take."""
-
-SETTLING_SECONDS: Final = 1.0
-"""How long it may take for an actor whose process waits to end."""
-
 _RUNTIME: Final = tuple(
     os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), room, "")
     for room in ("runtime", "actors")
@@ -208,9 +202,9 @@ class PostMortems:
 
     async def settle(self) -> None:
         """Wait until all failures are kept and passed on. Text that does not come within
-        `SETTLING_SECONDS` is left out.
+        `Timings.failure_settling` is left out.
         """
-        with trio.move_on_after(SETTLING_SECONDS):
+        with trio.move_on_after(self._environment.timings.failure_settling):
             await self._wait_settled()
         for scope in self._writing:
             scope.cancel()
@@ -222,7 +216,7 @@ class PostMortems:
             await self._settled.wait()
 
     async def _write(self, record: FailureRecord, walked: list[tuple[FrameType, int]]) -> None:
-        scope = trio.CancelScope(relative_deadline=WRITING_SECONDS)
+        scope = trio.CancelScope(relative_deadline=self._environment.timings.failure_text)
         self._writing.add(scope)
         try:
             frames: tuple[FrameRecord, ...] = ()

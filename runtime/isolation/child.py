@@ -635,11 +635,17 @@ class ChildSettings:
 class ControlService(Actor):
     """The service `@control`, by which the node stops the actor and delivers notices."""
 
-    def __init__(self, host: ActorHost, address: Address, watching: WatchingClient) -> None:
+    def __init__(
+        self,
+        host: ActorHost,
+        address: Address,
+        watching: WatchingClient,
+        environment: Environment,
+    ) -> None:
         self._host = host
         self._actor = address
         self._watching = watching
-        self._states = ActorStates(host)
+        self._states = ActorStates(host, environment)
         self.asked = False
         """True once the node has asked to stop the actor: then its end is not reported."""
 
@@ -746,7 +752,8 @@ async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
                 *(host, nursery, environment, settings.kept_failures, settings.debug_address),
                 *(handle, settings.ticket),
             ):
-                reason = await _host(host, service, settings.ticket, request, nursery)
+                control = ControlService(host, request.address, host.watching, environment)
+                reason = await _host(host, control, service, settings.ticket, request, nursery)
             if reason is not None:
                 await service.ended(settings.ticket, reason)
         except (CallError, HandshakeError, ProtocolError, OSError) as error:
@@ -760,6 +767,7 @@ async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
 
 async def _host(
     host: ChildHost,
+    control: ControlService,
     service: IsolationService,
     ticket: str,
     request: LaunchRequest,
@@ -770,7 +778,6 @@ async def _host(
     """
     address = request.address
     name_process(address.name)
-    control = ControlService(host, address, host.watching)
     host.client.see(request.members)
     nursery.start_soon(host.client.follow)
     failure: StartFailure | None = None

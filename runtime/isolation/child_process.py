@@ -15,7 +15,7 @@ from actors.handle import Handle
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
-from runtime.hosting.actor_state import STATE_SECONDS, ActorState
+from runtime.hosting.actor_state import ActorState
 from runtime.identifiers import NodeId
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
 from runtime.isolation.messages import (
@@ -27,6 +27,7 @@ from runtime.isolation.messages import (
 )
 from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
 from runtime.processes import ChildProcess, ExitStatus
+from runtime.timings import Timings
 from runtime.user_errors import text_of
 
 logger = logging.getLogger("understudy.isolation")
@@ -38,10 +39,6 @@ kernel is left behind.
 
 
 STACKS_SECONDS = 1.0
-
-
-STATE_MARGIN = 0.5
-"""Seconds beyond those of the hook that the process has to answer for the state of its actor."""
 """How long the event loop, and then a thread, of the process may take to tell its stacks."""
 
 SECRETS_SECONDS = 2.0
@@ -56,7 +53,8 @@ class ChildProcessHandle:
     it. `identity`: that of the process as a peer.
     """
 
-    def __init__(self, endpoint: RpcEndpoint, identity: NodeId) -> None:
+    def __init__(self, endpoint: RpcEndpoint, identity: NodeId, timings: Timings) -> None:
+        self._timings = timings
         self.identity = identity
         self.actor: Any = None
         """A handle of the isolated actor in the process."""
@@ -177,9 +175,9 @@ class ChildProcessHandle:
 
     async def state(self) -> ActorState:
         """What the actor says of its state, or why it does not."""
-        seconds = STATE_SECONDS + STATE_MARGIN
+        control = self._control().state.options(timeout=self._timings.isolated_inspection)
         try:
-            answer = await self._control().state.options(timeout=seconds)()
+            answer = await control()
         except CallError as error:
             return ActorState(problem=f"its process does not answer: {text_of(error)}")
         return ActorState(**answer)

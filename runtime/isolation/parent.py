@@ -230,7 +230,8 @@ class IsolatedProcesses:
         identity = NodeId(
             f"process-{self._environment.token(6).hex()}", self._endpoint.identity.incarnation
         )
-        connection = self._children[ticket] = ChildProcessHandle(self._endpoint, identity)
+        connection = ChildProcessHandle(self._endpoint, identity, self._environment.timings)
+        self._children[ticket] = connection
         try:
             child = await self._fork(
                 cbor2.dumps(self._settings(ticket, identity)), identity.name, module

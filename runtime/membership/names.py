@@ -721,6 +721,7 @@ NAMES_KEPT = 10_000
 
 
 LOOKUP_RETRY_SECONDS = 0.5
+"""Seconds between two attempts to follow the names while the store is away."""
 
 
 class Lookups:

@@ -31,6 +31,7 @@ from runtime.metrics.definitions import DEFINITIONS, Definition
 from runtime.metrics.readings import LoopHealth, NodeParts, Readings, read
 from runtime.statistics.call_statistics import CallStatistics
 from runtime.statistics.histograms import BOUNDS
+from runtime.timings import Timings
 from runtime.user_errors import summary_of
 
 if TYPE_CHECKING:
@@ -41,12 +42,6 @@ MOST_CONNECTIONS = 32
 
 MAX_HEAD = 8192
 """Bytes of the line and headers of a request."""
-
-REQUEST_SECONDS = 5.0
-"""For a request to arrive, and for its answer to be taken."""
-
-LOOP_SECONDS = 1.0
-"""For the node's event loop to answer; one that does not counts as blocked."""
 
 LINGER_SECONDS = 0.5
 LINGER_BYTES = 65536
@@ -97,6 +92,7 @@ class MetricsEndpoint:
 
     def __init__(self, parts: NodeParts, statistics: CallStatistics) -> None:
         self._parts = parts
+        self._timings = parts.environment.timings
         self._statistics = statistics
         self._health = LoopHealth()
         self._beside: Beside | None = None
@@ -122,9 +118,7 @@ class MetricsEndpoint:
         token = trio.lowlevel.current_trio_token()
         environment = self._parts.environment
         self._beside = environment.run_beside(
-            lambda beside, stack: _serve(
-                listeners, partial(self._answer, _LoopQuestions(token), stack)
-            )
+            lambda beside, stack: _serve(listeners, self._answering(token, stack), self._timings)
         )
         if self._beside is None:
             # Time is virtual: there is no thread, and the node's own loop serves.
@@ -144,7 +138,12 @@ class MetricsEndpoint:
         self, listeners: list[trio.SocketListener], token: trio.lowlevel.TrioToken
     ) -> None:
         with self._scope:
-            await _serve(listeners, partial(self._answer, _LoopQuestions(token), lambda: None))
+            await _serve(listeners, self._answering(token, lambda: None), self._timings)
+
+    def _answering(
+        self, token: trio.lowlevel.TrioToken, stack: Callable[[], FrameType | None]
+    ) -> Callable[[str], Awaitable[HttpAnswer]]:
+        return partial(self._answer, _LoopQuestions(token, self._timings.loop_answer), stack)
 
     async def _answer(
         self, questions: _LoopQuestions, stack: Callable[[], FrameType | None], path: str
@@ -166,7 +165,8 @@ class MetricsEndpoint:
                 return _exposition(readings)
         except BlockedLoopError:
             who, _ = running_code(stack())
-            reason = f"the event loop has not moved for {LOOP_SECONDS:g} s; it runs {who}"
+            seconds = self._timings.loop_answer
+            reason = f"the event loop has not moved for {seconds:g} s; it runs {who}"
             fields = {"state": "blocked", "node": self._parts.name, "reasons": [reason]}
             return _as_json(503, fields)
         return _text(404, "unknown path; request /metrics, /healthz or /readyz\n")
@@ -188,10 +188,13 @@ class MetricsEndpoint:
 
 
 class _LoopQuestions:
-    """Has functions run in the node's event loop, from another one. Made in the node's loop."""
+    """Has functions run in the node's event loop, from another one. Made in the node's loop.
+    `seconds`: after so many without an answer it counts as blocked.
+    """
 
-    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
+    def __init__(self, token: trio.lowlevel.TrioToken, seconds: float) -> None:
         self._token = token
+        self._seconds = seconds
         self._waiting = 0
         """Questions that the node's loop has not answered. Only the asking loop changes it."""
 
@@ -226,7 +229,7 @@ class _LoopQuestions:
             self._token.run_sync_soon(there)
         except trio.RunFinishedError:
             raise BlockedLoopError from None
-        with trio.move_on_after(LOOP_SECONDS):
+        with trio.move_on_after(self._seconds):
             await answered.wait()
         if failures:
             raise failures[0]
@@ -239,7 +242,9 @@ class _LoopQuestions:
 
 
 async def _serve(
-    listeners: list[trio.SocketListener], answer: Callable[[str], Awaitable[HttpAnswer]]
+    listeners: list[trio.SocketListener],
+    answer: Callable[[str], Awaitable[HttpAnswer]],
+    timings: Timings,
 ) -> None:
     limit = trio.CapacityLimiter(MOST_CONNECTIONS)
 
@@ -250,7 +255,7 @@ async def _serve(
             await trio.aclose_forcefully(stream)
             return
         try:
-            with trio.move_on_after(REQUEST_SECONDS):
+            with trio.move_on_after(timings.metrics_request):
                 await _converse(stream, answer)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # The client has gone.

@@ -35,11 +35,6 @@ from runtime.statistics.call_statistics import CallStatistics
 
 INSPECTION_SERVICE = "@inspection"
 
-UNREAD_SECONDS = 60.0
-"""Seconds after the last reading when a node stops to measure its calls, unless it was opened to
-measure them all the time.
-"""
-
 MOST_METHODS = 1000
 """Methods of which one answer has statistics."""
 
@@ -72,13 +67,13 @@ class CallMeasurement:
         """
         statistics, now = self._measured(), self._environment.now()
         if self._until != math.inf:
-            self._until = now + UNREAD_SECONDS
+            self._until = now + self._environment.timings.statistics_unread
         return statistics, now - self._since
 
     def _measured(self) -> CallStatistics:
         if self._statistics is None:
             self._since = self._environment.now()
-            self._until = self._since + UNREAD_SECONDS
+            self._until = self._since + self._environment.timings.statistics_unread
             # Anew each time: counts that were kept over a gap would look like a pause.
             self._statistics = CallStatistics()
             self._endpoint.measure(self._statistics)
@@ -120,7 +115,7 @@ class InspectionService(Actor):
         self._overviews = Overviews(host, environment, facts)
         self._listing = ActorListing(host, node, environment.now)
         self._supervision = SupervisionReport(host, environment.now)
-        self._states = ActorStates(host)
+        self._states = ActorStates(host, environment)
         self._members = members
         self._recordings = recordings
 
@@ -173,9 +168,9 @@ class InspectionService(Actor):
         with most calls first; see `CallStatistics.as_plain` and `MethodStatistics.as_plain`.
 
         `measured`: for how many seconds they are kept. A node that does not measure all the time
-        begins when it is first asked, and stops `UNREAD_SECONDS` after the last time; then counts
-        begin at 0 again. Rates, and quantiles of a window (`runtime.statistics.histograms`), come
-        from the differences between two answers.
+        begins when it is first asked, and stops `Timings.statistics_unread` after the last time;
+        then counts begin at 0 again. Rates, and quantiles of a window
+        (`runtime.statistics.histograms`), come from the differences between two answers.
         """
         statistics, seconds = self._measurement.read()
         return {

@@ -48,6 +48,8 @@ CACHE_SECONDS = 5.0
 
 
 ASKED_AGAIN_SECONDS = 0.02
+"""Until an owner is asked again that ended, moved or could not be reached: shorter than people
+notice, and longer than an owner takes to be known as gone."""
 
 
 PASSING = (ActorNotFoundError, ConnectionLostError, NodeDiedError, NodeUnreachableError)

@@ -42,6 +42,8 @@ PATIENCE = 60.0
 """Seconds until a node that was given up has ended, once its loop runs again."""
 
 OWNER_LOOK_SECONDS = 0.05
+"""Virtual seconds between two looks at a node, or at the owners of names."""
+
 CALL_EVERY = 0.2
 KEEPERS = 4
 CUT_EVERY = 2.0

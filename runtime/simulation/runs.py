@@ -35,9 +35,11 @@ WITHOUT_DISK = "lost disk"
 
 
 LIMIT_SECONDS = 900.0
+"""Virtual seconds that a scenario may take."""
 
 
 CALM_SECONDS = 60.0
+"""Virtual seconds from the last fault until the cluster must be whole again."""
 
 
 FAULT_SECONDS = 60.0
@@ -296,6 +298,7 @@ def _told(error: BaseException) -> str:
 
 
 START_SECONDS = 60.0
+"""Virtual seconds in which the nodes must have found each other."""
 
 
 SHORT_LIMIT = 3.0

@@ -38,6 +38,7 @@ ANSWERS = (10, 2_000, 60_000, 2_000_000)
 CALLS = 400
 PATIENCE = 120.0
 HONEST_SECONDS = 5.0
+"""Virtual seconds that a call of a client that reads its answers may take."""
 
 
 class Answerer(Actor):

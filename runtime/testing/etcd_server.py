@@ -23,6 +23,7 @@ from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.gateway import Gateway
 
 START_SECONDS = 20.0
+"""How long the processes may take until they have elected a leader."""
 
 
 @attrs.define(eq=False)

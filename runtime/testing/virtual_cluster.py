@@ -39,6 +39,7 @@ LIMIT_SECONDS = 900.0
 """Virtual seconds that a test may take, unless its mark says otherwise."""
 
 LOOK_SECONDS = 0.05
+"""Virtual seconds between two looks at what no event reports."""
 
 SHOWN_EVENTS = 30
 """Events of a failed test that are shown, the last ones."""

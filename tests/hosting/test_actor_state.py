@@ -14,10 +14,12 @@ import trio
 from actors import Actor, method
 from runtime import Node, open_node
 from runtime.aio import AsyncioActor
-from runtime.hosting import actor_state
+from runtime.environment import SystemEnvironment
 from runtime.hosting.actor_state import MOST_STATE
 from runtime.hosting.bounded_text import bounded_text
 from runtime.observation.inspection_service import inspection_of
+from runtime.testing import Platform
+from runtime.timings import Timings
 
 
 class Counter(Actor):
@@ -100,8 +102,15 @@ class Asyncio(AsyncioActor):
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Node]:
-    async with open_node("one", secret="a secret of these tests") as opened:
+def environment() -> SystemEnvironment:
+    """That of the node: a test may change its timings."""
+    return SystemEnvironment()
+
+
+@pytest.fixture
+async def node(environment: SystemEnvironment) -> AsyncIterator[Node]:
+    platform = Platform(environment=environment)
+    async with open_node("one", secret="a secret of these tests", platform=platform) as opened:
         yield opened
 
 
@@ -133,9 +142,9 @@ async def test_an_actor_says_what_it_likes_of_its_state(node: Node) -> None:
     ],
 )
 async def test_whatever_the_hook_does_is_shown_and_harms_nothing(
-    node: Node, mode: str, problem: str, monkeypatch: pytest.MonkeyPatch
+    node: Node, mode: str, problem: str, environment: SystemEnvironment
 ) -> None:
-    monkeypatch.setattr(actor_state, "STATE_SECONDS", 0.05)
+    environment.timings = Timings(inspection=0.05)
     counter = await node.options(name="counter").spawn(Counter, mode)
     found = await state_of(node, "counter")
     assert found["text"] is None
@@ -186,9 +195,9 @@ async def test_the_hook_never_runs_beside_a_method(node: Node) -> None:
 
 
 async def test_a_plain_hook_that_blocks_is_left_behind_once(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, environment: SystemEnvironment
 ) -> None:
-    monkeypatch.setattr(actor_state, "STATE_SECONDS", 0.05)
+    environment.timings = Timings(inspection=0.05)
     plain = await node.options(name="plain").spawn(Plain)
     Plain.go.clear()
     Plain.calls = 0
@@ -199,7 +208,7 @@ async def test_a_plain_hook_that_blocks_is_left_behind_once(
         assert await plain.touch() == 1, "the turn has ended"
     finally:
         Plain.go.set()
-    monkeypatch.setattr(actor_state, "STATE_SECONDS", 10)
+    environment.timings = Timings(inspection=10)
     with trio.fail_after(60):
         while (found := await state_of(node, "plain"))["text"] is None:
             pass

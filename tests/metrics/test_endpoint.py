@@ -15,11 +15,13 @@ import trio
 from actors import Actor, method
 from actors.errors import ListenError, RemoteError
 from runtime import open_node
+from runtime.environment import SystemEnvironment
 from runtime.membership.lease import LeaseClock
-from runtime.metrics import endpoint
 from runtime.metrics.definitions import DEFINITIONS
 from runtime.metrics.readings import LoopHealth, read
 from runtime.node import Node
+from runtime.testing import Platform
+from runtime.timings import Timings
 from tests.house import ROOT
 from tests.live_pair import SECRET
 from tests.metrics.scraping import families, get, get_json, scrape
@@ -50,9 +52,10 @@ CLERK = f"{Clerk.__module__}:{Clerk.__qualname__}"
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Node]:
+async def node(timings: Timings) -> AsyncIterator[Node]:
     """A node with metrics."""
-    async with open_node("alone", secret=SECRET, metrics="0") as node:
+    platform = Platform(environment=SystemEnvironment(timings))
+    async with open_node("alone", secret=SECRET, metrics="0", platform=platform) as node:
         yield node
 
 
@@ -146,10 +149,8 @@ async def test_health_and_readiness(node: Node) -> None:
     assert (await get_json(node.metrics_address, "/healthz"))[0] == 200
 
 
-async def test_a_blocked_loop_is_told_with_what_blocks_it(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint, "LOOP_SECONDS", 0.2)
+@pytest.mark.parametrize("timings", [Timings(loop_answer=0.2)], ids=["impatient"])
+async def test_a_blocked_loop_is_told_with_what_blocks_it(node: Node) -> None:
     clerk = await node.options(name="slow").spawn(Clerk)
     answers: list[tuple[int, str]] = []
 
@@ -214,10 +215,8 @@ async def test_what_is_no_request_is_refused(node: Node, sent: bytes) -> None:
     assert (await get_json(node.metrics_address, "/healthz"))[0] == 200
 
 
-async def test_clients_that_stand_still_are_cut_off(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint, "REQUEST_SECONDS", 0.5)
+@pytest.mark.parametrize("timings", [Timings(metrics_request=0.5)], ids=["impatient"])
+async def test_clients_that_stand_still_are_cut_off(node: Node) -> None:
     clerk = await node.spawn(Clerk)
     host, port = node.metrics_address.split(":")
     streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(100)]

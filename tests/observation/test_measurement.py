@@ -11,9 +11,9 @@ import trio
 from actors import Actor, method
 from actors.errors import CallError, MailboxFullError, RemoteError
 from runtime.node import Node
-from runtime.observation import inspection_service
 from runtime.observation.inspection_service import inspection_of
 from runtime.statistics.call_statistics import ALL_TIMED
+from runtime.timings import Timings
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -96,10 +96,11 @@ async def test_calls_are_counted_on_both_sides_with_their_outcomes(pair: Pair, w
         statistics.check_invariants()
 
 
-async def test_what_nobody_reads_is_not_measured(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inspection_service, "UNREAD_SECONDS", 0.05)
+SOON_UNREAD = pytest.mark.parametrize("timings", [Timings(statistics_unread=0.05)], ids=["soon"])
+
+
+@SOON_UNREAD
+async def test_what_nobody_reads_is_not_measured(pair: Pair) -> None:
     caller, workers = pair.here._endpoint.caller, pair.here._endpoint.host.workers
     assert caller.statistics is None
     assert workers.statistics is None
@@ -112,10 +113,10 @@ async def test_what_nobody_reads_is_not_measured(
     assert "work" not in again
 
 
+@SOON_UNREAD
 async def test_measuring_may_begin_and_end_while_calls_are_under_way(
-    pair: Pair, where: str, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, where: str
 ) -> None:
-    monkeypatch.setattr(inspection_service, "UNREAD_SECONDS", 0.05)
     node = pair.here if where == "here" else pair.there
     worker = await pair.here.options(on=where).spawn(Worker)
     async with trio.open_nursery() as nursery:

@@ -15,10 +15,13 @@ from actors.errors import ActorStartError, UnderstudyError
 from actors.peers import PeerRole, VerifiedPeer
 from runtime import Node, open_node
 from runtime.calls.rights import service_refusal
+from runtime.environment import SystemEnvironment
 from runtime.hosting import post_mortem
 from runtime.hosting.debug_conversation import MOST_OUTPUT
 from runtime.hosting.post_mortem import MOST_FRAMES, MOST_VARIABLES, describe_frames, user_frames
 from runtime.observation.debug_service import debug_of
+from runtime.testing import Platform
+from runtime.timings import Timings
 
 GO = threading.Event()
 
@@ -78,9 +81,10 @@ class Shop(Actor):
 
 
 @pytest.fixture
-async def node(request: pytest.FixtureRequest) -> AsyncIterator[Node]:
-    asked: dict[str, bool] = getattr(request, "param", {"post_mortem": True})
-    async with open_node("one", secret="a secret of these tests", **asked) as opened:  # type: ignore[arg-type]
+async def node(request: pytest.FixtureRequest, timings: Timings) -> AsyncIterator[Node]:
+    asked: dict[str, Any] = getattr(request, "param", {"post_mortem": True})
+    secret, platform = "a secret of these tests", Platform(environment=SystemEnvironment(timings))
+    async with open_node("one", secret=secret, platform=platform, **asked) as opened:
         yield opened
 
 
@@ -154,10 +158,10 @@ async def test_what_is_kept_is_bounded(node: Node, monkeypatch: pytest.MonkeyPat
         assert kept == [f"KeyError: 'cake {count}'" for count in (3, 4, 5)]
 
 
+@pytest.mark.parametrize("timings", [Timings(failure_text=0.05)], ids=["impatient"])
 async def test_a_variable_whose_text_does_not_come_holds_up_nothing(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post_mortem, "WRITING_SECONDS", 0.05)
     monkeypatch.setattr(post_mortem, "MOST_WAITING", 0)
     GO.clear()
     try:
@@ -175,10 +179,8 @@ async def test_a_variable_whose_text_does_not_come_holds_up_nothing(
         GO.set()
 
 
-async def test_a_process_that_ends_waits_a_short_time_for_the_text(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(post_mortem, "SETTLING_SECONDS", 0.05)
+@pytest.mark.parametrize("timings", [Timings(failure_settling=0.05)], ids=["impatient"])
+async def test_a_process_that_ends_waits_a_short_time_for_the_text(node: Node) -> None:
     GO.clear()
     try:
         shop = await node.options(name="shop").spawn(Shop)

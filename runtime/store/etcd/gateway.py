@@ -255,6 +255,7 @@ def _reason(error: BaseException) -> str:
 
 
 PAUSE_SECONDS = 0.1
+"""Before all members are tried once more when none has answered."""
 
 
 IDLE_CONNECTIONS = 8
