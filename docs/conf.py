@@ -38,6 +38,8 @@ root_doc = "index"
 html_theme = "furo"
 html_title = f"Understudy {release}"
 html_extra_path = ["llms.txt"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
