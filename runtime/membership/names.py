@@ -1045,11 +1045,19 @@ class Names:
 
     async def owners(self) -> list[tuple[Address, NameOwner]]:
         """All named actors, with their records."""
-        found = await self._store.range(NAMES)
-        return [
+        owners, _ = await self.first_owners(0)
+        return owners
+
+    async def first_owners(self, limit: int) -> tuple[list[tuple[Address, NameOwner]], bool]:
+        """The first named actors by name, with their records, and whether there are more than
+        `limit`; 0: all of them.
+        """
+        found = await self._store.range(NAMES, limit)
+        owners = [
             (self._address(entry.key.removeprefix(NAMES), entry), self.owner(entry.value))
             for entry in found.entries
         ]
+        return owners, found.more
 
     async def owned(self, names: Sequence[str]) -> dict[str, tuple[Address, str]]:
         """Return those of these names that actors have, with their addresses and the supervisors

@@ -5,6 +5,7 @@ calls it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -14,6 +15,7 @@ import trio
 from actors import errors
 from actors.actor import Actor
 from actors.errors import (
+    BadArgumentsError,
     CallError,
     MethodNotFoundError,
     NotAllowedError,
@@ -92,9 +94,9 @@ class StoreService(Actor):
         return await self._store.get(key)
 
     @method(concurrent=True, idempotent=True)
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         """Read the keys under a prefix."""
-        return await self._store.range(prefix)
+        return await self._store.range(prefix, limit)
 
     @method(concurrent=True)
     async def put(self, key: str, value: bytes, lease: int) -> int:
@@ -202,9 +204,13 @@ class RemoteStore(Store):
         check_key(key)
         return await self._asked(lambda service: service.get(key))
 
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         """Read the keys under a prefix."""
-        return await self._asked(lambda service: service.range(prefix))
+        if limit:
+            # Nodes of earlier versions know no limit: they answer with all.
+            with suppress(BadArgumentsError):
+                return await self._asked(lambda service: service.range(prefix, limit))
+        return (await self._asked(lambda service: service.range(prefix))).cut(limit)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """Write a key, at most once: a lost answer is `StoreOutcomeUnknownError`."""
@@ -318,7 +324,7 @@ class RemoteStore(Store):
                     if plain is None:
                         raise
                     raise plain from None
-                except (NotAllowedError, MethodNotFoundError):
+                except (NotAllowedError, MethodNotFoundError, BadArgumentsError):
                     # Asking again, here or of another incarnation, changes nothing.
                     raise
                 except CallError as error:

@@ -23,7 +23,12 @@ SECONDS = 1.0
 """Seconds that one answer may take."""
 
 MOST_ASKED = 1000
-"""Names of supervisors that the store is asked for."""
+"""Names that the store is asked for one by one."""
+
+MOST_NAMES = 10_000
+"""Names among which those of silent nodes are looked for: the store keeps them by name, and not by
+node.
+"""
 
 WORDS = {
     "supervisors": "more supervisors",
@@ -47,6 +52,8 @@ class _NodeQueries:
         self.silent: dict[NodeId, str] = {}
         self.statuses: dict[str, SupervisorStatus | str] = {}
         self.problems: list[str] = []
+        self.unread: list[str] = []
+        """What the store was not asked for, one sentence each."""
 
     async def ask_node(self, node: NodeId) -> None:
         service = inspection_of(self._endpoint, *node)
@@ -66,35 +73,54 @@ class _NodeQueries:
         """Ask the store for what no node has told: the actors of nodes that do not answer, and
         supervisors that are on no node that was asked.
         """
-        told = {actor["name"] for report in self.reports.values() for actor in report["actors"]}
-        missing = {
-            supervisor
-            for report in self.reports.values()
-            for actor in report["actors"]
-            if (supervisor := actor["supervisor"]) not in told and supervisor not in ("", CLUSTER)
-        }
+        missing = self._missing()
         if not missing and not self.silent:
             return
         try:
             with trio.fail_after(SECONDS):
+                # First those that are known by name: they are found among any number of names.
+                if missing:
+                    found = await self._names.owned(sorted(missing)[:MOST_ASKED])
+                    self.owners = list(found.values())
                 if self.silent:
-                    owners = await self._names.owners()
-                    self.owners = [
-                        (address, owner.supervisor)
-                        for address, owner in owners
-                        if address.name in missing
-                        or NodeId(address.node, address.incarnation) in self.silent
-                    ]
-                else:
-                    self.owners = list(
-                        (await self._names.owned(sorted(missing)[:MOST_ASKED])).values()
-                    )
+                    await self._ask_for_silent()
         except trio.TooSlowError:
             self.problems.append(
                 f"the store did not answer within {SECONDS:g} s: what silent nodes run is not shown"
             )
         except StoreError as error:
             self.problems.append(f"the store could not be asked: {_first_line(error)}")
+
+    def _missing(self) -> set[str]:
+        """Supervisors that no node has told of; if nodes are silent, also the children that other
+        nodes' supervisors have on them.
+        """
+        told = {actor["name"] for report in self.reports.values() for actor in report["actors"]}
+        named = {
+            actor["supervisor"] for report in self.reports.values() for actor in report["actors"]
+        }
+        silent = {node.name for node in self.silent}
+        for report in self.reports.values():
+            for status in report["statuses"].values():
+                named |= {
+                    child.name for child in getattr(status, "children", ()) if child.node in silent
+                }
+        return named - told - {"", CLUSTER}
+
+    async def _ask_for_silent(self) -> None:
+        known = {address.name for address, _ in self.owners}
+        owners, more = await self._names.first_owners(MOST_NAMES)
+        self.owners += [
+            (address, owner.supervisor)
+            for address, owner in owners
+            if NodeId(address.node, address.incarnation) in self.silent
+            and address.name not in known
+        ]
+        if more:
+            self.unread.append(
+                f"of the names in the store, the first {MOST_NAMES:,} were searched for actors of "
+                "silent nodes"
+            )
 
     def known(self) -> list[KnownActor]:
         """The actors: what their nodes tell, and what the store has of the others."""
@@ -151,7 +177,7 @@ class _NodeQueries:
             for (node, _), report in sorted(self.reports.items())
             for what, count in report["left_out"].items()
             if count and what in WORDS
-        ]
+        ] + self.unread
 
 
 async def ask_for_tree(

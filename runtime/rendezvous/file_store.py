@@ -352,11 +352,11 @@ class FileStore(Store):
         check_key(key)
         return (await self._reading()).get(key)
 
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         """Return the entries whose keys begin with `prefix`, with the revision of the latest
         commit.
         """
-        return (await self._reading()).range(prefix)
+        return (await self._reading()).range(prefix, limit)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """Write a value, tied to `lease` if that is not 0; returns the revision. Raises

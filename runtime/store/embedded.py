@@ -337,10 +337,10 @@ class EmbeddedStore(Store):
         await self._lasting(wrote=False)
         return found
 
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         """Return the keys under `prefix`, all of one step, once that step is on disk."""
         await self._open()
-        found = self._machine.range(prefix)
+        found = self._machine.range(prefix, limit)
         await self._lasting(wrote=False)
         return found
 

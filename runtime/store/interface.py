@@ -183,11 +183,18 @@ class Transaction:
 @attrs.frozen
 class RangeResult:
     """The keys under a prefix, in order, as of `revision`. A watch from `revision` + 1 sees every
-    change after that.
+    change after that. `more`: there are further keys, beyond the limit that was asked for.
     """
 
     entries: tuple[Entry, ...]
     revision: int
+    more: bool = False
+
+    def cut(self, limit: int) -> RangeResult:
+        """The first `limit` of the keys; all of them for 0."""
+        if not limit or len(self.entries) <= limit:
+            return self
+        return RangeResult(self.entries[:limit], self.revision, more=True)
 
 
 @message
@@ -283,8 +290,10 @@ class Store(ABC):
         """The key as it is now, or None."""
 
     @abstractmethod
-    async def range(self, prefix: str) -> RangeResult:
-        """All keys that begin with `prefix`, as they are at one moment; with "" all there are."""
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
+        """All keys that begin with `prefix`, as they are at one moment; with "" all there are.
+        `limit`: the first so many of them at most, for questions whose answer must stay small.
+        """
 
     @abstractmethod
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:

@@ -63,9 +63,9 @@ class MeasuredStore(Store):
         """Read a key, and count how long the store took."""
         return await self._measured("get", self._store.get(key))
 
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         """Read the keys under a prefix, and count how long the store took."""
-        found = await self._measured("range", self._store.range(prefix))
+        found = await self._measured("range", self._store.range(prefix, limit))
         self._heard(found.revision)
         return found
 

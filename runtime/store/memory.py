@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, islice
 
 import attrs
 
@@ -198,10 +198,13 @@ class StoreMachine:
         check_key(key)
         return self._entries.get(key)
 
-    def range(self, prefix: str) -> RangeResult:
-        """Return the keys under `prefix` in order; costs what is found, not what is stored."""
-        found = [self._entries[key] for key in self._keys.beginning_with(prefix)]
-        return RangeResult(tuple(found), self.revision)
+    def range(self, prefix: str, limit: int = 0) -> RangeResult:
+        """Return the keys under `prefix` in order, the first `limit` unless that is 0; costs what
+        is found, not what is stored.
+        """
+        keys = islice(self._keys.beginning_with(prefix), limit + 1 if limit else None)
+        found = tuple(self._entries[key] for key in keys)
+        return RangeResult(found, self.revision).cut(limit)
 
     def transaction(
         self,

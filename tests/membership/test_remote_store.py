@@ -7,8 +7,9 @@ from typing import Any, cast
 import trio
 import trio.testing
 
+from actors.errors import BadArgumentsError
 from runtime.membership.remote_store import RemoteStore, StoreService
-from runtime.store.interface import RangeResult
+from runtime.store.interface import Entry, RangeResult
 
 
 class Silent:
@@ -53,6 +54,21 @@ async def test_a_read_goes_on_at_the_next_node(autojump_clock: trio.testing.Mock
         await silent.asked.wait()
         store.use(cast("StoreService", answering))
     assert [one.revision for one in found] == [7]
+
+
+async def test_a_node_that_knows_no_limit_answers_with_all_and_the_rest_is_cut_off() -> None:
+    class Earlier(Silent):
+        async def range(self, *arguments: str) -> RangeResult:  # type: ignore[override]
+            if len(arguments) > 1:
+                raise BadArgumentsError("range takes 1 argument, not 2")
+            return RangeResult(tuple(Entry(name, b"", 1, 1) for name in "abc"), 7)
+
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", Earlier()), 10.0, nursery)
+        found = await store.range("", 2)
+        nursery.cancel_scope.cancel()
+    assert [entry.key for entry in found.entries] == ["a", "b"]
+    assert found.more
 
 
 async def test_a_poll_goes_on_at_the_next_node(autojump_clock: trio.testing.MockClock) -> None:

@@ -167,7 +167,7 @@ class FakeStore:
 
     revision = 1
 
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         await trio.lowlevel.checkpoint()
         return RangeResult((), self.revision)
 

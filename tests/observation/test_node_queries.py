@@ -15,6 +15,7 @@ from runtime import draw_tree
 from runtime.identifiers import NodeId
 from runtime.membership.names import Names
 from runtime.node import Node
+from runtime.observation import node_queries
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import Branch, Tree
 from tests.live_pair import Pair
@@ -169,6 +170,31 @@ async def test_without_the_store_the_tree_is_that_of_the_nodes_that_answer(pair:
             tree = await asked_with(pair.here, names)
             assert states(tree) == {"top": "running", "a": "running"}
             assert tree.answers
+
+
+async def test_names_are_searched_up_to_a_bound_for_what_a_silent_node_runs(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_queries, "MOST_NAMES", 3)
+    child = ChildSpec.of("a", Worker).changed(on="there")
+    names = pair.here._names
+    with trio.fail_after(10):
+        await pair.here.options(name="top").spawn(Supervisor, [child])
+        for number in range(3):
+            await pair.here.options(name=f"A{number}").spawn(Worker)
+        await pair.there.options(name="Z").spawn(Worker)
+        # It answers nothing, and its names come after the bound, except for the child: that one is
+        # known to its supervisor.
+        pair.there._endpoint.host.cells.pop("@inspection")
+        tree = await asked_with(pair.here, names)
+        assert states(tree)["a"] == "running"
+        assert "Z" not in states(tree)
+        assert tree.left_out == (
+            "of the names in the store, the first 3 were searched for actors of silent nodes",
+        )
+        monkeypatch.setattr(node_queries, "MOST_NAMES", 100)
+        tree = await asked_with(pair.here, names)
+        assert tree.left_out == ()
 
 
 async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_shown(

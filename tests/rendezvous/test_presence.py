@@ -261,9 +261,9 @@ class OldStore(LateStore):
     range_result: RangeResult | None = None
     batch: WatchBatch | None = None
 
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         result, self.range_result = self.range_result, None
-        return result if result is not None else await super().range(prefix)
+        return result if result is not None else await super().range(prefix, limit)
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         batch, self.batch = self.batch, None

@@ -74,8 +74,8 @@ class FarStore(Store):
     async def get(self, key: str) -> Entry | None:
         return await self._far(lambda: self._store.get(key), reads=True)
 
-    async def range(self, prefix: str) -> RangeResult:
-        return await self._far(lambda: self._store.range(prefix), reads=True)
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
+        return await self._far(lambda: self._store.range(prefix, limit), reads=True)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         return await self._far(lambda: self._store.put(key, value, lease))

@@ -364,12 +364,14 @@ class EtcdStore(Store):
         found = (await self._ask("/v3/kv/range", {"key": self._space.key(key)})).get("kvs", ())
         return self._space.entry(found[0]) if found else None
 
-    async def range(self, prefix: str) -> RangeResult:
+    async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         """Read the keys under `prefix`, all as of one revision of etcd."""
-        answer = await self._ask("/v3/kv/range", self._space.under(prefix))
+        # Its limit of 0 means none, as ours does.
+        answer = await self._ask("/v3/kv/range", {**self._space.under(prefix), "limit": limit})
         return RangeResult(
             tuple(map(self._space.entry, answer.get("kvs", ()))),
             number(answer["header"], "revision"),
+            more=bool(answer.get("more")),
         )
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:

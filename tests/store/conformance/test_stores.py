@@ -167,6 +167,18 @@ async def test_a_range_is_in_the_order_of_code_points_whatever_the_order_of_writ
     assert [entry.value.decode() for entry in found.entries] == names
 
 
+async def test_a_range_has_the_first_keys_up_to_its_limit_and_says_if_there_are_more(
+    store: Store,
+) -> None:
+    for name in ("t/c", "t/a", "t/b", "u"):
+        await store.put(name, b"")
+    for limit, names in ((1, ["t/a"]), (2, ["t/a", "t/b"]), (3, ["t/a", "t/b", "t/c"]), (9, None)):
+        found = await store.range("t/", limit)
+        assert [entry.key for entry in found.entries] == (names or ["t/a", "t/b", "t/c"])
+        assert found.more is (limit < 3)
+    assert not (await store.range("t/")).more
+
+
 async def test_a_range_tells_the_revision_as_of_which_it_is(store: Store) -> None:
     await store.put("t/a", b"")
     latest = await store.put("u/b", b"")
