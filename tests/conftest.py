@@ -29,8 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in each run, so that a failure is due to a change. `make long` draws new ones.
-settings.register_profile("understudy", deadline=None, print_blob=True, derandomize=True)
-settings.register_profile("exploring", deadline=None, print_blob=True)
+settings.register_profile(
+    "understudy", deadline=None, print_blob=True, derandomize=True, max_examples=50
+)
+settings.register_profile("exploring", deadline=None, print_blob=True, max_examples=1_000)
 settings.load_profile("understudy")
 
 pytest_plugins = ["tests.hangs", "tests.live_pair"]

@@ -34,7 +34,7 @@ def look_through_tables() -> Iterator[None]:
         yield
 
 
-EXAMPLES = max(1_500, settings().max_examples)
+EXAMPLES = max(400, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 NORMAL = ("normal", "shutdown")

@@ -27,7 +27,7 @@ def look_through_tables() -> Iterator[None]:
         yield
 
 
-EXAMPLES = max(1_000, settings().max_examples)
+EXAMPLES = max(300, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 RAISED = ExitReason("raised")

@@ -41,7 +41,7 @@ def look_through_tables() -> Iterator[None]:
         yield
 
 
-TREES = (1_000, 10_000)
+TREES = (700, 10_000)
 """How many `make test` tries, and how many `make long`. A profile with more examples than these
 raises them: `--hypothesis-profile=...`.
 """

@@ -180,7 +180,9 @@ class Pools(RuleBasedStateMachine):
 
 
 TestPools = Pools.TestCase
-TestPools.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestPools.settings = settings(
+    max_examples=max(50, settings().max_examples), stateful_step_count=40, deadline=None
+)
 
 
 def test_tickets_grow() -> None:

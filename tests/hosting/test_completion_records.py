@@ -445,7 +445,9 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestModel.settings = settings(
+    max_examples=max(80, settings().max_examples), stateful_step_count=50, deadline=None
+)
 
 
 def test_a_key_is_a_client_without_an_incarnation_that_the_floor_does_not_refuse() -> None:

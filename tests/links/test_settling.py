@@ -169,7 +169,7 @@ class World:
             self.carries[end] = None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=max(150, settings().max_examples), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -216,7 +216,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=max(150, settings().max_examples))
 @given(
     before=st.lists(STEPS.filter(lambda step: step[0] in ("post", "abandon", "own")), max_size=4),
     steps=st.lists(STEPS, max_size=60),

@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
 Make = Callable[..., OpenableHandler]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def etcd_server() -> Iterator[str]:
     """The address of an etcd with one member."""
     with shared_etcd(1) as server:

@@ -213,14 +213,22 @@ async def test_too_few_are_told_so_and_may_try_again(make: Make) -> None:
             match=r"1 of at least 2 agents have come within 0.5 s; trying again is safe",
         ):
             await first.next_rendezvous()
+
+        async def stay() -> None:
+            while True:
+                info = await second.next_rendezvous()
+                # The first may give up in the moment in which the round is complete with it.
+                await second.wait_change(info.round)
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(second.next_rendezvous)
+            nursery.start_soon(stay)
             while True:
                 try:
                     assert (await first.next_rendezvous()).world_size == 2
                     break
                 except RendezvousTimeoutError:
                     continue
+            nursery.cancel_scope.cancel()
 
 
 async def test_who_is_cancelled_on_the_way_is_not_counted_upon(make: Make) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, Violation, check
 from runtime.simulation.report import CallHistory, Operation
 
-EXAMPLES = max(1_000, settings().max_examples)
+EXAMPLES = max(300, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 Ends = Literal["ok", "failed", "unknown", "pending"]

@@ -110,7 +110,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=max(80, settings().max_examples), deadline=None)
 @given(steps, st.sampled_from([1, 3, 10_000]))
 def test_a_crash_brings_back_exactly_what_was_written_last(
     todo: list[Step], events_kept: int

@@ -216,4 +216,6 @@ class StoreComparison(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreComparison.TestCase
-TestStoreMachine.settings = settings(max_examples=150, stateful_step_count=60)
+TestStoreMachine.settings = settings(
+    max_examples=max(60, settings().max_examples), stateful_step_count=60
+)

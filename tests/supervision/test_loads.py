@@ -250,7 +250,7 @@ def agrees(
             assert math.isclose(loads.of[node].taken.get(resource, 0.0), amount, abs_tol=1e-6)
 
 
-@settings(max_examples=200)
+@settings(max_examples=max(100, settings().max_examples))
 @given(st.data(), st.lists(changes, max_size=20))
 def test_fills_and_changes_in_whatever_order_give_what_a_recount_gives(
     data: st.DataObject, history: list[Change]
@@ -273,7 +273,7 @@ def test_fills_and_changes_in_whatever_order_give_what_a_recount_gives(
     agrees(loads, as_of(history, len(history)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=max(100, settings().max_examples))
 @given(st.data(), st.lists(changes, max_size=12))
 def test_changes_of_different_names_may_come_in_any_order_and_twice(
     data: st.DataObject, history: list[Change]
@@ -290,7 +290,7 @@ def test_changes_of_different_names_may_come_in_any_order_and_twice(
     agrees(loads, as_of(history, len(history)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=max(100, settings().max_examples))
 @given(
     st.data(),
     st.lists(st.sampled_from(["change", "place", "settle", "forget", "fill"]), max_size=25),

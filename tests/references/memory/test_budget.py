@@ -71,7 +71,7 @@ class BudgetComparison(RuleBasedStateMachine):
 
 
 BudgetComparison.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None
+    max_examples=max(100, settings().max_examples), stateful_step_count=40, deadline=None
 )
 TestBudgetComparison = BudgetComparison.TestCase
 

@@ -27,14 +27,14 @@ SECRET = b"of the conformance suite"
 NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def etcd_of_one() -> Iterator[str]:
     """The address of an etcd with one member."""
     with shared_etcd(1) as server:
         yield server.address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def etcd_of_three() -> Iterator[str]:
     """The address of an etcd with three members."""
     with shared_etcd(3) as server:
