@@ -826,7 +826,7 @@ async def test_streams_beyond_the_mailboxs_limit_are_refused(pair: Pair, where: 
 
 
 @LONG_LEASE
-async def test_thousands_of_streams_at_once_each_get_their_own_items(
+async def test_a_thousand_streams_at_once_each_get_their_own_items(
     pair: Pair, source: Source
 ) -> None:
     done: list[int] = []
@@ -838,9 +838,9 @@ async def test_thousands_of_streams_at_once_each_get_their_own_items(
 
     with trio.fail_after(100):
         async with trio.open_nursery() as nursery:
-            for number in range(2000):
+            for number in range(1000):
                 nursery.start_soon(read, number)
-        assert len(done) == 2000
+        assert len(done) == 1000
         await nothing_left(pair.here, pair.there)
         assert await source.live_now() == 0
 

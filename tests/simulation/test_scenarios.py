@@ -44,14 +44,14 @@ def test_a_scenario_calls_actors_on_all_nodes_and_plain_methods_run_without_thre
     simulate(calls, seeds=range(5), faults=())
 
 
-def test_hours_pass_in_no_time() -> None:
+def test_virtual_minutes_pass_faster_than_real_ones() -> None:
     async def wait(simulation: Simulation) -> None:
-        await trio.sleep(600)
+        await trio.sleep(120)
 
     report = run_scenario(wait, 1, faults=())
     assert report.holds
-    assert report.seconds > 600
-    assert report.took < 60
+    assert report.seconds > 120
+    assert report.took < report.seconds
 
 
 async def killed(simulation: Simulation) -> None:

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 SEEDS = 500
-AT_ONCE = 5
+AT_ONCE = 2
 """Seeds of one test: small enough for several workers to have their share of them."""
 
-QUICK = 5
+QUICK = 2
 """Seeds that `make test` has time for. `.ci/run` tries all of them with `make simulate`, and so
 does `make long`.
 """
@@ -50,7 +50,7 @@ def test_all_promises_hold_under_500_seeds(first: int) -> None:
 def test_one_seed_is_one_run_whatever_process_and_hash_seed(seeds: tuple[int, ...]) -> None:
     code = (
         "from runtime.simulation import simulate_once\n"
-        f"for seed in {seeds}: print(seed, simulate_once(seed, seconds=15).trace_hash)"
+        f"for seed in {seeds}: print(seed, simulate_once(seed, seconds=10).trace_hash)"
     )
     hashes = set()
     for hash_seed in ("0", "4711"):

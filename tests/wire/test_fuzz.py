@@ -40,7 +40,7 @@ def test_a_seed_leads_to_the_same_bytes_again() -> None:
 @pytest.mark.parametrize(
     ("frames", "seed"),
     [
-        (20_000, 0),
+        (10_000, 0),
         *(pytest.param(50_000, seed, marks=pytest.mark.long) for seed in range(2)),
         *(pytest.param(200_000, seed, marks=pytest.mark.long) for seed in range(2, 7)),
     ],
