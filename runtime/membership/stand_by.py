@@ -72,6 +72,8 @@ class StandBy:
         # Seconds for which the node's loop has been blocked. Written by `_watch_loop` alone, and
         # read by other tasks of the stand-by's own loop: no lock is needed.
         self._blocked = 0.0
+        # Set while it is not 0: what acts upon a block has nothing to look for before one.
+        self._block = trio.Event()
         self.last = ""
         """A text about the last long block of the loop; "" if there was none."""
 
@@ -114,6 +116,10 @@ class StandBy:
         while True:
             await trio.sleep(self._timings.loop_look)
             blocked = self._blocked = self._watch.look(environment.now())
+            if blocked:
+                self._block.set()
+            elif self._block.is_set():
+                self._block = trio.Event()
             if reported and not blocked:
                 self._log(
                     environment,
@@ -150,6 +156,13 @@ class StandBy:
                     "renewed no more, and its named actors will be started elsewhere",
                 )
 
+    async def _next_look(self) -> None:
+        """Wait until the loop is blocked; while it is, for the time of a look."""
+        if self._block.is_set():
+            await trio.sleep(self._timings.loop_look)
+        else:
+            await self._block.wait()
+
     def _log(self, environment: Environment, nursery: trio.Nursery, level: int, text: str) -> None:
         # In a thread of its own: what blocks the loop may be a handler of logs, whose lock would
         # block this loop as well.
@@ -163,7 +176,7 @@ class StandBy:
         """Tell another node what blocks the loop, as long as it does: this node answers nobody."""
         timings = self._timings
         while True:
-            await trio.sleep(timings.loop_look)
+            await self._next_look()
             if self._blocked < timings.block_reported:
                 continue
             try:
@@ -189,14 +202,14 @@ class StandBy:
         store ends none, as it is blocked too, and adds the time of the block to all afterwards.
         """
         while True:
-            await trio.sleep(self._timings.loop_look)
+            await self._next_look()
             if self._is_wanted():
                 self._clock.tell(environment.now())
 
     async def _stand_in(self, environment: Environment, lease: int, reach: Reach) -> None:
         timings = self._timings
         while True:
-            await trio.sleep(self._timings.loop_look)
+            await self._next_look()
             # Later than the loop itself would have renewed.
             if self._is_wanted() and environment.now() - self._clock.asked > timings.stood_in_after:
                 try:
