@@ -7,6 +7,7 @@ What a test itself makes happen sets a `trio.Event`, and is waited for there.
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
@@ -67,3 +68,25 @@ async def until(
             else:
                 await trio.lowlevel.checkpoint()
     raise AssertionError(f"after {seconds:g} s, still not so: {what}; the last answer: {found!r}")
+
+
+def until_blocking(
+    ask: Callable[[], T],
+    what: str | Callable[[], str],
+    is_so: Callable[[T], object] = bool,
+    *,
+    seconds: float = SECONDS,
+    every: float = 0.01,
+) -> T:
+    """Like `until`, outside of event loops and by the clock of the machine. `what` may be a
+    function that describes what has come instead.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        found = ask()
+        if is_so(found):
+            return found
+        if time.monotonic() >= end:
+            text = what if isinstance(what, str) else what()
+            raise AssertionError(f"after {seconds:g} s, still not so: {text}; the last: {found!r}")
+        time.sleep(every)

@@ -387,7 +387,7 @@ class RpcEndpoint:
         stop. Costs nothing while nothing is measured.
         """
         self.caller.measure(statistics)
-        self.host.workers.statistics = statistics
+        self.host.workers.measure(statistics)
 
     def record(self, recorder: TimelineRecorder | None) -> None:
         """Record the calls that are made from here, and what actors do here, from now on; None:

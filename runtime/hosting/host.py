@@ -582,13 +582,13 @@ class ActorHost:
         self.breakpoints = Breakpoints(
             self._environment, nursery, self.workers, lambda: STARTING.get(None), address
         )
-        self.workers.prepare = self.breakpoints.prepare
+        self.workers.prepare_by(self.breakpoints.prepare)
         self.workers.context.run(OF_NODE.set, self.breakpoints)
 
     def keep_failures(self, post_mortems: PostMortems) -> None:
         """Keep the frames of the last failures of actors from now on."""
         self.post_mortems = post_mortems
-        self.workers.on_failure = post_mortems.on_failure
+        self.workers.keep_failures(post_mortems.on_failure)
 
     def record(self, recorder: TimelineRecorder | None) -> None:
         """Record turns, starts and ends of actors from now on; None: stop."""
@@ -1224,6 +1224,10 @@ class ActorHost:
         """
         return self._exits.get(ActorId(name, epoch))
 
+    def take_no_new_work(self) -> None:
+        """Refuse new actors, and new calls to actors, from now on: this node is going to leave."""
+        self.draining = True
+
     async def drain(self, seconds: float, in_all: float) -> None:
         """Take no new work, and stop the actors whose supervisors are on other nodes, which start
         them again on other nodes as soon as they end.
@@ -1232,7 +1236,7 @@ class ActorHost:
         calls of the other actors finish for at most `seconds`, and stop these actors, the latest
         first. After `in_all` seconds all that are left are cancelled.
         """
-        self.draining = True
+        self.take_no_new_work()
         self._leaves_by = trio.current_time() + in_all
         left = ExitReason("node left", f"node {self.node.name} leaves")
         for moving in self._moving():
@@ -1279,7 +1283,7 @@ class ActorHost:
         """End the pause: the names are this node's until `doubtful_at`, on its own clock. Held-back
         outcomes are reported.
         """
-        self.workers.names_until = doubtful_at
+        self.workers.hold_names_until(doubtful_at)
         if not self.names_paused:
             return
         logger.warning("node %s still has its lease: its named actors run again", self.node.name)
@@ -1291,7 +1295,7 @@ class ActorHost:
 
     def abandon_names(self, error: UnderstudyError) -> None:
         """End all named actors at once: other nodes may own the names now."""
-        self.draining = True
+        self.take_no_new_work()
         for cell in list(self.cells.values()):
             if cell.leased:
                 self.crash(cell, error)

@@ -256,6 +256,22 @@ class TaskWorkers:
         """Record the turns that begin from now on; None: stop."""
         self.run = self._run if recorder is None else partial(recorder.run, self._run)
 
+    def measure(self, statistics: CallStatistics | None) -> None:
+        """Count the runs that end from now on; None: stop."""
+        self.statistics = statistics
+
+    def keep_failures(self, on_failure: Callable[[ActorCell, str, BaseException], None]) -> None:
+        """Call `on_failure` with what methods raise from now on."""
+        self.on_failure = on_failure
+
+    def prepare_by(self, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Await `prepare()` in the task of each worker before it runs anything, from now on."""
+        self.prepare = prepare
+
+    def hold_names_until(self, doubtful_at: float) -> None:
+        """Run named actors until then, by this node's clock: the lease was renewed."""
+        self.names_until = doubtful_at
+
     def submit(self, item: ActorCell | Invocation) -> None:
         """Queue a cell that has mail, or an invocation of a concurrent method."""
         self._queue.append(item)

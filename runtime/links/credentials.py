@@ -283,13 +283,17 @@ class FileCredentials:
         self._certified = own_certified(self._current)
         self._again_at = math.inf
         """When files that have not changed are judged anew: a certificate may become valid."""
-        self.fits: Callable[[Certified], object] | None = None
+        self._fits: Callable[[Certified], object] | None = None
         """Raises WrongCertificateError for a certificate that does not name this process. None for
         a process that has no fixed name: then it must name what the one before has named.
         """
         self.problem = ""
         self.changes = 0
         """How often that has changed by which certificates of peers are judged."""
+
+    def require(self, fits: Callable[[Certified], object]) -> None:
+        """Take only certificates into use for which `fits` raises no WrongCertificateError."""
+        self._fits = fits
 
     def current(self) -> Credentials:
         """Those for a handshake that begins now. Some system calls for files that are cached."""
@@ -333,8 +337,8 @@ class FileCredentials:
             ) from None
         before = self._certified
         try:
-            if self.fits is not None:
-                self.fits(certified)
+            if self._fits is not None:
+                self._fits(certified)
             elif before is not None and (certified.cluster, certified.role) != (
                 before.cluster,
                 before.role,

@@ -288,7 +288,7 @@ class EncryptedNetwork:
         if certified is not None:
             check_certified(certified, cluster, "node", name)
         # Files that are written later are held against the same.
-        self._files.fits = lambda new: check_certified(new, cluster, "node", name)
+        self._files.require(lambda new: check_certified(new, cluster, "node", name))
 
     @functools.cached_property
     def _any_server(self) -> ssl.SSLContext:

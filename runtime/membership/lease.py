@@ -22,6 +22,10 @@ class LeaseClock:
         self.tell: Callable[[float], None] = lambda asked: None
         """Called with `asked` after each renewal, in the thread that made it."""
 
+    def report_to(self, tell: Callable[[float], None]) -> None:
+        """Call `tell` after each renewal from now on."""
+        self.tell = tell
+
     def on_renewed(self, asked: float) -> None:
         """Note that a renewal requested at `asked` was granted."""
         # Answers may arrive out of order: the latest request counts.

@@ -666,7 +666,7 @@ class Node(BaseNode):
         is blocked; see `StandBy`. `serves_store`: the loop serves the cluster's store as well.
         """
         registration = self._registration
-        registration.clock.tell = self._isolation.on_lease_renewed
+        registration.clock.report_to(self._isolation.on_lease_renewed)
         stand_by = StandBy(self.name, self._environment, registration.clock, blocked_limit)
         self._beside = self._environment.run_beside(
             lambda environment, stack: stand_by.run(
@@ -734,7 +734,7 @@ class Node(BaseNode):
                 )
                 if self._log is not None:
                     nursery.start_soon(self._log[1].run, name="log archive")
-                self._candidacies.nursery = nursery
+                self._candidacies.run_in(nursery)
                 task_status.started()
 
     async def _stop_actors(self) -> None:
@@ -759,13 +759,14 @@ class Node(BaseNode):
         alone = isinstance(self._given_up, ExpelledError)
         with trio.move_on_after(timings.drain):
             try:
-                self._endpoint.host.draining = True
+                # Before the members know: what comes meanwhile is refused, and goes elsewhere.
+                self._endpoint.host.take_no_new_work()
                 with trio.move_on_after(0 if alone else timings.goodbye):
                     await self._registration.set_state("draining")
                 await self._endpoint.host.drain(timings.drain_calls, timings.drain_actors)
                 if self._references_move and not alone:
                     await self._hand_over_references()
-                self._endpoint.references.owned.takes_over = False
+                self._endpoint.references.owned.take_nothing_over()
                 self._following.cancel()
                 if self._log is not None:
                     with trio.move_on_after(0 if alone else timings.goodbye):

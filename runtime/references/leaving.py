@@ -103,7 +103,7 @@ class Leaving:
                             nursery.start_soon(give, state, holders)
         finally:
             # From now on values that others offer are refused: nobody would move them on.
-            self._values.takes_over = False
+            self._values.take_nothing_over()
         return lost
 
     def _has_open_forks(self) -> bool:

@@ -233,8 +233,12 @@ class OwnedValues:
         self._near: dict[NodeId, Process] = {}
         """Nodes that have read values in place, with their processes."""
         self.rebuild = rebuild
-        self.takes_over = True
+        self._takes_over = True
         """False once this node, which leaves, has given away what it had."""
+
+    def take_nothing_over(self) -> None:
+        """Refuse the values of other nodes from now on: nobody would move them on from here."""
+        self._takes_over = False
 
     async def put(self, value: object, site: Callable[[], str]) -> ReferenceState:
         """Store a copy of a value. Waits while memory is full. `site()` returns the file and line
@@ -363,7 +367,7 @@ class OwnedValues:
         await self.value_store.room()
         if self._table.given_to(identity) is not None:
             return False
-        if not self.takes_over:
+        if not self._takes_over:
             raise NodeDrainingError("this node leaves the cluster, too")
         here = self._table.find(identity)
         stored: EncodedValue | ValueWithReferences | None = None

@@ -260,15 +260,16 @@ class Singleton:
 
 
 class Candidacies:
-    """The singletons that a node stands for. `nursery`: where the candidates run, until the node
-    leaves; set when it begins to serve.
-    """
-
-    nursery: trio.Nursery
+    """The singletons that a node stands for."""
 
     def __init__(self, spawner: ActorSpawner, environment: Environment) -> None:
         self._spawner = spawner
         self._environment = environment
+        self._nursery: trio.Nursery | None = None
+
+    def run_in(self, nursery: trio.Nursery) -> None:
+        """Run the candidates in `nursery`, from when the node begins to serve until it leaves."""
+        self._nursery = nursery
 
     async def stand(self, request: StartRequest) -> Address:
         """Make this node a candidate for the singleton that `request` names, and return its address
@@ -276,7 +277,8 @@ class Candidacies:
         """
         name = request.options.name
         assert name is not None
+        assert self._nursery is not None, "the node serves"
         start = partial(self._spawner.start_candidate, request)
         candidate = Singleton(name, self._spawner, start, self._environment)
-        address: Address = await self.nursery.start(candidate.run, name=f"candidate for {name}")
+        address: Address = await self._nursery.start(candidate.run, name=f"candidate for {name}")
         return address

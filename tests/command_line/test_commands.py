@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from click.testing import CliRunner
 
 from runtime.command_line.main import main
 from tests import forked_python
+from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +30,6 @@ APPLICATION = """
 import trio
 
 from actors import Actor, method
-from tests import forked_python
 
 class Counter(Actor):
     def __init__(self, start: int = 0) -> None:
@@ -476,15 +475,13 @@ def test_a_node_that_the_cluster_gave_up_exits_with_1_and_says_why_in_one_line(
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
     worker.send_signal(signal.SIGSTOP)
-    while (
-        len(
-            json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)[
-                "nodes"
-            ]
-        )
-        != 1
-    ):
-        time.sleep(0.2)
+    status = ("status", "--address", founder["address"], "--json")
+    until_blocking(
+        lambda: json.loads(shell.run(*status).stdout)["nodes"],
+        "the stopped node is given up",
+        lambda nodes: len(nodes) == 1,
+        every=0.2,
+    )
     worker.send_signal(signal.SIGCONT)
     _, errors = worker.communicate(timeout=20)
     assert worker.returncode == 1

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import CancelledError, as_completed
 from itertools import count
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests import forked_python
 from tests.doors.actors_used import Counter
 from tests.doors.test_programs import ended, program
 from tests.functions import functions_used as used
+from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
 
@@ -38,13 +38,11 @@ PATIENCE = 60.0
 
 def noted(path: Path, lines: int = 1) -> list[str]:
     """The lines that functions have noted in a file, once there are so many."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        found = path.read_text().splitlines() if path.exists() else []
-        if len(found) >= lines:
-            return found
-        time.sleep(0.005)
-    raise AssertionError(f"{path} has not {lines} lines")
+    return until_blocking(
+        lambda: path.read_text().splitlines() if path.exists() else [],
+        f"{path} has {lines} lines",
+        lambda found: len(found) >= lines,
+    )
 
 
 def test_run_and_future(cluster: BlockingLocalCluster, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from runtime.command_line.main import main
 from runtime.rendezvous.parameters import RendezvousFinishedError, RendezvousParameters
 from runtime.rendezvous.registry import create_handler
 from tests.etcd import shared_etcd
+from tests.waiting import until_blocking
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -59,14 +59,6 @@ class Told:
     world_size: int
     restarts: int
     pid: int
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Other processes set no event."""
-    deadline = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
 
 
 class Job:
@@ -119,14 +111,7 @@ class Job:
         return sorted(told, key=lambda each: each.rank)
 
     def until(self, holds: Callable[[list[Told]], bool]) -> list[Told]:
-        found: list[Told] = []
-
-        def look() -> bool:
-            found[:] = self.workers()
-            return holds(found)
-
-        until(look)
-        return found
+        return until_blocking(self.workers, "the workers are as expected", holds, seconds=LIMIT)
 
     def until_world(self, size: int) -> list[Told]:
         return self.until(
@@ -206,7 +191,8 @@ def test_a_job_over_a_store_of_its_own_loses_an_agent_and_finishes(
     agents = [job.start("1:2") for _ in range(2)]
     if backend == "understudy":
         # After those who wait for it.
-        until(lambda: "Connection refused" in (job.place / "agent-0").read_text())
+        log = job.place / "agent-0"
+        until_blocking(lambda: "Connection refused" in log.read_text(), "the agent is refused")
         job.command("node", "--name", "founder", "--listen", job.endpoint)
     before = job.until_world(2)
     agents.pop(0).send_signal(signal.SIGKILL)

@@ -11,10 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import pytest
 from runtime.elastic import guardian, record
 from runtime.elastic.runner import ERROR_FILE
 from tests import forked_python
+from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
 
@@ -76,16 +76,11 @@ class Shell:
     def said(self, name: str) -> str:
         """What a worker wrote into a file, once it is there."""
         path = self.place / name
-        until(lambda: path.exists() and path.read_text().endswith("\n"))
+        until_blocking(
+            lambda: path.exists() and path.read_text().endswith("\n"),
+            f"a worker has written {name}",
+        )
         return path.read_text().strip()
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Other processes set no event."""
-    deadline = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
 
 
 def lives(pid: int) -> bool:
@@ -300,7 +295,7 @@ def test_nothing_is_left_behind_whatever_ends_the_agent(shell: Shell, signum: in
     agent.send_signal(signum)
     handled = signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     assert agent.wait(LIMIT) == (128 + signum if handled else -signum)
-    until(lambda: not any(map(lives, pids)))
+    until_blocking(lambda: not any(map(lives, pids)), "the workers have ended")
 
 
 def test_what_a_worker_leaves_in_its_group_ends_with_it_and_the_rest_with_the_agent(

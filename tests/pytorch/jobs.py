@@ -8,12 +8,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
+
+from tests.waiting import until_blocking
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 120.0
@@ -112,12 +113,7 @@ class Job:
 
     def until(self, holds: Callable[[], object]) -> None:
         """Other processes set no event."""
-        deadline = time.monotonic() + LIMIT
-        while not holds():
-            assert time.monotonic() < deadline, (
-                f"it did not come; there are {self.workers()}\n{self.logs()}"
-            )
-            time.sleep(0.02)
+        until_blocking(holds, lambda: f"there are {self.workers()}\n{self.logs()}", seconds=LIMIT)
 
     def logs(self) -> str:
         """What all agents have said."""
