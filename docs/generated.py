@@ -1,4 +1,5 @@
-"""Tables of the reference, made from the code when the site is built: options, commands, metrics.
+"""Tables of the reference, made from the code when the site is built: options, commands, metrics,
+formats.
 
 A page has `{generated}` blocks: the first word says what, the rest of which:
 
@@ -21,6 +22,10 @@ import click
 
 from runtime.command_line.main import COMMANDS, main
 from runtime.metrics.definitions import DEFINITIONS
+from runtime.store import file
+from runtime.wire import codec
+from runtime.wire.frames import LIMITS, UNPROVEN, Kind
+from runtime.wire.handshake import VERSIONS
 
 OPTION = re.compile(r"^- `(\w+)`: (.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -123,10 +128,141 @@ def metrics(_: str) -> str:
     return table(("metric", "kind", "labels", "what it says"), rows)
 
 
+FRAMES = {
+    "CALL": "ask for a call",
+    "REPLY": "its value",
+    "ERROR": "the error with which it ended",
+    "CANCEL": "take a call back",
+    "SEND": "a call one way, without an answer",
+    "FORGET": "calls that have ended, so that what was recorded of them may go",
+    "ITEM": "one item of a stream",
+    "CREDIT": "room for more items of a stream",
+    "BEGIN": "a large frame follows in parts",
+    "PART": "one part of it",
+    "ABANDON": "its rest will not come",
+    "EMPTY": "stands where a frame was taken back",
+    "ARENA": "shared memory of the sender, for processes of one host",
+    "LOAN": "segments that lie in shared memory",
+    "RETURNED": "a loan that is used no more",
+    "PING": "is the peer there?",
+    "PONG": "yes",
+    "ACK": "the number up to which frames have arrived",
+    "GOODBYE": "the sender leaves, or the link ends",
+    "HELLO": "versions, cluster, name and incarnation of the dialling side",
+    "CHALLENGE": "the same of the accepting side, and what is to be proven",
+    "PROOF": "the proof of the dialling side",
+    "WELCOME": "the proof of the accepting side",
+    "REFUSED": "why the connection is closed",
+    "RESUME": "from which number on frames are sent again",
+}
+TAGS = {
+    "ARGUMENTS": "arguments of a call, with names",
+    "SPILLED": "a value beside the message",
+    "SEGMENT": "the number of a segment: bytes that stand after the control part",
+    "ARRAY": "a numpy array: type, shape, segment",
+    "SCALAR": "a numpy scalar",
+    "MESSAGE": "an object of a class with `@message`: import path, fields",
+    "ENUM": "a member of an enum: import path, name",
+    "TUPLE": "a tuple",
+    "PAIRS": "a dictionary with keys that CBOR does not have",
+    "SET": "a set",
+    "FROZENSET": "a frozenset",
+    "DATETIME": "a datetime",
+    "DATE": "a date",
+    "TIME": "a time",
+    "TIMEDELTA": "a timedelta",
+    "DECIMAL": "a Decimal",
+    "IDENTIFIER": "a UUID",
+}
+KEYS = {
+    "runtime.membership.cluster_session.CLUSTER_KEY": ("", "the name of the cluster"),
+    "runtime.membership.members.PREFIX": ("NODE", "the record of a node, as long as its lease"),
+    "runtime.membership.members.PREFIX+runtime.membership.expulsions.MARK": (
+        "NODE",
+        "a node that is shut out",
+    ),
+    "runtime.membership.names.NAMES": ("NAME", "where the actor of a name is, and its epoch"),
+    "runtime.membership.names.SUPERVISED": ("NAME", "who restarts the actor of a name"),
+    "runtime.membership.names.CHILDREN": ("SUPERVISOR/ID", "a child that was added at run time"),
+    "runtime.membership.names.STATIC": ("SUPERVISOR", "the children that it began with"),
+    "runtime.membership.names.CANDIDATES": ("NAME/NODE", "a node that would run a singleton"),
+    "runtime.membership.names.LAST_ENDS": ("NAME", "how a child ended that is not restarted"),
+    "runtime.membership.names.STATES": ("NAME", "the state that an actor has saved"),
+    "runtime.membership.names.PARTS": ("NAME/...", "the parts of a large state"),
+    "runtime.membership.names.FENCES": ("NAME/EPOCH", "an epoch that may save no more"),
+    "runtime.membership.names.APPLIED": (
+        "NAME/...",
+        "calls whose effect a state has, with answers",
+    ),
+    "runtime.membership.journals.HEADS": ("JOURNAL", "the journal of a map"),
+    "runtime.membership.journals.PARTS": ("JOURNAL/...", "the items that are done"),
+    "runtime.membership.journals.DRIVERS": ("JOURNAL", "the program that drives the map"),
+    "runtime.membership.journals.TIMES": ("JOURNAL", "when it was last used"),
+    "runtime.groups.memberships.PREFIX": ("GROUP/...", "a member of a group"),
+    "runtime.logs.archive.ABOUT": ("NODE", "a node whose last log lines are kept"),
+    "runtime.logs.archive.LINES": ("NODE/SLOT", "these lines"),
+    "runtime.logs.archive.ENDED": ("NODE", "how its last actors ended"),
+    "runtime.dashboard.questions.JOBS": ("JOB/...", "the rounds of an elastic job, and its store"),
+}
+
+
+def frames(_: str) -> str:
+    """All kinds of frames. A kind without a text here is an error."""
+    rows = [
+        (f"{kind.value}", f"`{kind.name}`", "yes" if kind < 32 else "", FRAMES[kind.name])
+        for kind in Kind
+    ]
+    return table(("number", "kind", "numbered and sent again", "what it carries"), rows)
+
+
+def tags(_: str) -> str:
+    """The CBOR tags of the codec."""
+    rows = [(f"{getattr(codec, name):_}".replace("_", ","), text) for name, text in TAGS.items()]
+    return table(("tag", "what it marks"), rows)
+
+
+def limits(_: str) -> str:
+    """The bounds of frames, before and after the proof."""
+    rows = [
+        (name, *(f"{getattr(one, name):,}" for one in (UNPROVEN, LIMITS)))
+        for name in ("control", "frame", "segments")
+    ]
+    return table(("at most", "before the proof", "after it"), rows)
+
+
+def prefix(paths: str) -> str:
+    """What keys begin with, from the constants of the code."""
+    return "".join(imported(path) for path in paths.split("+"))
+
+
+def keys(_: str) -> str:
+    """The keys in the store of a cluster."""
+    rows = [(f"`{prefix(paths)}{rest}`", text) for paths, (rest, text) in KEYS.items()]
+    return table(("key", "what it has"), rows)
+
+
+def versions(_: str) -> str:
+    """The versions of the protocol that this one speaks."""
+    least, most = VERSIONS
+    spoken = f"version {most}" if least == most else f"the versions {least} to {most}"
+    return f"This version speaks {spoken} of the protocol."
+
+
+def tables_of_the_file(_: str) -> str:
+    """The tables of the store in a file."""
+    return f"```sql\n{file.TABLES.strip()}\n```"
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "options": options,
     "commands": commands,
     "metrics": metrics,
+    "frames": frames,
+    "tags": tags,
+    "limits": limits,
+    "keys": keys,
+    "versions": versions,
+    "tables-of-the-file": tables_of_the_file,
 }
 
 

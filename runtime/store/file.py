@@ -255,7 +255,7 @@ it.
 """
 
 
-_TABLES = """
+TABLES = """
 CREATE TABLE state (
     revision INTEGER NOT NULL, compacted INTEGER NOT NULL, next_lease INTEGER NOT NULL,
     commits INTEGER NOT NULL, total INTEGER NOT NULL,
@@ -443,7 +443,7 @@ class StoreFile:
                 run = database.execute
                 run("PRAGMA synchronous = FULL")
                 run("BEGIN IMMEDIATE")
-                for statement in _TABLES.split(";\n"):
+                for statement in TABLES.split(";\n"):
                     run(statement)
                 run(_STATE, Head().row)
                 run(f"PRAGMA application_id = {APPLICATION}")
