@@ -58,7 +58,7 @@ async def test_a_read_goes_on_at_the_next_node(autojump_clock: trio.testing.Mock
 
 async def test_a_node_that_knows_no_limit_answers_with_all_and_the_rest_is_cut_off() -> None:
     class Earlier(Silent):
-        async def range(self, *arguments: str) -> RangeResult:  # type: ignore[override]
+        async def range(self, *arguments: str) -> RangeResult:
             if len(arguments) > 1:
                 raise BadArgumentsError("range takes 1 argument, not 2")
             return RangeResult(tuple(Entry(name, b"", 1, 1) for name in "abc"), 7)
