@@ -595,6 +595,9 @@ class Peers:
                 # While the secret is being changed: the peer may know another one of ours.
                 link.secret_turn += 1
             self._tell_of_dial(link, error)
+            if isinstance(error, ExpelledError) and error.proven:
+                # For good: what waits for this peer would wait until the block of the node ends.
+                self._give_up(link, LEFT)
             if isinstance(error, RefusedCertificateError):
                 self._refusals.setdefault(link, (self._environment.now(), str(error)))
             if not isinstance(error, ClosedEarlyError):

@@ -22,8 +22,10 @@ from trio.testing import MockClock
 
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, method
 from actors.errors import (
+    DirectoryUnavailableError,
     ExpelledError,
     LeaseLostError,
+    NotAMemberError,
     UnderstudyError,
     WrongSecretError,
 )
@@ -141,6 +143,32 @@ async def test_an_expelled_node_ends_its_actors_live_elsewhere_and_it_cannot_com
         await until(lambda: not w1._expulsions.all(), "the founder knows of it")
         async with open_node("w3", join=w1.address, **place()):
             await w1.wait_for(3)
+
+
+async def test_calls_in_the_block_of_an_expelled_node_end_though_they_have_no_deadline(
+    autojump_clock: MockClock,
+) -> None:
+    place = in_memory()
+    async with (
+        open_node("w1", **place()) as w1,
+        open_node("w2", join=w1.address, **place()) as w2,
+        until_expelled("w3", join=w1.address, **place()) as w3,
+    ):
+        await w1.wait_for(3)
+        await w2.options(name="there").spawn(Keeper)
+        await w3.options(name="moved").spawn(Keeper)
+        there, moved = [await w3.lookup(name, Keeper) for name in ("there", "moved")]
+        assert [await there.place(), await moved.place()] == ["w2", "w3"]
+        assert (await expel(w1, "w3"))["problem"] == ""
+        await w2.options(name="moved").spawn(Keeper)
+        with trio.fail_after(60):
+            with pytest.raises(NotAMemberError, match="was not called: this node has left"):
+                await there.place()
+            with pytest.raises(NotAMemberError):
+                await w3.options(on="w2").spawn(Keeper)
+            # Where it runs now stands in the store, which answers the node no more.
+            with pytest.raises(DirectoryUnavailableError):
+                await moved.place()
 
 
 async def test_a_node_is_expelled_where_the_store_is_a_real_etcd(etcd: EtcdServer) -> None:
