@@ -17,6 +17,7 @@ again in each child.
 from __future__ import annotations
 
 import array
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -28,6 +29,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import traceback
 import types
 from collections import deque
@@ -314,7 +316,7 @@ def main(descriptor: int, parent: int) -> None:
     """Run the warm process. `descriptor`: our end of the socket pair. `parent`: the pid of the
     process that started us.
 
-    Returns only in children, after their target has returned.
+    Returns in no process: children end when their target has returned.
     """
     # While there are no children, the kernel may kill us at the parent's end: an import that hangs
     # must not outlive the parent. Later it sends SIGTERM, because then there are children to kill
@@ -343,6 +345,22 @@ def main(descriptor: int, parent: int) -> None:
         # keep this process alive.
         os._exit(0)
     task.run()
+    _exit_child()
+
+
+def _exit_child() -> None:
+    """End a child whose target has returned, as Python ends: wait for its threads, run its exit
+    handlers, write its output.
+
+    What is left out is that Python frees all modules and objects. That writes to nearly all memory
+    that the child shares with the warm process, which the kernel would have to copy first.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    _flush_output()
+    # Of C libraries, which have buffers of their own.
+    ctypes.CDLL(None).fflush(None)
+    os._exit(0)
 
 
 class _ForkLoop:

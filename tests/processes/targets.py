@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -10,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 from runtime.processes.fork_loop import children_of
@@ -47,6 +50,27 @@ def echo_and_stay(argument: bytes, report: Report) -> None:
     report(argument)
     while True:
         signal.pause()
+
+
+class Resurrected:
+    """Says when Python frees it."""
+
+    def __del__(self) -> None:
+        os.write(1, b"freed\n")
+
+
+def leave_much_behind(argument: bytes, report: Report) -> None:
+    """Return with work left to the end of the process."""
+    leave_much_behind.kept = Resurrected()  # type: ignore[attr-defined]
+    atexit.register(sys.stdout.write, "exit handler\n")
+
+    def outlive() -> None:
+        threading.main_thread().join()
+        sys.stdout.write("thread\n")
+
+    threading.Thread(target=outlive).start()
+    ctypes.CDLL(None).printf(b"C library\n")
+    sys.stdout.write("no newline")
 
 
 def stay_silent(argument: bytes, report: Report) -> None:

@@ -59,6 +59,17 @@ async def test_exit_codes_and_signals_are_told_apart() -> None:
             assert (await child.wait()).describe() == f"killed by {signum.name}"
 
 
+async def test_a_child_whose_target_returns_ends_in_order() -> None:
+    lines: list[str] = []
+    async with open_fork_server(on_line=lambda name, line: lines.append(line)) as server:
+        child = await server.start(f"{TARGETS}:leave_much_behind", b"", "one")
+        assert await child.wait() == ExitStatus(0, None)
+    # Each of the three writes by a buffer of its own. Nothing is freed one by one: that would copy
+    # most of the memory that the child shares with the warm process.
+    assert sorted(lines) == ["C library", "exit handler", "no newlinethread"]
+    assert lines.index("no newlinethread") < lines.index("exit handler")
+
+
 async def test_every_waiter_learns_of_the_end_and_later_ones_too() -> None:
     found: list[ExitStatus] = []
 
