@@ -54,6 +54,7 @@ class Lifetime:
         have been done, so that is an OutcomeUnknownError.
         """
         self.check()
+        # No await between the check and the entry, so the end of the node meets either of them.
         with trio.CancelScope() as scope:
             self._waiting[scope] = None
             try:

@@ -260,6 +260,7 @@ class Routes:
         # Bounded: handles of forgotten actors look them up again.
         while len(self._moved) > MOVES_KEPT:
             self._moved.popitem(last=False)
+        assert len(self._moved) <= MOVES_KEPT
 
     def _newest(self, bound: Bound) -> Address:
         """Return the address in the handle, or the one that another call has found since."""

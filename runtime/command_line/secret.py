@@ -12,7 +12,7 @@ import trio
 
 from runtime.command_line.asking import Answers
 from runtime.command_line.connect import cluster_options, connect_with, security_for
-from runtime.command_line.rotating import (
+from runtime.command_line.secret_rotation import (
     Rotation,
     keyring_facts,
     left_to_do,

@@ -189,10 +189,12 @@ class ClusterExecutor(Executor):
                 item.future.set_exception(error)
         finally:
             with self._changed:
+                assert self._starting > 0, "it was counted as it was taken out of the queue"
                 self._starting -= 1
                 if running is not None:
                     self._running.add(running)
                 self._changed.notify_all()
+        # Added before its callback, which may run here and now and takes it out again.
         if running is not None:
             running.add_done_callback(partial(self._ended, item))
 

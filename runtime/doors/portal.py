@@ -312,6 +312,7 @@ class Portal:
                     await InContext(request.run(self._begun), context)
             finally:
                 self._under_way -= 1
+                assert self._under_way >= 0
             following = self._following(request)
             if following is None:
                 return

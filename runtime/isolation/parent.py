@@ -153,6 +153,7 @@ class IsolatedProcesses:
         """Return a proxy for an actor with `isolation="process"`, else the actor itself."""
         if options.isolation == "none":
             return plain_instance(cls, options)
+        # Bounded by the classes of actors that this process has: peers send their paths alone.
         kind = self._classes.get(cls)
         if kind is None:
             kind = self._classes[cls] = type(
@@ -199,6 +200,7 @@ class IsolatedProcesses:
         """Return a process for a launch request: the spare one if there is one. Starts another
         spare. Raises ProcessError.
         """
+        # A spare that has ended stays in the list until its end is handled.
         connection = next((spare for spare in self._spares if spare.reason is None), None)
         if connection is None:
             connection = await self._new(cls.__module__)
@@ -218,6 +220,7 @@ class IsolatedProcesses:
             # First the process that a caller waits for: there may be few cores.
             await before.started()
             self._spares.append(await self._new(module))
+            assert len(self._spares) == 1, "one spare is made at a time, when there is none"
         except (ProcessError, OSError) as error:
             # The next actor tries again, and tells.
             logger.info("there is no spare process for the next isolated actor: %s", error)
@@ -231,6 +234,7 @@ class IsolatedProcesses:
             f"process-{self._environment.token(6).hex()}", self._endpoint.identity.incarnation
         )
         connection = ChildProcessHandle(self._endpoint, identity, self._environment.timings)
+        # Before the process exists: it may ask for its launch request before the fork returns here.
         self._children[ticket] = connection
         try:
             child = await self._fork(

@@ -191,30 +191,28 @@ class FaultInjector:
     async def _pause(self) -> None:
         name = self._victim()
         if name is not None:
-            process = self.cluster.machines[name].process
+            end = self._of_this_process(name, self.cluster.resume)
             self.cluster.pause(name)
-            # Only the same process is resumed: the machine may run a later one, paused by another
-            # fault.
-            await self._lasting(
-                lambda: (
-                    self.cluster.resume(name)
-                    if self.cluster.machines[name].process is process
-                    else None
-                )
-            )
+            await self._lasting(end)
 
     async def _block(self) -> None:
         name = self._victim()
         if name is not None:
-            process = self.cluster.machines[name].process
+            end = self._of_this_process(name, self.cluster.unblock_loop)
             self.cluster.block_loop(name)
-            await self._lasting(
-                lambda: (
-                    self.cluster.unblock_loop(name)
-                    if self.cluster.machines[name].process is process
-                    else None
-                )
-            )
+            await self._lasting(end)
+
+    def _of_this_process(self, name: str, end: Callable[[str], object]) -> Callable[[], None]:
+        """Return what ends a fault of the process that the machine runs now: a later one of the
+        machine may have been met by another fault, and keeps it.
+        """
+        process = self.cluster.machines[name].process
+
+        def end_it() -> None:
+            if self.cluster.machines[name].process is process:
+                end(name)
+
+        return end_it
 
     async def _leave(self) -> None:
         name = self._victim()

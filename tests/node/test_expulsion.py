@@ -33,7 +33,7 @@ from actors.options import SpawnOptions
 from actors.peers import VerifiedPeer
 from runtime import open_node
 from runtime.command_line.main import EXPELLED_STATUS, main
-from runtime.command_line.rotating import rotate_secret
+from runtime.command_line.secret_rotation import rotate_secret
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.links.keyring import read_secrets
