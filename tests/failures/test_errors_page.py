@@ -27,6 +27,7 @@ from runtime.node import Node
 from runtime.testing import VirtualCluster, VirtualFaults
 from tests.house import ROOT
 
+SECRET = b"a secret of at least 16 bytes"
 SECTIONS = sections()
 EXAMPLES = {
     name: found[1] for name, text in SECTIONS.items() if (found := EXAMPLE.search(text)) is not None
@@ -74,7 +75,8 @@ def test_a_section_says_the_cause_what_is_certain_and_what_to_do(name: str) -> N
 async def check(name: str, node: Node, faults: VirtualFaults | None = None) -> None:
     """Run the example of an error, which raises it at its end."""
     names: dict[str, Any] = {**vars(actors), **vars(prelude)}
-    names |= {"trio": trio, "open_node": open_node, "node": node, "faults": faults}
+    names |= {"trio": trio, "node": node, "faults": faults}
+    names["open_node"] = functools.partial(open_node, secret=SECRET)
     exec(f"async def example():\n{textwrap.indent(EXAMPLES[name], '    ')}", names)
     error: BaseException | None = None
     try:
@@ -90,7 +92,7 @@ async def check(name: str, node: Node, faults: VirtualFaults | None = None) -> N
 
 @pytest.mark.parametrize("name", ON_ONE_NODE)
 async def test_an_example_raises_its_error(name: str) -> None:
-    async with open_node("here", secret=b"a secret of at least 16 bytes") as node:
+    async with open_node("here", secret=SECRET) as node:
         await check(name, node)
 
 
