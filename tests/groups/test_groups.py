@@ -18,7 +18,7 @@ from runtime.node import Node
 from runtime.simulation import Simulation, simulate
 from runtime.testing import Platform
 from tests.groups.actors_used import Reader
-from tests.live_pair import SECRET, Pair
+from tests.live_pair import LONG_LEASE, SECRET, Pair
 from tests.membership.test_members import BreakableNetwork
 from tests.waiting import until
 
@@ -164,6 +164,7 @@ async def test_all_members_are_called_and_each_answers_or_fails_for_itself(
     assert [type(answer.error) for answer in late] == [CallTimeoutError] * 4
 
 
+@LONG_LEASE
 async def test_thousands_of_members_join_in_few_transactions(pair: Pair) -> None:
     group = pair.there.group("crowd", Reader)
     before = (await pair.here._store.range("groups/")).revision

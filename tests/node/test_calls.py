@@ -29,7 +29,7 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from runtime.store.embedded import EmbeddedStore
-from tests.live_pair import Pair
+from tests.live_pair import LONG_LEASE, Pair
 from tests.waiting import until
 
 
@@ -573,6 +573,7 @@ async def test_calls_of_one_node_start_in_the_order_in_which_they_were_made(work
         assert await worker.read() == [*map(str, range(300)), "end"]
 
 
+@LONG_LEASE
 async def test_many_callers_on_both_nodes_lose_and_double_nothing(
     pair: Pair, worker: Worker
 ) -> None:

@@ -18,7 +18,7 @@ from runtime.node import Node
 from runtime.observation import node_queries
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import Branch, Tree
-from tests.live_pair import Pair
+from tests.live_pair import LONG_LEASE, Pair
 
 
 class Worker(Actor):
@@ -214,6 +214,7 @@ async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_s
         assert tree.roots[0].problem == "its node there is no member of the cluster"
 
 
+@LONG_LEASE
 @pytest.mark.parametrize("count", [0, 300])
 async def test_supervisors_are_asked_side_by_side_however_many_there_are(
     pair: Pair, count: int

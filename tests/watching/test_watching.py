@@ -8,7 +8,7 @@ import trio
 from actors import ChildSpec, ExitReason, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, ActorNotFoundError
 from runtime import open_node
-from tests.live_pair import SECRET, Pair
+from tests.live_pair import LONG_LEASE, SECRET, Pair
 from tests.waiting import until
 from tests.watching.actors_used import Fragile, Watched, Watcher
 
@@ -269,6 +269,7 @@ async def test_code_outside_of_actors_waits_for_an_end(pair: Pair, where: str) -
     await until_nothing_is_left(pair)
 
 
+@LONG_LEASE
 async def test_a_thousand_watches_cost_no_task_while_they_wait(
     pair: Pair, where: str, watcher: Watcher
 ) -> None:
