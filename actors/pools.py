@@ -4,7 +4,7 @@ items. What an actor gets from `self.node.pool(...)`, and the words for its opti
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Hashable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
 from types import TracebackType
 from typing import Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
@@ -43,6 +43,27 @@ class JournalSummary:
     unused: float | None = None
 
 
+@attrs.frozen
+class MapCounts:
+    """How far a `map` has come. `total`: None while the source has not ended and has no length.
+
+    `waiting`: taken from the source and with no member. `repeated`: times that an item was handed
+    to a member once more. `resumed`: of `done`, those that an earlier run of the journal has done.
+    `rate`: items that this run has done per second. `seconds_left`: None if not known.
+    """
+
+    done: int
+    running: int
+    waiting: int
+    failed: int
+    repeated: int
+    total: int | None
+    seconds: float
+    rate: float
+    seconds_left: float | None
+    resumed: int = 0
+
+
 class MapChanges(TypedDict, total=False):
     """The keywords of `PoolInterface.map`."""
 
@@ -63,6 +84,14 @@ class PoolResults(Protocol[R_co]):
 
     An interface because `actors` never imports `runtime`, which has `MapResults`.
     """
+
+    def counts(self) -> MapCounts:
+        """How far it has come."""
+        ...
+
+    def progress(self, every: float = 0.5) -> AsyncIterator[MapCounts]:
+        """How far it has come, each `every` seconds, until all items are done or it was closed."""
+        ...
 
     def __aiter__(self) -> Self: ...
 

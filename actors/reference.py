@@ -40,6 +40,11 @@ class ReferencedValue(Protocol):
         """Name of the node that keeps the value."""
         ...
 
+    @property
+    def has_failed(self) -> bool:
+        """True if it is known that there is no value."""
+        ...
+
 
 class ReferenceSource(Protocol):
     """The runtime's side of all `Reference`s on one node. `state` is what the runtime has
@@ -121,6 +126,13 @@ class Reference(Generic[R]):
         `ReferenceNotReadyError`, or what the producing call raised.
         """
         return cast("R", self._source.local_value(self._state))
+
+    @property
+    def has_failed(self) -> bool:
+        """True if this process knows that there is no value: the call has raised, or the owner has
+        died. Never waits; after `wait_any` it is known of those that are done. `fetch` raises why.
+        """
+        return self._state.has_failed
 
     async def ready(self) -> bool:
         """True if the outcome is there, value or error: `fetch` would not wait for it. Raises

@@ -41,7 +41,7 @@ from actors.handle import Handle
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
-from actors.pools import JournalSummary, MapChanges, Routing
+from actors.pools import JournalSummary, MapChanges, MapCounts, Routing
 from actors.reference import Reference, wait_any
 from runtime.doors.executor import ClusterExecutor
 from runtime.doors.item_sources import plain_source
@@ -65,7 +65,6 @@ from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
-from runtime.pools.map_schedule import MapCounts
 from runtime.pools.pool import Pool
 from runtime.processes import ExitStatus
 
@@ -354,11 +353,21 @@ class BlockingResults(BlockingItems[R]):
     `close`, cancels what runs.
     """
 
-    __slots__ = ("_results",)
+    __slots__ = ("_keep", "_results")
 
-    def __init__(self, door: BlockingDoor, results: MapResults[R]) -> None:
+    def __init__(
+        self, door: BlockingDoor, results: MapResults[R], *, keep: bool | None = False
+    ) -> None:
         super().__init__(door, results)
         self._results = results
+        self._keep = keep
+
+    def __next__(self) -> R:
+        value = super().__next__()
+        if self._keep and isinstance(value, Reference):
+            # To be waited for by any thread.
+            return cast("R", self._door.reference(cast("Reference[object]", value)))
+        return value
 
     @documented_as(MapResults.counts)
     def counts(self) -> MapCounts:
@@ -401,7 +410,7 @@ class BlockingPool(Generic[A]):
         """
         source = plain_source(items)
         results = self._door.now(lambda: self._pool.map(method, source, **options))
-        return BlockingResults(self._door, results)
+        return BlockingResults(self._door, results, keep=options.get("keep"))
 
     def starmap(
         self,
@@ -412,7 +421,7 @@ class BlockingPool(Generic[A]):
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         source = plain_source(items)
         results = self._door.now(lambda: self._pool.starmap(method, source, **options))
-        return BlockingResults(self._door, results)
+        return BlockingResults(self._door, results, keep=options.get("keep"))
 
     @documented_as(Pool.submit)
     def submit(

@@ -18,14 +18,13 @@ from actors.documentation import documented_as
 from actors.errors import NotAMemberError
 from actors.groups import Answer
 from actors.method import Stream
-from actors.pools import MapChanges, Routing
+from actors.pools import MapChanges, MapCounts, Routing
 from actors.reference import Reference
 from runtime.doors.asyncio_door import AioDoor, running_loop
 from runtime.doors.asyncio_sources import asyncio_source
 from runtime.doors.item_sources import plain_source
 from runtime.doors.portal import next_of
 from runtime.pools.map_run import MapResults
-from runtime.pools.map_schedule import MapCounts
 from runtime.pools.pool import Pool
 
 P = ParamSpec("P")
@@ -39,9 +38,12 @@ class AioResults(Stream[R]):
     `async with`, `aclose` or cancellation cancels what runs.
     """
 
-    def __init__(self, door: AioDoor, make: Callable[[], MapResults[R]]) -> None:
+    def __init__(
+        self, door: AioDoor, make: Callable[[], MapResults[R]], *, keep: bool | None = False
+    ) -> None:
         self._door = door
         self._make = make
+        self._keep = keep
         self._results: MapResults[R] | None = None
 
     async def __anext__(self) -> R:
@@ -51,7 +53,11 @@ class AioResults(Stream[R]):
         found = await self._door.wait(self._next)
         if not found:
             raise StopAsyncIteration
-        return found[0]
+        (value,) = found
+        if self._keep and isinstance(value, Reference):
+            # To be waited for in the loop of its reader.
+            return cast("R", self._door.reference(cast("Reference[object]", value)))
+        return value
 
     async def _next(self) -> tuple[R] | tuple[()]:
         return await next_of(self._begun())
@@ -113,7 +119,11 @@ class AioPool(Generic[A]):
         one in the running loop.
         """
         source = self._source(items)
-        return AioResults(self._door, lambda: self._pool.map(method, source(), **options))
+        return AioResults(
+            self._door,
+            lambda: self._pool.map(method, source(), **options),
+            keep=options.get("keep"),
+        )
 
     def starmap(
         self,
@@ -123,7 +133,11 @@ class AioPool(Generic[A]):
     ) -> AioResults[R]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         source = self._source(items)
-        return AioResults(self._door, lambda: self._pool.starmap(method, source(), **options))
+        return AioResults(
+            self._door,
+            lambda: self._pool.starmap(method, source(), **options),
+            keep=options.get("keep"),
+        )
 
     def _source(
         self, items: Iterable[T] | AsyncIterable[T]

@@ -10,7 +10,15 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -38,14 +46,16 @@ from actors.errors import (
     NotAMemberError,
     NotExecutedError,
     OutcomeUnknownError,
+    OwnerDiedError,
     ProtocolError,
+    ReferenceReleasedError,
     RemoteError,
     ReplyEncodeError,
     StaleEpochError,
     UnderstudyError,
 )
 from actors.method import MethodDefinition
-from actors.pools import OnError
+from actors.pools import MapCounts, OnError
 from actors.reference import Reference, wait_any
 from runtime.calls.arguments import refused
 from runtime.calls.endpoint import RpcEndpoint
@@ -55,7 +65,7 @@ from runtime.environment import Environment
 from runtime.hosting.running_batch import RAISED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
 from runtime.pools.journal_driver import JournalDriver
-from runtime.pools.map_schedule import Batch, MapCounts, MapSchedule
+from runtime.pools.map_schedule import Batch, MapSchedule
 from runtime.pools.progress_bar import show_progress
 from runtime.user_errors import is_cancellation
 from runtime.wire.exceptions import annotate
@@ -538,8 +548,7 @@ class MapRun:
                 bound = bound.options(timeout=timeout)
             began = now()
             if self.options.keep:
-                value: object = await bound.remote(*first.args)
-                await wait_any([cast("Reference[object]", value)])
+                value: object = await self._kept(bound.remote(*first.args))
             else:
                 value = await bound(*first.args)
             self.schedule.on_done(batch, [(RETURNED, value)], now() - began, now())
@@ -571,6 +580,19 @@ class MapRun:
         self.schedule.on_done(
             batch, outcomes[: len(batch.items)], seconds, now(), total_weight(values)
         )
+
+    async def _kept(self, call: Awaitable[Reference[object]]) -> Reference[object]:
+        """Return the reference to a result once that is there. Raises what the call has raised, and
+        OutcomeUnknownError if the result was lost with its node.
+        """
+        kept = await call
+        await wait_any([kept])
+        if kept.has_failed:
+            try:
+                await kept.fetch()
+            except (OwnerDiedError, ReferenceReleasedError) as error:
+                raise ConnectionLostError(f"the result was lost: {error}") from error
+        return kept
 
     def _unsendable(self, batch: Batch, error: EncodeError) -> EncodeError:
         """The error that names the argument of the method, and not its place in the batch."""

@@ -23,6 +23,7 @@ from actors.errors import (
     OutcomeUnknownError,
     PoisonedItemError,
 )
+from actors.pools import MapCounts
 
 MOST_DEATHS = 3
 """Deaths of members after which the item that they ran is given up."""
@@ -123,27 +124,6 @@ class Batch:
     sent_at: float
     expected: float
     recalled: bool = False
-
-
-@attrs.frozen
-class MapCounts:
-    """How far a `map` has come. `total`: None while the source has not ended and has no length.
-
-    `waiting`: taken from the source and with no member. `repeated`: times that an item was handed
-    to a member once more. `resumed`: of `done`, those that an earlier run of the journal has done.
-    `rate`: items that this run has done per second. `seconds_left`: None if not known.
-    """
-
-    done: int
-    running: int
-    waiting: int
-    failed: int
-    repeated: int
-    total: int | None
-    seconds: float
-    rate: float
-    seconds_left: float | None
-    resumed: int = 0
 
 
 @attrs.define(eq=False)

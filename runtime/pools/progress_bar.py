@@ -17,8 +17,8 @@ from typing import Any, Protocol, TextIO
 
 import trio
 
+from actors.pools import MapCounts
 from runtime.environment import Environment
-from runtime.pools.map_schedule import MapCounts
 from runtime.user_errors import summary_of
 
 DRAW_SECONDS = 0.25

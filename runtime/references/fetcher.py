@@ -447,10 +447,13 @@ class ValueFetcher:
         except PASSING:
             await trio.sleep(ASKED_AGAIN_SECONDS)
             return
-        for place in places:
+        for place in sorted(places, reverse=True):
             # A number that the peer has chosen: one out of range is ignored, and costs nothing.
             if 0 <= place < len(states):
                 self._apply(self._table.on_outcome_known(states[place]))
+            elif 0 <= place - len(states) < len(states):
+                # The larger ones first: who waits for the outcome finds that it is a failure.
+                states[place - len(states)].is_failed = True
 
 
 def _indices_done(states: Sequence[ReferenceState]) -> frozenset[int]:

@@ -418,15 +418,18 @@ class OwnedValues:
             raise type(state.error)(*state.error.args)
 
     async def outcomes(self, identities: Sequence[ReferenceId], *, wait: bool) -> list[int]:
-        """Return the positions of the values that have outcomes or are not known here. With `wait`,
-        return as soon as there is one, or after a while.
+        """Return the positions of the values that have outcomes or are not known here, and once
+        more, behind all positions, of those without a value because their calls have failed. With
+        `wait`, return as soon as there is one, or after a while.
         """
         states = [self._find(identity)[1] for identity in identities]
         done: list[int] = []
         with trio.move_on_after(LONG_POLL_SECONDS if wait else 0):
             while not (done := _done(states)) and wait:
                 await self._changes.wait_any()
-        return done or _done(states)
+        done = done or _done(states)
+        # A node of an earlier version ignores what is no position of its list.
+        return done + [len(states) + place for place in done if _has_failed(states[place])]
 
     async def call(
         self, identity: ReferenceId, name: str, args: tuple[object, ...], kwargs: dict[str, object]
@@ -479,6 +482,10 @@ async def _loaded(stored: SizedValue) -> EncodedValue | ValueWithReferences:
             stored.control, tuple(Segment(buffer) for buffer in await stored.spilled.read())
         )
     return stored
+
+
+def _has_failed(state: ReferenceState | None) -> bool:
+    return state is not None and state.has_failed
 
 
 def _done(states: Sequence[ReferenceState | None]) -> list[int]:

@@ -119,8 +119,9 @@ class ReferenceService(RequesterChecked):
 
     @method(concurrent=True, idempotent=True)
     async def outcomes(self, identities: list[PlainId], wait: bool) -> list[int]:
-        """Return the positions of those in `identities` that have outcomes. With `wait`, wait until
-        there is one, for a bounded time.
+        """Return the positions of those in `identities` that have outcomes, and once more, behind
+        all positions, of those whose calls have failed. With `wait`, wait until there is one, for a
+        bounded time.
         """
         return await self._values.outcomes(
             [_reference(identity) for identity in identities], wait=wait

@@ -693,6 +693,7 @@ class ReferenceState:
         "failure",
         "identity",
         "is_done",
+        "is_failed",
         "is_forwarded",
         "is_open",
         "made",
@@ -726,6 +727,8 @@ class ReferenceState:
         """File and line of the program that made it, if that is traced."""
         self.is_done = False
         """True once this node knows that there is an outcome, which it may have to fetch."""
+        self.is_failed = False
+        """True once its owner has said that the call which was to make it has failed."""
         self.is_open = False
         """True while its maker may repeat the call that makes the value: until then a failed
         attempt is not the outcome.
@@ -749,6 +752,11 @@ class ReferenceState:
     def owner(self) -> str:
         """Name of the node that keeps the value."""
         return self.owner_id[0]
+
+    @property
+    def has_failed(self) -> bool:
+        """True if this node knows that it cannot get a value."""
+        return self.is_failed or self.failure is not None or self.error is not None
 
     @property
     def is_settled(self) -> bool:

@@ -206,12 +206,17 @@ class Under(AsyncioActor):
             again = [result async for result in same.map(Squares.square, source(), journal="job")]
             assert found == again
             assert await (await pool.submit(Squares.square, 3)).fetch() == 9
+            counted = pool.map(Squares.square, range(9), keep=True)
+            kept = [await one.fetch() async for one in counted]  # type: ignore[attr-defined]
+            assert kept == [n * n for n in range(9)]
+            assert (await counted.counts()).done == 9  # type: ignore[misc]
+            assert [one.done async for one in counted.progress(0.01)] == [9]
             assert await (await pool.choose()).add(1, 2) == 3  # type: ignore[misc]
             with contextlib.suppress(NoSuchShapeError):
                 async for _ in pool.map(Squares.picky, source()):
                     pass
-            (kept,) = await self.node.pool_journals()
-            assert await self.node.remove_pool_journal(kept.name)
+            (journal,) = await self.node.pool_journals()
+            assert await self.node.remove_pool_journal(journal.name)
         return found
 
     @method

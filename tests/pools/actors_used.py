@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import ClassVar, cast
 
 import trio
 
-from actors import Actor, message, method
+from actors import Actor, Reference, message, method
 
 
 @message
@@ -46,6 +47,21 @@ class Squares(Actor):
         if item == 0:
             await trio.sleep(3600)
         return item
+
+    hangs: ClassVar[trio.Event]
+    """Set by the first item of these two, which then hangs."""
+
+    @method
+    async def hang_once(self, item: int) -> int:
+        first = not self.hangs.is_set()
+        self.hangs.set()
+        if first:
+            await trio.sleep(3600)
+        return item
+
+    @method(idempotent=True)
+    async def hang_once_idempotently(self, item: int) -> int:
+        return await self.hang_once(item)
 
     @method(concurrent=True)
     async def hang(self, item: int) -> int:
@@ -116,6 +132,29 @@ class Driver(Actor):
         kept = await pool.submit(Squares.square, 5)
         places = [answer.value or "" for answer in await pool.call_all(Squares.where)]
         return sums, await kept.fetch(), await pool.choose().add(1, 1), places
+
+    @method
+    async def followed(self, name: str, count: int) -> tuple[int, int | None, list[int]]:
+        """What a map says of itself at its end, and what it has said on the way."""
+        pool = await self.node.lookup_pool(name, Squares)
+        results = pool.map(Squares.square, range(count))
+        seen: list[int] = []
+        async with trio.open_nursery() as nursery:
+
+            async def follow() -> None:
+                seen.extend([counts.done async for counts in results.progress(0.01)])
+
+            nursery.start_soon(follow)
+            async for _ in results:
+                pass
+        return results.counts().done, results.counts().total, seen
+
+    @method
+    async def kept(self, name: str) -> list[int]:
+        """The results of a map that stay with their members, fetched."""
+        pool = await self.node.lookup_pool(name, Squares)
+        kept = [result async for result in pool.map(Squares.square, range(3), keep=True)]
+        return [await cast("Reference[int]", one).fetch() for one in kept]
 
     @method
     async def journalled(self, name: str) -> list[int]:

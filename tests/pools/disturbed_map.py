@@ -17,8 +17,8 @@ import trio
 
 from actors import Actor, method
 from actors.errors import OutcomeUnknownError, PoisonedItemError
+from actors.pools import MapCounts
 from runtime import LocalCluster, open_local_cluster
-from runtime.pools.map_schedule import MapCounts
 
 NODES = 4
 ITEM_SECONDS = 0.002

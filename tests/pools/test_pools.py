@@ -442,6 +442,10 @@ async def test_an_actor_opens_a_pool_from_its_own_node_also_from_a_process_of_it
     sums, fetched, chosen, places = await driver.use_existing("squares")
     assert (sums, fetched, chosen) == ([3, 7], 25, 2)
     assert places == ["there", "there"]
+    done, total, seen = await driver.followed("squares", 60)
+    assert (done, total, seen[-1]) == (60, 60, 60)
+    assert seen == sorted(seen)
+    assert await driver.kept("squares") == [0, 1, 4]
     if isolation == "none":
         assert await driver.journalled("squares") == [0, 1, 4]
     else:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from runtime.pools.map_schedule import MapCounts
+from actors.pools import MapCounts
 from runtime.pools.progress_bar import PlainBar, RichBar, duration_text, open_bar, progress_text
 from tests.live_pair import Pair
 from tests.pools.actors_used import Squares
