@@ -65,7 +65,7 @@ ACTOR = {
 }
 HANDLE = {"address", "epoch", "name", "options"}
 BOUND_METHOD = {"options", "remote", "send"}
-REFERENCE = {"as_value", "call", "fetch", "local_value", "owner", "ready"}
+REFERENCE = {"as_value", "call", "fetch", "has_failed", "local_value", "owner", "ready"}
 GROUP = {
     "broadcast",
     "call_all",
