@@ -25,7 +25,7 @@ from runtime.calls.client import CallClient
 from runtime.calls.deadlines import Deadlines
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.dispatch import Dispatch
-from runtime.calls.error_codec import CallPlace, raised_by_method, rebuild
+from runtime.calls.error_codec import CallPlace, describe, raised_by_method, rebuild
 from runtime.calls.filtered_calls import FilteredCaller, caller_for
 from runtime.calls.imports import Imports
 from runtime.calls.local_calls import LocalCalls
@@ -270,6 +270,7 @@ class RpcEndpoint:
         return ItemBatches(
             environment.stopwatch,
             lambda error: raised_by_method(error, size_of)[1],
+            lambda error: list(describe(error, size_of)),
             size_of,
             self.host.workers,
         )

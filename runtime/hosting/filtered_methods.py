@@ -59,7 +59,7 @@ class FilteredMethod(MethodDefinition):
         """Run the filters around one run of the method."""
         try:
             job = self.running[trio.lowlevel.current_task()]
-            run = FilteredRun(self.filters, _call_of(job, args, kwargs), lambda: method)
+            run = FilteredRun(self.filters, _call_of(job, self.name, args, kwargs), lambda: method)
             try:
                 value = await run.run()
                 # A stream has ended with its last item: there is no value to send.
@@ -99,14 +99,17 @@ def has_filters(methods: Mapping[str, MethodDefinition]) -> bool:
     return any(isinstance(one, FilteredMethod) for one in methods.values())
 
 
-def _call_of(job: Invocation, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+def _call_of(
+    job: Invocation, method: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Call:
     address = job.cell.address
     return Call(
         side="server",
         kind="stream" if job.stream_output is not None else "send" if job.link is None else "call",
         actor=address.name,
         class_path=address.class_path,
-        method=job.definition.name,
+        # Not that of the job: that may be a batch of calls.
+        method=method,
         node=address.node,
         epoch=address.epoch,
         args=args,

@@ -662,13 +662,14 @@ class ActorHost:
         return cell, definition
 
     def _takes(self, cell: ActorCell, method: str) -> bool:
-        """Return True if `method` is one of the methods of batches, and the actor takes it. An
-        actor with filters takes only `recall`: its filters see single calls, so its items come one
-        by one.
+        """Return True if `method` is one of the methods of batches, and the actor takes it. One in
+        a process of its own takes none where its node has filters: they are around the way into
+        that process, and see single calls.
         """
         if method not in BATCH_METHODS or cell.system:
             return False
-        return method != "@items" or not has_filters(cell.methods)
+        is_proxy = hasattr(cell.instance, "batch_methods")
+        return method != "@items" or not (is_proxy and has_filters(cell.methods))
 
     def deliver(self, job: Invocation) -> CallError | None:
         """Queue an invocation, or run it now if its method is concurrent; return an error if

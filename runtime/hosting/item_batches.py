@@ -19,13 +19,15 @@ import attrs
 import trio
 
 from actors.actor import Actor
-from actors.errors import BadArgumentsError, MethodNotFoundError, NotExecutedError
+from actors.errors import BadArgumentsError, CallError, MethodNotFoundError, NotExecutedError
 from actors.method import MethodDefinition
 from runtime.hosting.batch_thread import BatchThread, ThreadedBatch
-from runtime.hosting.cell import REPORTED, ActorCell, Invocation
+from runtime.hosting.cell import REPORTED, ActorCell, Invocation, RefusedElsewhereError
+from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.running_batch import (
     NOT_STARTED,
     RAISED,
+    REFUSED,
     RETURNED,
     UNSENDABLE,
     Outcome,
@@ -55,7 +57,8 @@ class RecalledRows:
 class ItemBatches:
     """The batches that run on one node.
 
-    `describe`: turns an exception into data. `size_of`: bytes of a value, None if it cannot be
+    `describe`: turns an exception of a method into data, and `describe_refusal` an error of the
+    runtime. `size_of`: bytes of a value, None if it cannot be
     sent. `workers`: run the calls of batches, and know whether another node may have the name of
     an actor.
     """
@@ -64,12 +67,14 @@ class ItemBatches:
         self,
         stopwatch: Callable[[], float],
         describe: Callable[[BaseException], object],
+        describe_refusal: Callable[[CallError], object],
         size_of: Callable[[object], int | None],
         workers: TaskWorkers,
     ) -> None:
         self._stopwatch = stopwatch
         self._workers = workers
         self._describe = describe
+        self._describe_refusal = describe_refusal
         self._size_of = size_of
         self._running: dict[tuple[str, str], RunningBatch] = {}
 
@@ -82,18 +87,18 @@ class ItemBatches:
         instance = cell.instance
         if isinstance(rows, RecalledRows):
             return 0.0, [[NOT_STARTED, None]] * rows.count
-        definition, checked = _checked(instance, method, rows)
+        definition, checked = _checked(cell, method, rows)
+        # Filters run on the loop, and have each item run in a thread for itself.
+        in_thread = definition.in_thread and not isinstance(definition, FilteredMethod)
         key = (cell.address.name, str(batch))
         # Checked before each item, as the workers do before each call. A thread cannot read the
         # loop's clock; but while it runs, the loop is free to notice that the lease is in doubt.
         running = self._running[key] = RunningBatch(
             checked,
-            (lambda: not cell.paused)
-            if definition.in_thread
-            else partial(self._workers.may_run, cell),
+            (lambda: not cell.paused) if in_thread else partial(self._workers.may_run, cell),
         )
         try:
-            if definition.in_thread:
+            if in_thread:
                 await self._in_thread(cell, definition, running, batch)
             else:
                 await self._on_loop(instance, definition, running)
@@ -125,11 +130,19 @@ class ItemBatches:
         definition: MethodDefinition,
         running: RunningBatch,
     ) -> None:
-        outcomes = running.outcomes
+        outcomes, run = running.outcomes, definition.function
+        if isinstance(definition, FilteredMethod):
+            in_thread = cast("Any", instance)._hosted().in_thread
+
+            def run(instance: Actor, *args: object) -> Coroutine[Any, Any, object]:
+                return definition.run(instance, args, {}, in_thread)
+
         switch = began = self._stopwatch()
         for row in running:
             try:
-                outcomes.append([RETURNED, await definition.function(instance, *row)])
+                outcomes.append([RETURNED, await run(instance, *row)])
+            except RefusedElsewhereError as refused:
+                outcomes.append([REFUSED, refused.error])
             except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
                 if is_cancellation(error) or is_interrupt(error):
                     raise
@@ -208,11 +221,15 @@ class ItemBatches:
         ):
             return False
         try:
-            definition, rows = _checked(cell.instance, job.args[0], job.args[2])
+            definition, rows = _checked(cell, job.args[0], job.args[2])
         except NotExecutedError:
             # Refused when its turn has come; what was recalled is answered then.
             return False
-        if not definition.in_thread or cell.begin(job) is not None:
+        if (
+            not definition.in_thread
+            or isinstance(definition, FilteredMethod)
+            or cell.begin(job) is not None
+        ):
             return False
         running = RunningBatch(rows, lambda: not cell.paused)
         batch = job.runner = ThreadedBatch(job, running, definition)
@@ -267,6 +284,8 @@ class ItemBatches:
         code, value = outcome
         if code == RAISED:
             return [RAISED, self._describe(cast("BaseException", value))]
+        if code == REFUSED:
+            return [REFUSED, self._describe_refusal(cast("CallError", value))]
         if inspect.isawaitable(value):
             # A plain function that returns a coroutine (a decorated coroutine function): nothing
             # awaits it here.
@@ -279,14 +298,14 @@ class ItemBatches:
         return outcome if fits else [UNSENDABLE, f"a {type(value).__name__}"]
 
 
-def _checked(instance: Actor, method: object, rows: object) -> tuple[MethodDefinition, Rows]:
+def _checked(cell: ActorCell, method: object, rows: object) -> tuple[MethodDefinition, Rows]:
     """Return the method and the arguments of a batch. Raises MethodNotFoundError or
     BadArgumentsError.
     """
-    definition = type(instance).__methods__.get(method) if isinstance(method, str) else None
+    definition = cell.methods.get(method) if isinstance(method, str) else None
     if definition is None or definition.stream:
         raise MethodNotFoundError(
-            f"{type(instance).__qualname__} has no @method {method!r} that gives one value"
+            f"{type(cell.instance).__qualname__} has no @method {method!r} that gives one value"
         )
     if type(rows) is not list or len(cast("Rows", rows)) > MOST_ITEMS:
         raise BadArgumentsError("the items of a batch are a list of lists of arguments")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 from actors.actor import Actor
 
-RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
-"""How an item ended: with its value; with a description of the exception; not run at all; or with a
-value that cannot be sent, and the reason.
+RETURNED, RAISED, NOT_STARTED, UNSENDABLE, REFUSED = range(5)
+"""How an item ended: with its value; with a description of the exception; not run at all; with a
+value that cannot be sent, and the reason; or by a filter, with the description of an error of the
+runtime.
 """
 
 Rows = list[list[object]]

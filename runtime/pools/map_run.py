@@ -62,7 +62,7 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import RAISED as RAISED_CODE
 from runtime.calls.error_codec import CallPlace, rebuild
 from runtime.environment import Environment
-from runtime.hosting.running_batch import RAISED, RETURNED, UNSENDABLE
+from runtime.hosting.running_batch import RAISED, REFUSED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import Batch, MapSchedule
@@ -154,8 +154,8 @@ class Crew(Protocol):
 
     @property
     def has_filters(self) -> bool:
-        """True if filters are known of that see the calls of members. They see single calls, so no
-        items travel in batches.
+        """True if calls of members pass filters on this node. Each call has its own context, which
+        they may change, so no items travel in batches.
         """
         ...
 
@@ -561,7 +561,7 @@ class MapRun:
                 [list(item.args) for item in items],
             )
         except MethodNotFoundError:
-            # The member has filters of which nothing was known here.
+            # The members are in processes of their own, and their nodes have filters.
             self._single = True
             self.schedule.on_no_batches(batch)
             return
@@ -612,6 +612,10 @@ class MapRun:
         if code == RAISED:
             place = CallPlace(member.name, name, node, member.epoch)
             return code, rebuild(RAISED_CODE, value, place, self._crew.endpoint.codec.find_class)
+        if code == REFUSED:
+            kind, plain = cast("list[object]", value) if is_pair(value) else (None, None)
+            place = CallPlace(member.name, name, node, member.epoch)
+            return code, rebuild(kind, plain, place, self._crew.endpoint.codec.find_class)
         if code == UNSENDABLE:
             return code, ReplyEncodeError(
                 f"{member.name}.{name} ran for item {index}, but its result cannot be sent: "
@@ -680,6 +684,11 @@ def total_weight(values: Sequence[object]) -> int:
     if NUMBERS.issuperset(map(type, values)):
         return 8 * len(values)
     return sum(map(weight, values))
+
+
+def is_pair(value: object) -> bool:
+    """True for two values, as an error of the runtime is described."""
+    return type(value) in PAIR_TYPES and len(cast("list[object]", value)) == 2
 
 
 def checked_answer(answer: object, count: int) -> tuple[float, list[int], list[object]]:

@@ -18,7 +18,9 @@ from itertools import islice
 import attrs
 
 from actors.errors import (
+    CallError,
     EncodeError,
+    FilterRefusedError,
     NotExecutedError,
     OutcomeUnknownError,
     PoisonedItemError,
@@ -81,8 +83,8 @@ MOST_HELD_BYTES = 64 * 1024 * 1024
 given yet, and their bytes.
 """
 
-RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
-"""What a member says of each item of a batch; see `runtime.hosting.item_batches`."""
+RETURNED, RAISED, NOT_STARTED, UNSENDABLE, REFUSED = range(5)
+"""What a member says of each item of a batch; see `runtime.hosting.running_batch`."""
 
 
 @attrs.define(eq=False)
@@ -449,6 +451,9 @@ class MapSchedule:
             elif code == NOT_STARTED:
                 item.attempts -= 1
                 unstarted.append(item)
+            elif code == REFUSED and isinstance(value, CallError):
+                if self._is_again(item, value, now):
+                    unstarted.append(item)
             elif isinstance(value, BaseException):
                 self._on_failed(item, value, now)
             else:
@@ -500,13 +505,7 @@ class MapSchedule:
                 item.attempts -= 1
             self._separate(batch.items)
             return
-        for item in batch.items:
-            item.refusals += 1
-            if item.refusals >= MOST_REFUSALS:
-                self._finish(item, error=error)
-            else:
-                item.attempts -= 1
-                self._back([item])
+        self._back([item for item in batch.items if self._is_again_after_refusal(item, error)])
 
     def on_no_batches(self, batch: Batch) -> None:
         """The batch certainly did not run, because its member takes single items only. So all are,
@@ -537,11 +536,7 @@ class MapSchedule:
         for item in batch.items:
             if first or len(batch.items) == 1:
                 item.deaths += (str(error),)
-            if not self._repeats:
-                self._finish(item, error=self._same(item, error))
-            elif len(item.deaths) >= MOST_DEATHS:
-                self._finish(item, error=self._poisoned(item))
-            else:
+            if self._is_again_after_loss(item, error):
                 item.alone = item.alone or gone
                 again.append(item)
         self._back(again)
@@ -784,6 +779,33 @@ class MapSchedule:
         if due:
             self._later = [item for item in self._later if item.not_before > now]
             self._back(due)
+
+    def _is_again(self, item: MapItem, error: CallError, now: float) -> bool:
+        """True if an item whose call a filter of the member has ended is to be run again."""
+        if isinstance(error, OutcomeUnknownError):
+            item.deaths += (str(error),)
+            return self._is_again_after_loss(item, error)
+        if isinstance(error, NotExecutedError) and not isinstance(error, FilterRefusedError):
+            return self._is_again_after_refusal(item, error)
+        self._on_failed(item, error, now)
+        return False
+
+    def _is_again_after_refusal(self, item: MapItem, error: NotExecutedError) -> bool:
+        item.refusals += 1
+        if item.refusals >= MOST_REFUSALS:
+            self._finish(item, error=error)
+            return False
+        item.attempts -= 1
+        return True
+
+    def _is_again_after_loss(self, item: MapItem, error: OutcomeUnknownError) -> bool:
+        if not self._repeats:
+            self._finish(item, error=self._same(item, error))
+        elif len(item.deaths) >= MOST_DEATHS:
+            self._finish(item, error=self._poisoned(item))
+        else:
+            return True
+        return False
 
     def _on_failed(self, item: MapItem, error: BaseException, now: float) -> None:
         if item.attempts <= self._max_retries and self._is_retried(error):

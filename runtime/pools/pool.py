@@ -176,10 +176,8 @@ class PoolMembers:
         methods = dict(getattr(_member_class(actor), "__methods__", {}))
         self._methods = {**methods, **BATCH_METHODS}
         self._users_caller = caller_for(self.endpoint.users_caller, _member_class(actor))
-        self.has_filters = self._users_caller is not self.endpoint.caller or bool(
-            getattr(_member_class(actor), "call_filters", ())
-        )
-        """True if each item is to be a call of its own, for filters see calls; see `Crew`."""
+        self.has_filters = self._users_caller is not self.endpoint.caller
+        """True if each item is to be a call of its own, for filters here see calls; see `Crew`."""
         self._public = methods
         self._node = node
         self._handles: dict[ActorId, Handle] = {}

@@ -94,6 +94,10 @@ class Adder(Actor):
         self.runs += 1
         return amount + more
 
+    @method(idempotent=True)
+    async def add_again(self, amount: int) -> int:
+        return amount
+
     @method
     def add_in_thread(self, amount: int) -> int:
         self.runs += 1
@@ -123,3 +127,18 @@ class Audited(Adder):
     """Has a filter of its own."""
 
     call_filters: ClassVar = (Recorder("class", CLASS_NOTES),)
+
+
+class _Serving(Recorder):
+    sides = ("server",)
+
+
+class Guarded(Actor):
+    """Has a filter of its own where it runs."""
+
+    recorder: ClassVar[Recorder] = _Serving("class", [])
+    call_filters = (recorder,)
+
+    @method
+    async def add(self, amount: int) -> int:
+        return amount

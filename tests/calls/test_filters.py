@@ -5,6 +5,7 @@ does, its call ends, and truly says whether the method has run.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from actors.errors import (
     FilterRefusedError,
     NotExecutedError,
     OutcomeUnknownError,
+    PoisonedItemError,
     RemoteError,
 )
 from runtime import Node, open_node
@@ -27,8 +29,9 @@ from runtime.aio import ConnectionDoor
 from runtime.calls.client import CallClient
 from runtime.doors.opening import handle_on
 from runtime.hosting.filtered_methods import FilteredMethod
+from runtime.hosting.item_batches import ItemBatches
 from runtime.testing import Faults, Platform
-from tests.calls.filters_used import CLASS_NOTES, Adder, Audited, Behaviour, Recorder
+from tests.calls.filters_used import CLASS_NOTES, Adder, Audited, Behaviour, Guarded, Recorder
 from tests.live_pair import SECRET
 from tests.waiting import until
 
@@ -312,6 +315,78 @@ async def test_items_of_a_map_are_calls_on_both_sides(of_node: bool) -> None:
                 found = [call for call in seen if call.method == name]
                 assert len(found) == (count if known else 0), side
             assert not [call for call in seen if call.method.startswith("@")]
+
+
+@pytest.mark.parametrize("of_node", [False, True])
+@pytest.mark.parametrize("bound", [Adder.add, Adder.add_in_thread, Guarded.add])
+async def test_items_travel_in_batches_to_filters_where_they_run(
+    bound: Any, of_node: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, batches = ItemBatches.run, 0
+
+    async def run(*args: Any) -> Any:
+        nonlocal batches
+        batches += 1
+        return await right(*args)
+
+    monkeypatch.setattr(ItemBatches, "run", run)
+
+    class Serving(Recorder):
+        sides = ("server",)
+
+    recorder = Serving("node", [])
+    Guarded.recorder.calls.clear()
+    async with (
+        # What this node has for its own actors does not concern its calls.
+        open_node("here", secret=SECRET, filters=[recorder] if of_node else []) as here,
+        open_node("there", join=here.address, secret=SECRET, filters=[recorder]),
+    ):
+        await here.wait_for(2)
+        pool: Any = await here.pool("adders", Guarded if bound is Guarded.add else Adder, size=2)
+        found = [value async for value in pool.map(bound, range(300), batch=10)]
+        assert found == list(range(300))
+    assert 30 <= batches < 200, "some may have been recalled"
+    for seen in (recorder, *([Guarded.recorder] if bound is Guarded.add else [])):
+        assert not [call for call in seen.calls if call.method.startswith("@")]
+        calls = [call for call in seen.calls if call.method == bound.definition.name]
+        assert [call.side for call in calls] == ["server"] * 300
+        assert sorted(cast("int", call.args[0]) for call in calls) == list(range(300))
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_each_item_of_a_batch_ends_as_its_filters_say(batch: int, idempotent: bool) -> None:
+    tries: Counter[int] = Counter()
+
+    class Varied(Filter):
+        sides = ("server",)
+
+        async def call(self, next: Next, call: Call) -> object:
+            if call.method not in ("add", "add_again"):
+                return await next(call)
+            item = cast("int", call.args[0])
+            tries[item] += 1
+            if item == 1:
+                raise ValueError("before")
+            if item == 2:
+                raise NotExecutedError("not now")
+            if item == 3:
+                await next(call)
+                raise ValueError("after")
+            if item == 4 and tries[4] < 3:
+                raise NotExecutedError("later")
+            return await next(call)
+
+    async with open_node("here", secret=SECRET, filters=[Varied()]) as here:
+        pool = await here.pool("adders", Adder, size=2)
+        bound: Any = Adder.add_again if idempotent else Adder.add
+        results = pool.map(bound, range(10), on_error="return", batch=batch)
+        found: list[Any] = [one async for one in results]
+    kinds = [type(one) for one in found[:5]]
+    lost = PoisonedItemError if idempotent else FilterFailedError
+    assert kinds == [int, FilterRefusedError, NotExecutedError, lost, int]
+    assert found[4:] == [4, 5, 6, 7, 8, 9]
+    assert [tries[item] for item in range(6)] == [1, 1, 5, 3 if idempotent else 1, 3, 1]
 
 
 @pytest.mark.parametrize("side", ["client", "server"])
