@@ -1,16 +1,17 @@
-"""Maps with input that makes no sense, as a table: each door must refuse them with the same error.
-They end before the first result (`given` is empty), or midway.
+"""Maps and pools with input that makes no sense, as tables: each door must refuse them with the
+same error. Maps end before the first result (`given` is empty), or midway.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
-from actors.errors import BadArgumentsError, EncodeError
+from actors.errors import ActorStartError, BadArgumentsError, EncodeError
 from tests.pools.actors_used import Squares, Unstartable
 
 
@@ -156,3 +157,37 @@ BAD_ITEMS = (
 )
 
 BAD_MAPS = (*BAD_OPTIONS, *BAD_METHODS, *BAD_SOURCES, *BAD_ITEMS)
+
+
+@attrs.frozen
+class BadPool:
+    """A pool that cannot be opened. `says` is part of the text of the error."""
+
+    error: type[Exception]
+    says: str
+    actor: Any = Squares
+    sizes: Mapping[str, int] = attrs.field(factory=lambda: {"size": 1})
+
+    def check(self, error: Exception | None) -> None:
+        """Assert that this was how it ended."""
+        assert isinstance(error, self.error), (self, repr(error))
+        assert self.says in str(error), (self, str(error))
+
+
+def _size(says: str, **sizes: int) -> BadPool:
+    return BadPool(ValueError, says, sizes=sizes)
+
+
+BAD_POOLS = (
+    _size("a pool has one size"),
+    _size("pool of nothing", size=0),
+    _size("pool of nothing", per_node=0),
+    _size("pool of nothing", min=0, max=0),
+    _size("size must be at least 0, not -1", size=-1),
+    _size("min must not be above max", min=3, max=2),
+    BadPool(TypeError, "is a lambda", lambda item: item),
+    BadPool(TypeError, "a class of actors or of a plain function", functools.partial(max, 1)),
+    BadPool(TypeError, "is a generator, which has no one result", dry),
+    BadPool(TypeError, "subclass of actors.Actor", int),
+    BadPool(ActorStartError, "LookupError: no licence", Unstartable),
+)

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -27,7 +27,7 @@ from runtime.pools.pool import Pool
 from runtime.timings import Timings
 from tests.live_pair import Pair
 from tests.pools.actors_used import Squares, Unstartable, triple
-from tests.pools.bad_input import BAD_MAPS, BadMap
+from tests.pools.bad_input import BAD_MAPS, BAD_POOLS, BadMap
 from tests.waiting import until
 
 
@@ -62,12 +62,25 @@ async def given_by(bad: BadMap, pool: Any) -> tuple[list[Any], Exception]:
     pytest.fail(f"{bad.id} was accepted")
 
 
+async def cannot_open(node: Any) -> None:
+    """Try to open each of the bad pools, at a door with `await`."""
+    for bad in BAD_POOLS:
+        error: Exception | None = None
+        try:
+            await node.pool("bad", bad.actor, **bad.sizes)
+        except Exception as found:
+            error = found
+        bad.check(error)
+
+
 async def test_bad_maps_of_trio(pair: Pair) -> None:
     pool = await (await pair.here.pool("squares", Squares, size=2)).ready(2)
     members = {member.name for member in pool.members()}
     for bad in BAD_MAPS:
         bad.check(*await given_by(bad, pool))
         await unharmed(pair, pool, members)
+    await cannot_open(pair.here)
+    await unharmed(pair, pool, members)
 
 
 class Tester(Actor):
@@ -82,6 +95,7 @@ class Tester(Actor):
             given, error = await given_by(bad, pool)
             bad.check(given, error)
             found.append((bad.id, given, str(error)))
+        await cannot_open(self.node)
         return found
 
 
@@ -108,6 +122,14 @@ def test_bad_maps_of_scripts(cluster: blocking.BlockingLocalCluster) -> None:
                 error = found
             bad.check(given, error)
             assert list(pool.map(Squares.square, range(9))) == [item * item for item in range(9)]
+        for bad_pool in BAD_POOLS:
+            error = None
+            try:
+                cluster.pool("bad", bad_pool.actor, **cast("Any", bad_pool.sizes))
+            except Exception as found:
+                error = found
+            bad_pool.check(error)
+        assert list(pool.map(Squares.square, range(9))) == [item * item for item in range(9)]
 
 
 @pytest.mark.cluster
@@ -121,6 +143,7 @@ def test_bad_maps_of_asyncio_programs(cluster: blocking.BlockingLocalCluster) ->
                 bad.check(*await given_by(bad, pool))
                 again = pool.map(Squares.square, range(9))
                 assert [result async for result in again] == [item * item for item in range(9)]
+            await cannot_open(own)
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
