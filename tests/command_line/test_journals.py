@@ -88,6 +88,6 @@ def test_options_that_do_not_go_together_are_refused(
 
 
 def test_options_of_journals_go_with_journals() -> None:
-    done = CliRunner().invoke(pools, ["--prune"])
+    done = CliRunner().invoke(pools, ["--address", "127.0.0.1:7400", "--prune"])
     assert done.exit_code == 2
     assert "go with --journals" in done.output
