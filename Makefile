@@ -35,7 +35,7 @@ test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
 	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m 'not long' $(ARGS)
 
 long: $(installed)/tests ## run the tests that take a minute or more, which `make test` leaves out, and try new random examples
-	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal --hypothesis-profile=exploring -m 'long or hypothesis' $(ARGS)
+	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal --timeout=600 --hypothesis-profile=exploring -m 'long or hypothesis' $(ARGS)
 
 # Those on PATH, and those that pyenv has installed. Each in an environment of its own; VERSIONS names other interpreters, ARGS other tests.
 VERSIONS ?= $(wildcard $(foreach minor,11 12 13,$(lastword $(shell command -v python3.$(minor) 2>/dev/null) $(sort $(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python)))))

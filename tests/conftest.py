@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile(
     "understudy", deadline=None, print_blob=True, derandomize=True, max_examples=50
 )
-settings.register_profile("exploring", deadline=None, print_blob=True, max_examples=1_000)
+settings.register_profile("exploring", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("understudy")
 
 pytest_plugins = ["tests.hangs", "tests.live_pair"]
