@@ -1,10 +1,11 @@
 """What open pages of a dashboard cost a cluster: calls a second with and without them, in turns,
 and the processor time of a node that has nothing else to do.
 
-    python -m tests.benchmarks.dashboard [TURNS]
+    python -m tests.benchmarks.dashboard [TURNS] [--busy]
 
 Ten pages that show the cluster, then ten that show everything there is. The dashboard and the
-readers share the machine's cores with the nodes, so their own work is in the figures.
+readers share the machine's cores with the nodes, so their own work is in the rates. It is not in
+the processor time of the node for each call. `--busy` leaves out the node that has nothing to do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -87,24 +90,46 @@ async def rate(echo: Echo) -> float:
     return count / (trio.current_time() - began)
 
 
-async def compare(echo: Echo, host: str, token: str, topics: Sequence[str], turns: int) -> None:
-    """Print the two rates."""
-    without: list[float] = []
-    pages: list[float] = []
+class Sample(NamedTuple):
+    """Calls a second, and the processor time of their node for each, in microseconds."""
+
+    rate: float
+    cost: float
+
+
+async def sample(echo: Echo, pid: int) -> Sample:
+    """Measure once."""
+    began = cpu_seconds(pid)
+    found = await rate(echo)
+    return Sample(found, 1e6 * (cpu_seconds(pid) - began) / (found * SECONDS))
+
+
+async def compare(
+    echo: Echo, pid: int, host: str, token: str, topics: Sequence[str], turns: int
+) -> None:
+    """Print the two rates, and how far each turn's are apart. `pid`: the node's."""
+    without: list[Sample] = []
+    pages: list[Sample] = []
     for _ in range(turns):
         # Both orders, so that a machine that becomes slower favours neither.
-        without.append(await rate(echo))
+        without.append(await sample(echo, pid))
         async with process("-c", READER, host, token, *topics):
             await trio.sleep(1.0)
-            pages.append(await rate(echo))
-            pages.append(await rate(echo))
+            pages.append(await sample(echo, pid))
+            pages.append(await sample(echo, pid))
         await trio.sleep(1.0)
-        without.append(await rate(echo))
-    before, after = statistics.median(without), statistics.median(pages)
-    shown = ", ".join(dict.fromkeys(topics))
-    change = 100 * (after / before - 1)
-    print(f"{len(topics)} pages ({shown}):")
-    print(f"  {before:,.0f} calls/s without, {after:,.0f} with: {change:+.1f} %", flush=True)
+        without.append(await sample(echo, pid))
+    print(f"{len(topics)} pages ({', '.join(dict.fromkeys(topics))}):")
+    for place, what in enumerate(("calls/s", "µs of the node's processor time for a call")):
+        before, after = ([one[place] for one in samples] for samples in (without, pages))
+        # A turn's four are without, with, with, without: each with its neighbour.
+        changes = [100 * (after[number] / before[number] - 1) for number in range(len(before))]
+        low, middle, high = statistics.quantiles(changes, n=4)
+        print(
+            f"  {statistics.median(before):,.1f} {what} without, {statistics.median(after):,.1f} "
+            f"with: {middle:+.1f} % (half of {len(changes)} pairs: {low:+.1f} to {high:+.1f} %)",
+            flush=True,
+        )
 
 
 async def compare_idle(pid: int, host: str, token: str, topics: Sequence[str]) -> None:
@@ -128,7 +153,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def main(turns: int) -> None:
+async def main(turns: int, *, busy: bool) -> None:
     """Measure."""
     async with open_local_cluster(nodes=2) as cluster:
         echo = await cluster.node.options(name="echo", on="worker-1").spawn(Echo)
@@ -139,10 +164,12 @@ async def main(turns: int) -> None:
             token = told["url"].partition("#token=")[2]
             await rate(echo)
             for topics in (PAGES * ["cluster"], EVERYTHING):
-                await compare(echo, told["listen"], token, topics, turns)
                 pid = cluster.processes["worker-1"].pid
-                await compare_idle(pid, told["listen"], token, topics)
+                await compare(echo, pid, told["listen"], token, topics, turns)
+                if not busy:
+                    await compare_idle(pid, told["listen"], token, topics)
 
 
 if __name__ == "__main__":
-    trio.run(main, int(sys.argv[1]) if len(sys.argv) > 1 else 8)
+    numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    trio.run(partial(main, *(numbers or [8]), busy="--busy" in sys.argv))

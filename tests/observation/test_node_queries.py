@@ -11,6 +11,7 @@ import trio
 
 from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
 from actors.errors import StoreUnavailableError
+from actors.messages import import_path
 from runtime import draw_tree
 from runtime.identifiers import NodeId
 from runtime.membership.names import Names
@@ -187,7 +188,8 @@ async def test_names_are_searched_up_to_a_bound_for_what_a_silent_node_runs(
         # known to its supervisor.
         pair.there._endpoint.host.cells.pop("@inspection")
         tree = await asked_with(pair.here, names)
-        assert states(tree)["a"] == "running"
+        (found,) = [branch for branch in tree.walk() if branch.id == "a"]
+        assert (found.state, found.class_path) == ("running", import_path(Worker))
         assert "Z" not in states(tree)
         assert tree.left_out == (
             "of the names in the store, the first 3 were searched for actors of silent nodes",
