@@ -20,7 +20,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, Unpack, cast
 
 import attrs
@@ -48,6 +49,7 @@ from runtime.doors.asyncio_door import AioDoor, run_in
 from runtime.doors.asyncio_pools import AioPool
 from runtime.doors.asyncio_sources import AsyncioTask, items_in_trio
 from runtime.doors.portal import Portal
+from runtime.hosting.breakpoints import ASYNCIO_RUN, AsyncioRun
 
 if TYPE_CHECKING:
     from runtime.pools.pool import Pool
@@ -111,9 +113,13 @@ class AsyncioLoop:
         async with trio.open_nursery() as nursery:
             portal = Portal(self._token, nursery, f"a method of {self._name}")
             before = OF_METHOD.set(portal)
+            debugged = ASYNCIO_RUN.set(
+                AsyncioRun(trio.lowlevel.current_task(), portal.call, self._token)
+            )
             try:
                 task = AsyncioTask(function(*args), self._token)
             finally:
+                ASYNCIO_RUN.reset(debugged)
                 OF_METHOD.reset(before)
             self._loop.call_soon_threadsafe(task.start, self._loop)
             try:
@@ -302,7 +308,8 @@ class AioNursery:
                 # The actor has ended meanwhile, and with it all its tasks.
                 return
 
-        self._door.loop.portal.soon(start)
+        # In the context of the code that starts it, as in trio.
+        self._door.loop.portal.soon(partial(copy_context().run, start))
 
 
 class AioNode:

@@ -1,8 +1,9 @@
 """`breakpoint()` in an actor's method, and debuggers of failures that are kept: only in nodes that
 were opened with `debuggable`. `understudy debug` talks to them.
 
-A plain method waits in its thread. An `async def` method waits in its task, while the event loop
-goes on: greenback lets plain code inside a task await something. A breakpoint that cannot wait, or
+A plain method waits in its thread. An `async def` method waits in its task, and so do the actor's
+own tasks, while the event loop goes on: greenback lets plain code inside a task await something. An
+actor under asyncio waits with its whole loop, which is its own. A breakpoint that cannot wait, or
 that is one too many, is a line of the log, and the code goes on.
 """
 
@@ -12,13 +13,14 @@ import importlib.util
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from types import FrameType, ModuleType, TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import attrs
 import trio
 
 from runtime.environment import Environment
@@ -29,6 +31,9 @@ from runtime.hosting.remote_pdb import RemotePdb
 from runtime.hosting.threads import THREAD_TURN
 from runtime.hosting.workers import TaskWorkers
 from runtime.user_errors import guarded
+
+if TYPE_CHECKING:
+    import asyncio
 
 MOST_DEBUGGERS: Final = 16
 """Debuggers of one node that are open at once."""
@@ -41,12 +46,36 @@ for others later, and their context has none.
 OF_NODE: ContextVar[Breakpoints] = ContextVar("OF_NODE")
 """The breakpoints of the node whose actor runs."""
 
+MOST_STEPS: Final = 1000
+"""Nurseries between a task and that of its actor that are looked at."""
+
 logger = logging.getLogger("understudy.debug")
 
 
+class BlockingCall(Protocol):
+    """Runs a function in trio, in the nursery of a task, and blocks a thread until it has ended."""
+
+    def __call__(self, function: Callable[[], Awaitable[Any]], /) -> Any:
+        """What the function returns. Raises an error if the task is cancelled meanwhile."""
+        ...
+
+
+@attrs.frozen
+class AsyncioRun:
+    """What runs under asyncio for a task of trio, which it ends with."""
+
+    task: trio.lowlevel.Task
+    call: BlockingCall
+    token: trio.lowlevel.TrioToken
+
+
+ASYNCIO_RUN: ContextVar[AsyncioRun] = ContextVar("ASYNCIO_RUN")
+"""In tasks of asyncio: that of the method, or of the actor's own task, that they belong to."""
+
+
 class Breakpoints:
-    """The debuggers of one node. `starting()`: the actor that the running code starts. `address`:
-    where `understudy debug` finds the node.
+    """The debuggers of one node. `starting()`: the actor that the running code starts. `owner_of`:
+    the actor whose own task a task is. `address`: where `understudy debug` finds the node.
     """
 
     def __init__(
@@ -55,12 +84,14 @@ class Breakpoints:
         nursery: trio.Nursery,
         workers: TaskWorkers,
         starting: Callable[[], ActorCell | None],
+        owner_of: Callable[[trio.lowlevel.Task], str | None],
         address: str,
     ) -> None:
         self._environment = environment
         self._nursery = nursery
         self._workers = workers
         self._starting = starting
+        self._owner_of = owner_of
         self.address = address
         self._number = 0
         self._open: dict[int, DebugConversation] = {}
@@ -70,6 +101,13 @@ class Breakpoints:
         """Let plain code in the running task await: once for each task that runs methods."""
         if self._greenback is not None:
             await self._greenback.ensure_portal()
+
+    def inner_tasks(self) -> AbstractContextManager[object]:
+        """While this is open, plain code may await in all tasks below the running one."""
+        if self._greenback is None:
+            return nullcontext()
+        found: AbstractContextManager[object] = self._greenback.portals_for_children()
+        return found
 
     def waiting(self, actor: str) -> list[DebugConversation]:
         """The breakpoints at which methods of this actor wait, the earliest first."""
@@ -109,8 +147,13 @@ class Breakpoints:
         if trio.lowlevel.in_trio_run():
             self._stop_task(frame)
             return
+        run = ASYNCIO_RUN.get(None)
+        if run is not None and _asyncio_task() is not None:
+            self._stop_asyncio(frame, run)
+            return
+        job = THREAD_TURN.get(None)
         try:
-            talk = trio.from_thread.run_sync(self._at_breakpoint, frame, THREAD_TURN.get(None))
+            talk = trio.from_thread.run_sync(self._at_breakpoint, frame, _name_of(job), job)
         except RuntimeError:
             logger.warning("a breakpoint() in a thread of your own is passed over: %s", _at(frame))
             return
@@ -134,7 +177,7 @@ class Breakpoints:
             why = (
                 "install the extra `debug` (greenback)"
                 if greenback is None
-                else "it is not in a method, but in a task of your own"
+                else "it is not in a task of an actor"
             )
             logger.warning(
                 "a breakpoint() on the event loop is passed over: %s: %s", _at(frame), why
@@ -142,39 +185,100 @@ class Breakpoints:
             return
         task = trio.lowlevel.current_task()
         job = self._workers.running.get(task)
-        talk = None if job is None else self._at_breakpoint(frame, job)
-        if job is None or talk is None:
+        turn = task if job is None else job
+        talk = self._at_breakpoint(frame, self._name_of_task(task), turn)
+        if talk is None:
             return
 
         def read_line() -> str:
-            with self._workers.waiting_inside(job):
+            # Only a method holds up others, which wait for its worker.
+            with nullcontext() if job is None else self._workers.waiting_inside(job):
                 line: str = greenback.await_(talk.next_line())
                 return line
+
+        def over() -> bool:
+            if job is None:
+                return bool(getattr(task.coro, "cr_frame", None) is None)
+            return self._workers.running.get(task) is not job
 
         debugger = RemotePdb(
             talk,
             read_line,
             within=lambda: _running(task),
-            over=lambda: self._workers.running.get(task) is not job,
+            over=over,
             on_loop=lambda function: function(),
         )
         # The last statement, as above.
         debugger.set_trace(frame)
 
-    def _at_breakpoint(self, frame: FrameType, job: Invocation | None) -> DebugConversation | None:
+    def _stop_asyncio(self, frame: FrameType, run: AsyncioRun) -> None:
+        task = _asyncio_task()
+        assert task is not None
+
+        async def open_talk() -> DebugConversation | None:
+            return self._at_breakpoint(frame, self._name_of_task(run.task), task)
+
+        try:
+            talk: DebugConversation | None = run.call(open_talk)
+        except Exception:
+            # Its method has ended, and what it has started in asyncio runs on.
+            logger.warning("a breakpoint() after its method's end is passed over: %s", _at(frame))
+            return
+        if talk is None:
+            return
+
+        def read_line() -> str:
+            try:
+                return str(run.call(talk.next_line))
+            except Exception:
+                # The method was cancelled, which has ended the conversation: the code goes on, to
+                # where asyncio cancels it.
+                return ""
+
+        def on_loop(function: Callable[[], None]) -> None:
+            with suppress(trio.RunFinishedError):
+                run.token.run_sync_soon(function)
+
+        debugger = RemotePdb(
+            talk,
+            read_line,
+            within=lambda: _asyncio_task() is task,
+            over=task.done,
+            on_loop=on_loop,
+        )
+        # The last statement, as above.
+        debugger.set_trace(frame)
+
+    def _name_of_task(self, task: trio.lowlevel.Task) -> tuple[str, str] | None:
+        """The actor that a task belongs to, and the method, or what else it is."""
+        inside: trio.lowlevel.Task | None = task
+        for _ in range(MOST_STEPS):
+            if inside is None:
+                return None
+            if (named := _name_of(self._workers.running.get(inside))) is not None:
+                return named
+            if (owner := self._owner_of(inside)) is not None:
+                return owner, "a task of its own"
+            through = inside.parent_nursery
+            inside = None if through is None else through.parent_task
+        return None
+
+    def _at_breakpoint(
+        self, frame: FrameType, named: tuple[str, str] | None, turn: object
+    ) -> DebugConversation | None:
         starting = self._starting()
-        if starting is not None:
-            actor, what = starting.address.name, "its start"
-        elif job is not None:
-            actor, what = job.cell.address.name, job.definition.name
-        else:
-            logger.warning("a breakpoint() outside of a method is passed over: %s", _at(frame))
+        # The tasks that `on_start` has started keep its context.
+        if starting is not None and not starting.started:
+            named = starting.address.name, "its start"
+        if named is None:
+            logger.warning("a breakpoint() outside of an actor is passed over: %s", _at(frame))
             return None
+        actor, what = named
         for one in self._all():
             # It was stepped to this next breakpoint, which has a debugger of its own.
-            if one.state == "running" and one.turn is job:
+            if one.state == "running" and one.turn is turn:
                 one.end()
-        talk = self._opened(actor, what, _at(frame), job)
+        talk = self._opened(actor, what, _at(frame), turn)
         if talk is None:
             logger.warning(
                 "a breakpoint() of %s is passed over: %d debuggers are open: %s",
@@ -187,9 +291,7 @@ class Breakpoints:
         )
         return talk
 
-    def _opened(
-        self, actor: str, what: str, place: str, turn: Invocation | None
-    ) -> DebugConversation | None:
+    def _opened(self, actor: str, what: str, place: str, turn: object) -> DebugConversation | None:
         if len(self._all()) >= MOST_DEBUGGERS:
             return None
         self._number += 1
@@ -243,6 +345,23 @@ def _running(task: trio.lowlevel.Task) -> bool:
     except RuntimeError:
         # Between two tasks.
         return False
+
+
+def _asyncio_task() -> asyncio.Task[Any] | None:
+    """The task of asyncio that this thread runs."""
+    # Not imported for its own sake: most nodes never need it.
+    module = sys.modules.get("asyncio")
+    if module is None:
+        return None
+    try:
+        task: asyncio.Task[Any] | None = module.current_task()
+    except RuntimeError:
+        return None
+    return task
+
+
+def _name_of(job: Invocation | None) -> tuple[str, str] | None:
+    return None if job is None else (job.cell.address.name, job.definition.name)
 
 
 def _at(frame: FrameType) -> str:

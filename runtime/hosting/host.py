@@ -12,6 +12,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVarTuple, cast
@@ -83,15 +84,20 @@ Ts = TypeVarTuple("Ts")
 
 class LazyNursery:
     """Implements `actors.actor.ActorNursery` in a task of the node's nursery. `crashed(error)` is
-    called when one of its tasks raises.
+    called when one of its tasks raises; `inner_tasks()` is open while they run.
     """
 
     def __init__(
-        self, nursery: trio.Nursery, name: str, crashed: Callable[[BaseException], None]
+        self,
+        nursery: trio.Nursery,
+        name: str,
+        crashed: Callable[[BaseException], None],
+        inner_tasks: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._nursery = nursery
         self.name = name
         self._crashed = crashed
+        self._inner_tasks = inner_tasks
         self._scope = trio.CancelScope()
         self._own: trio.Nursery | None = None
         self._waiting: list[
@@ -148,7 +154,7 @@ class LazyNursery:
 
     async def _open(self) -> None:
         try:
-            with self._scope:
+            with self._scope, self._inner_tasks():
                 async with trio.open_nursery() as own:
                     self._own = own
                     for function, args, name, context in self._waiting:
@@ -159,6 +165,17 @@ class LazyNursery:
         finally:
             self._own = None
             self._closed.set()
+
+
+def own_task_of(task: trio.lowlevel.Task) -> str | None:
+    """The actor whose own nursery (`self.nursery`) this task holds open or runs in."""
+    frame = getattr(task.coro, "cr_frame", None)
+    if frame is not None and frame.f_code in _OWN_TASKS:
+        return str(getattr(frame.f_locals.get("self"), "name", "")) or None
+    return None
+
+
+_OWN_TASKS = (LazyNursery.run.__code__, LazyNursery._open.__code__)
 
 
 # What a hosted actor sees of its host, and what a host needs from the store.
@@ -580,9 +597,10 @@ class ActorHost:
         of failures.
         """
         self.breakpoints = Breakpoints(
-            self._environment, nursery, self.workers, lambda: STARTING.get(None), address
+            *(self._environment, nursery, self.workers, lambda: STARTING.get(None)),
+            *(own_task_of, address),
         )
-        self.workers.prepare_by(self.breakpoints.prepare)
+        self.workers.prepare_by(self.breakpoints.prepare, self.breakpoints.inner_tasks)
         self.workers.context.run(OF_NODE.set, self.breakpoints)
 
     def keep_failures(self, post_mortems: PostMortems) -> None:
@@ -604,7 +622,10 @@ class ActorHost:
         nursery_of = self._nurseries.get(cell)
         if nursery_of is None:
             nursery_of = LazyNursery(
-                self._nursery, cell.address.name, lambda error: self.crash(cell, error)
+                self._nursery,
+                cell.address.name,
+                lambda error: self.crash(cell, error),
+                self.workers.inner_tasks,
             )
             if cell.ended is None:
                 self._nurseries[cell] = nursery_of

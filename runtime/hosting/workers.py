@@ -15,7 +15,7 @@ import math
 import types
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -244,6 +244,8 @@ class TaskWorkers:
         )
         self.prepare: Callable[[], Awaitable[None]] | None = None
         """Called once in each worker's task before it runs anything; None: nothing is prepared."""
+        self.inner_tasks: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Open around all that a worker runs; for the tasks that methods start."""
         self._queue: deque[ActorCell | Invocation] = deque()
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
@@ -264,9 +266,16 @@ class TaskWorkers:
         """Call `on_failure` with what methods raise from now on."""
         self.on_failure = on_failure
 
-    def prepare_by(self, prepare: Callable[[], Awaitable[None]]) -> None:
-        """Await `prepare()` in the task of each worker before it runs anything, from now on."""
+    def prepare_by(
+        self,
+        prepare: Callable[[], Awaitable[None]],
+        inner_tasks: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        """Await `prepare()` in the task of each worker before it runs anything, from now on, and
+        keep `inner_tasks()` open around all that it runs.
+        """
         self.prepare = prepare
+        self.inner_tasks = inner_tasks
 
     def hold_names_until(self, doubtful_at: float) -> None:
         """Run named actors until then, by this node's clock: the lease was renewed."""
@@ -323,6 +332,10 @@ class TaskWorkers:
         task = trio.lowlevel.current_task()
         if self.prepare is not None:
             await self.prepare()
+        with self.inner_tasks():
+            await self._work_on(worker, task)
+
+    async def _work_on(self, worker: TaskWorker, task: trio.lowlevel.Task) -> None:
         try:
             while True:
                 try:

@@ -24,7 +24,7 @@ import trio
 
 from actors.call_context import CURRENT
 from runtime.hosting.cell import ActorCell, Invocation
-from runtime.hosting.host import STARTING, ActorHost, LazyNursery
+from runtime.hosting.host import STARTING, ActorHost, own_task_of
 from runtime.hosting.threads import THREAD_TURN
 from runtime.identifiers import NodeId
 from runtime.logs.ring import LINE_BYTES, LogEntry, LogRing, cut
@@ -172,7 +172,7 @@ class LogCapture:
                 break
             if source is None:
                 # The start first: of an actor that a service, or another actor's method, starts.
-                source = self._start_of(inside) or running.get(inside) or _own_task_of(inside)
+                source = self._start_of(inside) or running.get(inside) or own_task_of(inside)
             through = inside.parent_nursery
             if through is self._nursery:
                 return self.fields(source)
@@ -272,17 +272,6 @@ def entry_from(record: logging.LogRecord, fields: LogFields) -> LogEntry:
         span_id=fields.span_id,
         pid=os.getpid(),
     )
-
-
-def _own_task_of(task: trio.lowlevel.Task) -> str | None:
-    """The actor whose own nursery (`self.nursery`) this task holds open or runs in."""
-    frame = getattr(task.coro, "cr_frame", None)
-    if frame is not None and frame.f_code in _OWN_TASKS:
-        return str(getattr(frame.f_locals.get("self"), "name", "")) or None
-    return None
-
-
-_OWN_TASKS = (LazyNursery.run.__code__, LazyNursery._open.__code__)
 
 
 def _id_of(job: Invocation, node: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ import trio.lowlevel
 from actors import Actor, method
 from actors.errors import CallTimeoutError
 from runtime import Node, open_node
+from runtime.aio import AsyncioActor
 from runtime.hosting import breakpoints
 from runtime.observation.debug_service import debug_of
 
@@ -49,12 +51,58 @@ class Shop(Actor):
         return sys.gettrace()
 
     @method
-    async def task(self) -> None:
+    async def own(self, count: int) -> int:
         """Stop in a task of its own."""
-        self.nursery.start_soon(self._stop)
+        found: list[int] = []
+        ended = trio.Event()
+        self.nursery.start_soon(self._stop, count, found, ended)
+        await ended.wait()
+        return found[0]
 
-    async def _stop(self) -> None:
+    @method
+    async def inner(self, count: int) -> int:
+        """Stop in a task of the method's."""
+        found: list[int] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop, count, found, trio.Event())
+            await trio.lowlevel.checkpoint()
+        return found[0]
+
+    async def _stop(self, count: int, found: list[int], ended: trio.Event) -> None:
         breakpoint()
+        count += 1
+        found.append(count)
+        ended.set()
+
+
+class AsyncioShop(AsyncioActor):
+    """Stops under asyncio."""
+
+    @method
+    async def sell(self, count: int) -> int:
+        """Stop in the method."""
+        await asyncio.sleep(0)
+        breakpoint()
+        count += 1
+        await asyncio.sleep(0)
+        return count
+
+    @method
+    async def own(self, count: int) -> int:
+        """Stop in a task of its own."""
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.nursery.start_soon(self._stop, count, found)
+        return await found
+
+    async def _stop(self, count: int, found: asyncio.Future[int]) -> None:
+        breakpoint()
+        count += 1
+        found.set_result(count)
+
+    @method
+    async def trace(self) -> object:
+        """What traces the loop of asyncio."""
+        return sys.gettrace()
 
 
 class Debugger:
@@ -105,6 +153,64 @@ async def test_one_method_waits_and_all_others_run(node: Node, name: str) -> Non
     assert await shop.trace() is None
 
 
+@pytest.mark.parametrize("name", ["own", "inner"])
+async def test_tasks_that_methods_start_wait_like_methods(node: Node, name: str) -> None:
+    shop = await node.options(name="shop").spawn(Shop)
+    other = await node.options(name="other").spawn(Shop)
+    debugger = Debugger(node)
+    async with trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            assert await getattr(shop, name)(1) == 9
+
+        nursery.start_soon(call)
+        await debugger.attach("shop")
+        assert await other.trace() is None
+        assert "_stop" in (await debugger.type(None))["text"]
+        assert (await debugger.type("p count"))["text"] == "1\n"
+        await debugger.type("!count = 8")
+        # The end of the task ends the debugger.
+        while (await debugger.type("next"))["state"] != "ended":
+            assert await other.trace() is None
+    assert await shop.trace() is None
+    with pytest.raises(CallTimeoutError):
+        await getattr(shop.options(timeout=0.2), name)(1)
+    if name == "own":
+        await debugger.attach("shop")
+        # A task of the actor's own outlives the call, and ends with the actor.
+        await node.stop(shop)
+    while (await debugger.service.failures("shop"))["breakpoints"]:
+        pass
+
+
+@pytest.mark.parametrize("name", ["sell", "own"])
+async def test_an_actor_under_asyncio_waits_with_its_loop(node: Node, name: str) -> None:
+    shop = await node.options(name="shop").spawn(AsyncioShop)
+    other = await node.options(name="other").spawn(AsyncioShop)
+    debugger = Debugger(node)
+    async with trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            assert await getattr(shop, name)(1) == 9
+
+        nursery.start_soon(call)
+        await debugger.attach("shop")
+        assert await other.trace() is None
+        assert "count" in (await debugger.type(None))["text"] or sys.version_info >= (3, 13)
+        assert (await debugger.type("p count"))["text"] == "1\n"
+        await debugger.type("!count = 8")
+        assert (await debugger.type("next"))["state"] == "waiting"
+        assert (await debugger.type("c"))["state"] == "ended"
+    assert await shop.trace() is None
+    with pytest.raises(CallTimeoutError):
+        await getattr(shop.options(timeout=0.2), name)(1)
+    if name == "own":
+        await debugger.attach("shop")
+        assert (await debugger.type("c"))["state"] == "ended"
+    while (await debugger.service.failures("shop"))["breakpoints"]:
+        pass
+
+
 async def test_a_deadline_ends_a_call_that_waits_in_a_debugger(node: Node) -> None:
     shop = await node.options(name="shop").spawn(Shop)
     for name in ("sell", "wait", "bake"):
@@ -120,9 +226,6 @@ async def test_what_cannot_wait_is_logged_and_goes_on(
 ) -> None:
     caplog.set_level(logging.WARNING)
     shop = await node.options(name="shop").spawn(Shop)
-    await shop.task()
-    while "in a task of your own" not in caplog.text:  # noqa: ASYNC110  a log has no event
-        await trio.lowlevel.checkpoint()
     monkeypatch.setattr(breakpoints, "MOST_DEBUGGERS", 0)
     assert await shop.sell(1) == 2
     assert "0 debuggers are open" in caplog.text
