@@ -7,6 +7,7 @@ that is in etcd, lives in this process.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -38,8 +39,10 @@ LEAVE_SECONDS = 5.0
 What still runs then is killed.
 """
 
-STARTING_AT_ONCE: Final = 32
-"""Nodes of one local cluster that start at the same moment; further ones wait for their turn."""
+STARTING_AT_ONCE: Final = 4 * (os.cpu_count() or 2)
+"""Nodes of one local cluster that start at the same moment; further ones wait for their turn. More
+would start none sooner, and take the cores from the founding node, which renews all leases.
+"""
 
 
 class NodeProcess:
