@@ -296,6 +296,6 @@ def test_a_shell_without_a_cluster_is_one_line(
     assert "secret" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert one_line_of("nonsense", "1", status=1).stderr.startswith("error: ")
-    wrong = CliRunner().invoke(main, ["shell", "--json"])
+    wrong = CliRunner().invoke(main, ["shell", "--address", "127.0.0.1:7400", "--json"])
     assert wrong.exit_code == 2
     assert "-c CODE" in wrong.stderr
