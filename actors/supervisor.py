@@ -348,6 +348,10 @@ class SupervisorWork(Protocol):
         """
         ...
 
+    async def abandon(self, reason: ExitReason) -> None:
+        """The supervisor has crashed: unless it is restarted, end the waiting for its children."""
+        ...
+
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, and return its handle once it has started."""
         ...
@@ -462,6 +466,13 @@ class Supervisor(Actor):
     async def on_stop(self, reason: ExitReason) -> None:
         """Stop the children."""
         await self._working().stop(reason)
+
+    async def _on_crash(self, reason: ExitReason) -> None:
+        """Called by the runtime after a crash, for which there is no `on_stop`, while the name is
+        still this supervisor's.
+        """
+        if self._work is not None:
+            await self._work.abandon(reason)
 
     @fitting(_spec_fits)
     @method(concurrent=True, allow=("operator",))

@@ -43,6 +43,7 @@ from actors.filters import Filter, on_side
 from actors.method import Address, MethodDefinition
 from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.supervision import ExitReason, Shutdown
+from actors.supervisor import Supervisor
 from runtime.environment import Environment, unwrap
 from runtime.hosting.actor_turns import ActorTurns, StartTurn, start_mark
 from runtime.hosting.breakpoints import OF_NODE, Breakpoints
@@ -1439,8 +1440,23 @@ class ActorHost:
             self._nursery.start_soon(self._finish_crash, cell, reason)
 
     async def _finish_crash(self, cell: ActorCell, reason: ExitReason) -> None:
+        # Before the name is free: only the supervisor that has it may write about its children.
+        if issubclass(type(cell.instance), Supervisor):
+            with trio.move_on_at(min(trio.current_time() + STOP_SECONDS, self._leaves_by)):
+                await self._supervisor_crashed(cell, reason)
         await self._give_back(cell.address)
         self._end(cell, reason)
+
+    async def _supervisor_crashed(self, cell: ActorCell, reason: ExitReason) -> None:
+        try:
+            # Not through the instance: its class is the user's, and may have this name, too.
+            await Supervisor._on_crash(cast("Supervisor", cell.instance), reason)
+        except Exception as error:
+            logger.error(
+                "%s: calls of its children may wait for restarts that do not come\n%s",
+                cell.address.name,
+                traceback_of(error),
+            )
 
     async def _give_back(self, address: Address) -> None:
         if address.registered:

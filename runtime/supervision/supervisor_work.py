@@ -536,6 +536,19 @@ class SupervisionWork:
         self._queue_effects(self._machine.stop(self._environment.now()))
         await self._over.wait()
 
+    async def abandon(self, reason: ExitReason) -> None:
+        """The supervisor has crashed in a task of its class: calls that wait for the restart of a
+        child fail, unless the supervisor is restarted. Its children are orphans (`Orphans`).
+        """
+        if self._lasting or self._exit is not None:
+            return
+        # Without this, its intents would hold for as long as its node lives: nothing in the store
+        # says that it has ended, and a call without a deadline would wait for ever.
+        self._exit = reason
+        children = list(self._children)
+        await self._record_ends(children, f"it has ended and is not restarted: {reason}")
+        await self._withdraw(children, last=True)
+
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, and return its handle once it has started. Raises TooManyChildrenError,
         ChildExistsError, SupervisorStoppingError, ActorNotNeededError and ActorStartError.
@@ -898,13 +911,12 @@ class SupervisionWork:
                 error,
             )
 
-    async def _record_ends(self, children: Sequence[ChildState]) -> None:
+    async def _record_ends(self, children: Sequence[ChildState], gave_up: str = "") -> None:
         """Record in the store how these children failed last, or why their supervisor gave up, for
         callers that wait for them.
         """
-        gave_up = (
-            str(self._exit) if self._exit is not None and self._exit.kind == "shutdown" else ""
-        )
+        if self._exit is not None and self._exit.kind == "shutdown":
+            gave_up = str(self._exit)
         ends: dict[str, str] = {}
         for child in children[-MOST_RECORDED:]:
             own = str(child.last_failure) if child.last_failure is not None else ""

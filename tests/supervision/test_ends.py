@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, Supervisor, method
+from actors.errors import ActorNotFoundError
 from actors.supervision import ExitReason
 from runtime import open_node
 from runtime.supervision.supervisor_work import end_line
@@ -103,6 +104,59 @@ async def test_a_death_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     # Nobody restarts it, so its line has the traceback with it.
     assert other.splitlines()[0] == "alone ended: raised: RuntimeError: poison"
     assert "in choke" in other
+
+
+class Busy(Supervisor):
+    """Has work of its own beside its children."""
+
+    @method
+    async def fail(self) -> None:
+        self.nursery.start_soon(self.choke)
+
+    async def choke(self) -> None:
+        raise RuntimeError("own work")
+
+
+@pytest.mark.parametrize("name", ["top", None])
+async def test_after_a_supervisor_has_crashed_no_call_waits_for_a_restart_of_its_children(
+    name: str | None,
+) -> None:
+    async with open_node("here", secret=SECRET) as here:
+        worker = ChildSpec.of("worker", Worker).changed(name="worker")
+        top = await here.options(name=name).spawn(Busy, [worker])
+        child = await here.lookup("worker", Worker)
+        # Started again once, so that the intent is one that was relied upon.
+        await child.die()
+        with trio.fail_after(60):
+            await here.wait_ended(child)
+            child = await here.lookup("worker", Worker)
+            await top.fail()
+            await here.wait_ended(top)
+            await child.die()
+            await here.wait_ended(child)
+            with pytest.raises(ActorNotFoundError, match="own work"):
+                await here.lookup("worker", Worker)
+            with pytest.raises(ActorNotFoundError, match="own work"):
+                await child.die()
+
+
+async def test_the_children_of_a_supervisor_that_is_restarted_after_a_crash_are_adopted() -> None:
+    async with open_node("here", secret=SECRET) as here:
+        worker = ChildSpec.of("worker", Worker).changed(name="worker")
+        await here.options(name="root").spawn(Supervisor, [ChildSpec.of("top", Busy, [worker])])
+        child, top = await here.lookup("worker", Worker), await here.lookup("root/top", Busy)
+        with trio.fail_after(60):
+            (before,) = await top.children()
+            await top.fail()
+            await here.wait_ended(top)
+            again = await here.lookup("root/top", Busy)
+            (adopted,) = await again.children()
+            assert (adopted.epoch, adopted.restarts) == (before.epoch, 0)
+            await child.die()
+            await here.wait_ended(child)
+            await here.lookup("worker", Worker)
+            (restarted,) = await again.children()
+            assert restarted.epoch != adopted.epoch
 
 
 class Unwilling(Actor):
