@@ -39,7 +39,9 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(state: Path) -> Iterator[BlockingLocalCluster]:
-    with open_local_cluster(1) as opened:
+    with open_local_cluster(1) as opened, pytest.MonkeyPatch.context() as patch:
+        # A node of another test may listen where a shell looks first.
+        patch.setenv("UNDERSTUDY_ADDRESS", opened.address)
         opened.options(name="counter", on="worker-1").spawn(Counter)
         yield opened
 

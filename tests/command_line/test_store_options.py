@@ -76,7 +76,7 @@ def test_a_wrong_option_is_an_error_of_one_line_and_no_traceback(
 
 
 def test_an_etcd_that_is_not_there_is_named_with_the_next_step() -> None:
-    done = understudy("node", "--store", "etcd://127.0.0.1:1")
+    done = understudy("node", "--listen", "127.0.0.1:0", "--store", "etcd://127.0.0.1:1")
     assert done.returncode == 1
     assert "no member of the etcd at 127.0.0.1:1 answers" in done.stderr
     assert "is it running, and is this its address?" in done.stderr

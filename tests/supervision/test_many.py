@@ -195,10 +195,14 @@ def started_and_stopped(count: int, at_once: int) -> float:
 @pytest.mark.parametrize("at_once", [25, 0], ids=["some at a time", "all at once"])
 def test_children_cost_the_same_to_start_and_stop_however_many_there_are(at_once: int) -> None:
     started_and_stopped(50, 25)
-    few, many = (started_and_stopped(count, at_once or count) for count in (125, 500))
+
+    def ratio() -> float:
+        few, many = (started_and_stopped(count, at_once or count) for count in (125, 500))
+        return many / few
+
     # Not by the clock on the wall, and far from what twice as much for each would be for 10,000:
-    # linear is 4, quadratic 16.
-    assert many < 8 * few
+    # linear is 4, quadratic 16 each time. A processor that is shared makes one of them noisy.
+    assert any(ratio() < 8 for _ in range(3))
 
 
 @pytest.mark.slow
