@@ -98,7 +98,7 @@ def follow(page: Path, directory: Path, environment: Mapping[str, str]) -> None:
         for asked in commands_of(page):
             command = attrs.evolve(
                 asked,
-                text=_with_ports(asked.text, ports),
+                text=_only_these(_with_ports(asked.text, ports), terminals),
                 printed=_with_ports(asked.printed, ports),
             )
             process = subprocess.Popen(
@@ -140,6 +140,15 @@ def _with_ports(text: str, ports: Mapping[str, str]) -> str:
     for written, used in ports.items():
         text = text.replace(written, used)
     return text
+
+
+def _only_these(text: str, terminals: list[Terminal]) -> str:
+    """A command that kills by name, for what runs in these terminals: another chapter that is
+    followed beside this one has processes of the same name.
+    """
+    # Each terminal is a session of its own.
+    sessions = ",".join(str(terminal.process.pid) for terminal in terminals)
+    return text.replace("pkill ", f"pkill -s {sessions} ")
 
 
 def _free_ports(count: int) -> list[str]:
