@@ -61,6 +61,11 @@ R = TypeVar("R")
 AGAIN_SECONDS = 0.2
 """Seconds between attempts to reach a pool's supervisor, while it moves for example."""
 
+WHILE_IT_MOVES = RetryPolicy(initial_delay=0.1, max_delay=2.0, max_retries=8)
+"""The policy of calls to a pool's supervisor: its node may die under them, and then another starts
+it. All its methods but the stream are idempotent.
+"""
+
 MOST_MISSING = 60.0
 """After so many seconds without a supervisor a named pool counts as stopped."""
 
@@ -135,12 +140,13 @@ async def open_pool(
         opener=node._endpoint.lifetime.node,
         function=function,
     )
-    handle: object
     if name is None:
-        handle = await node.options().spawn(PoolSupervisor, spec)
+        handle = cast("Handle", await node.options().spawn(PoolSupervisor, spec))
     else:
-        handle = await node.options(name=name).singleton(PoolSupervisor, spec)
-    return await _joined(node, cast("Handle", handle), actor, spec.what)
+        handle = cast("Handle", await node.options(name=name).singleton(PoolSupervisor, spec))
+        # A death of this node right after the return must not take the pool along.
+        await cast("Any", handle.options(retry=WHILE_IT_MOVES)).wait_for_keeper()
+    return await _joined(node, handle, actor, spec.what)
 
 
 async def find_pool(node: PoolNode, name: str, actor: Callable[..., A]) -> Pool[A]:
@@ -151,7 +157,7 @@ async def find_pool(node: PoolNode, name: str, actor: Callable[..., A]) -> Pool[
 
 
 async def _joined(node: PoolNode, handle: Handle, actor: Callable[..., A], what: str) -> Pool[A]:
-    view: PoolView = await cast("Any", handle).view()
+    view: PoolView = await cast("Any", handle.options(retry=WHILE_IT_MOVES)).view()
     if view.what != what:
         raise ClassMismatchError(
             f"pool {handle.name} is of {view.what}, not of {what}", actor=handle.name
@@ -172,6 +178,8 @@ class PoolMembers:
         self.failure: Exception | None = None
         self.scope = trio.CancelScope()
         self.supervisor: Any = supervisor
+        self.repeating: Any = supervisor.options(retry=WHILE_IT_MOVES)
+        """The same handle for calls, which are made again; a stream takes no retry policy."""
         self.view = PoolView()
         methods = dict(getattr(_member_class(actor), "__methods__", {}))
         self._methods = {**methods, **BATCH_METHODS}
@@ -296,7 +304,7 @@ class PoolMembers:
         size = self.view.size
         if size.per_node is None and size.least < size.most and len(self._addresses) < size.most:
             try:
-                await self.supervisor.ask_for(members)
+                await self.repeating.ask_for(members)
             except (CallError, StoreError) as error:
                 logger.debug("pool %s was not asked for members: %s", self.name, error)
 
@@ -366,7 +374,7 @@ class Pool(Generic[A]):
         """
         wanted = PoolSize.of(size, per_node, min, max)
         self._check()
-        self._members.see(await self._members.supervisor.resize(wanted))
+        self._members.see(await self._members.repeating.resize(wanted))
 
     def map(
         self,

@@ -51,6 +51,11 @@ DRAIN_SECONDS = 30.0
 KEEPERS = 2
 """Other nodes that stand for a named pool's supervisor."""
 
+KEEPER_SECONDS = 5.0
+"""How long the opening of a named pool waits for the first other node that stands for it. Without
+one, for instance while a node that still counts as up is cut off, the pool is there nevertheless.
+"""
+
 MEMBER, KEEPER = "member-", "keeper-"
 
 logger = logging.getLogger("understudy.pools")
@@ -141,15 +146,21 @@ class PoolKeeper(Actor):
     def __init__(self, pool: str, spec: PoolSpec) -> None:
         self._pool = pool
         self._spec = spec
+        self._stands = trio.Event()
 
     async def on_start(self) -> None:
-        """Stand for it from now on: the node does, and not this actor."""
+        """Stand for it from now on: the node does, and not this actor. Returns once it does, so
+        that the supervisor knows by the start of its keepers that it has stand-ins.
+        """
         self.nursery.start_soon(self._stand)
+        with trio.move_on_after(KEEPER_SECONDS):
+            await self._stands.wait()
 
     async def _stand(self) -> None:
         while True:
             try:
                 await self.node.options(name=self._pool).singleton(PoolSupervisor, self._spec)
+                self._stands.set()
                 return
             except (CallError, SpawnError, StoreError) as error:
                 logger.info("no stand-in for %s by %s yet: %s", self._pool, self.name, error)
@@ -228,6 +239,19 @@ class PoolSupervisor(DynamicSupervisor):
     async def view(self) -> PoolView:
         """The pool as it is."""
         return self._view()
+
+    @method(concurrent=True, idempotent=True)
+    async def wait_for_keeper(self) -> None:
+        """Return when another node stands for this supervisor, or none can, or after
+        `KEEPER_SECONDS`. Until then the pool would end with the node of its supervisor.
+        """
+        with trio.move_on_after(KEEPER_SECONDS):
+            while (
+                not self._stopped
+                and any(id.startswith(KEEPER) for id in self._starting)
+                and not self._children_now(KEEPER)
+            ):
+                await self._changed.wait()
 
     @method(concurrent=True, idempotent=True, allow=("operator",))
     async def resize(self, size: PoolSize) -> PoolView:

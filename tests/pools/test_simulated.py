@@ -96,6 +96,27 @@ def judge(name: str, found: list[object], *, ordered: bool) -> None:
             assert Books.ran[name, item] >= 1
 
 
+class Opener(Actor):
+    """Opens a pool on its node."""
+
+    @method
+    async def open(self) -> None:
+        await self.node.pool("jobs", Worker, size=2)
+
+
+async def opened_and_killed(simulation: Simulation) -> None:
+    """The node that opens a pool dies as soon as the pool is open."""
+    opener = await simulation.node.options(on="node-2").spawn(Opener)
+    await opener.open()
+    simulation.kill("node-2", restart_after=60.0)
+    pool = await simulation.node.lookup_pool("jobs", Worker)
+    assert [one async for one in pool.map(Worker.often, range(4))] == [0, 1, 4, 9]
+
+
+def test_a_pool_with_a_name_survives_the_death_of_its_node_right_after_it_was_opened() -> None:
+    simulate(opened_and_killed, seeds=range(20), faults=[])
+
+
 async def local_work(simulation: Simulation) -> None:
     """References that members have made are run by the members on the same nodes."""
     async with await simulation.node.pool("jobs", Worker, size=4) as pool:
