@@ -141,6 +141,19 @@ class Dispatch:
         self._dedup_server.link_ended(link)
         self._reply_handler.link_ended(link)
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps of a task. Looks at all calls that run for
+        other nodes: for tests and simulations.
+        """
+        for link, table in self._tables.items():
+            assert link.ended is None, "the calls of a peer end with its link"
+            for number, job in table.running.items():
+                assert job.number == number
+                assert job.link is link
+        for link, running in self._one_way.items():
+            assert link.ended is None
+            assert 0 < running <= MOST_SERVICE_CALLS
+
     def _on_call(self, link: Link, frame: Frame) -> None:
         control = frame.control
         # For one of the runtime's services, whose names begin like this; behind a long number that
@@ -182,6 +195,8 @@ class Dispatch:
             self._start(link, frame.flags, call)
 
     def _start_later(self, link: Link, flags: int, call: CallRequest, references: bool) -> None:
+        # A call that waited for a claim may outlast its link, which nobody would take out of the
+        # tables again.
         if link.ended is None:
             self._kept.remember_arrivals(references)
             self._start(link, flags, call)
@@ -429,7 +444,7 @@ class _OneWay:
         self._sink.refused(job, error)
 
     def _over(self) -> None:
-        # Nothing is counted of a link that has ended.
+        # Nothing is counted of a link that has ended: a Counter has 0 for it, and deletes nothing.
         if self._running[self._link] > 1:
             self._running[self._link] -= 1
         else:

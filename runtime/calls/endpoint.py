@@ -417,6 +417,7 @@ class RpcEndpoint:
         self.peers.check_invariants()
         self.caller.check_invariants()
         self._dedup_server.check_invariants()
+        self._dispatch.check_invariants()
         self.host.check_invariants()
         self.references.check_invariants()
 

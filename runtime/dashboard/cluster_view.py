@@ -87,7 +87,9 @@ class ClusterView:
         `silent`, by name. `wall`: seconds since 1970 UTC; `now`: on a clock that never jumps.
         """
         left_out = max(0, len(members) - MOST_NODES)
-        for member in members[:MOST_NODES]:
+        shown = members[:MOST_NODES]
+        self._leave_out({one["name"] for one in members} - {one["name"] for one in shown})
+        for member in shown:
             self._meet(wall, member)
             name = member["name"]
             if name in answers:
@@ -106,6 +108,30 @@ class ClusterView:
     def died(self, at: float, name: str, node: str, text: str) -> None:
         """Note a death that a supervisor has reported."""
         self._event(at, "death", text, node=node, actor=name)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two rounds. Looks at all nodes and actors: for
+        tests.
+        """
+        assert len(self._nodes) <= MOST_NODES
+        for name, known in self._nodes.items():
+            assert name == known.member["name"]
+            assert (known.heard is None) == (not known.answer)
+            assert (known.heard is None) == math.isinf(known.at)
+            if known.silent or known.gone_at is not None:
+                assert known.rate is None, "what does not answer has no rate"
+                assert not known.actor_rates
+        for place in self._places.values():
+            assert place.node in self._nodes, "an actor is on a node that is shown"
+        numbers = [int(number) for number, _ in self._events]
+        assert numbers == list(range(self._numbered - len(numbers) + 1, self._numbered + 1))
+
+    def _leave_out(self, names: set[str]) -> None:
+        """Forget members that are not shown any more, because others have come before them: their
+        answers would stay as they are, and look as if they were new.
+        """
+        for name in names & self._nodes.keys():
+            del self._nodes[name]
 
     def _meet(self, wall: float, member: Member) -> None:
         name = member["name"]

@@ -95,7 +95,10 @@ class AsyncioLoop:
                 finally:
                     self.portal.close()
         finally:
+            # Shielded, so that the thread never outlives its actor. How long this takes is up to
+            # the actor's own tasks, as where a task under trio shields itself.
             with trio.CancelScope(shield=True):
+                # It may be cancelled before the loop exists, which then could not be stopped.
                 await self._begun.wait()
                 self._loop.call_soon_threadsafe(self._stop.set)
                 await self._over.wait()
@@ -112,6 +115,7 @@ class AsyncioLoop:
         await self._begun.wait()
         async with trio.open_nursery() as nursery:
             portal = Portal(self._token, nursery, f"a method of {self._name}")
+            # The task below copies the context in which it is made: with these two in it.
             before = OF_METHOD.set(portal)
             debugged = ASYNCIO_RUN.set(
                 AsyncioRun(trio.lowlevel.current_task(), portal.call, self._token)
@@ -125,11 +129,13 @@ class AsyncioLoop:
             try:
                 await task.done.wait()
             except trio.Cancelled:
+                # After its start: the loop makes what is handed over here in this order.
                 self._loop.call_soon_threadsafe(task.cancel)
                 with trio.CancelScope(shield=True):
                     await task.done.wait()
                 raise
             finally:
+                # Cancels what the method has started in the cluster and not waited for.
                 portal.close()
         # Only here: a nursery would put what it raises into a group.
         return task.result()
@@ -173,8 +179,8 @@ class ActorDoor(AioDoor):
 
     @property
     def portal(self) -> Portal:
-        """That of the running method; that of the actor in its own tasks, and once the method has
-        ended.
+        """The portal of the running method. In the actor's own tasks, and in what a method has left
+        running after its end, the portal of the actor.
         """
         portal = OF_METHOD.get()
         return self.loop.portal if portal is None or portal.closed else portal

@@ -50,7 +50,7 @@ class AsyncioRequest(Request[T]):
 
     def _finish(self, value: T | None, error: BaseException | None) -> None:
         if self.future.done():
-            # Its task was cancelled.
+            # Its task was cancelled, while this was on its way to the loop.
             return
         if error is not None:
             self.future.set_exception(error)
@@ -94,10 +94,12 @@ class AioDoor:
 
     @abstractmethod
     async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run it in trio. Cancelled with the task that waits."""
+        """Run `function` in trio, and return what it returns. It is cancelled with the asyncio task
+        that waits.
+        """
 
     async def now(self, function: Callable[[], T]) -> T:
-        """Call what does not wait in trio's thread."""
+        """Call a plain function in trio's thread, and return what it returns."""
 
         async def called() -> T:
             return function()

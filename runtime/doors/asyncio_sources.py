@@ -25,12 +25,13 @@ class AsyncioTask(Generic[T]):
         self.done = trio.Event()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop's thread."""
+        """Start the task. Call it in the loop's thread."""
+        assert self._task is None, "a coroutine is run once"
         self._task = loop.create_task(self._coroutine, context=self._context)
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """In the loop's thread, after `start`."""
+        """Cancel the task. Call it in the loop's thread, after `start`."""
         if self._task is not None:
             self._task.cancel()
 
@@ -62,7 +63,9 @@ async def items_in_trio(
     try:
         while found := await pump.next(task.done):
             yield found[0]
+            # Only now: the generator does not run ahead of its reader by more than one item.
             loop.call_soon_threadsafe(pump.wanted.set)
+        # Raises what the generator has raised.
         task.result()
     finally:
         try:
@@ -107,7 +110,7 @@ class _Pump(Generic[T]):
         self.wanted = asyncio.Event()
 
     async def run(self) -> None:
-        """In asyncio."""
+        """Take the items from the generator, each when it is wanted. Runs under asyncio."""
         try:
             async for item in self._generator:
                 self._token.run_sync_soon(self._arrived, item)
@@ -117,7 +120,9 @@ class _Pump(Generic[T]):
             await self._generator.aclose()
 
     async def next(self, done: trio.Event) -> tuple[T] | None:
-        """In trio: the next item; None when there is none any more."""
+        """Wait for the next item; None when there is none any more. Runs under trio. `done` is set
+        when the task of `run` has ended.
+        """
         async with trio.open_nursery() as nursery:
 
             async def look_for_the_end() -> None:
@@ -127,9 +132,11 @@ class _Pump(Generic[T]):
             nursery.start_soon(look_for_the_end)
             await self._there.wait()
             nursery.cancel_scope.cancel()
+        # An item that came together with the end is given first; the next call finds the end.
         found, self._item, self._there = self._item, None, trio.Event()
         return found
 
     def _arrived(self, item: T) -> None:
+        assert self._item is None, "one item is on its way at a time"
         self._item = (item,)
         self._there.set()

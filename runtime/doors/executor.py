@@ -46,6 +46,8 @@ class ExecutorDoor(Protocol):
 
 @attrs.define(eq=False)
 class _Item:
+    """A function that was submitted, and the future that the program has of it."""
+
     call: FunctionCall
     future: Future[Any] = attrs.field(factory=Future)
 
@@ -73,9 +75,13 @@ class ClusterExecutor(Executor):
         self._changed = threading.Condition()
         # What follows is under that lock.
         self._waiting: deque[_Item] = deque()
+        """Not bounded, like the queue of every executor of `concurrent.futures`."""
         self._running: set[Future[Any]] = set()
         """The futures of the door, of what was handed to the cluster."""
         self._starting = 0
+        """Functions that were taken out of the queue and are not in `_running` yet: they count as
+        running, or two threads would start more than `max_workers`.
+        """
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -139,6 +145,7 @@ class ClusterExecutor(Executor):
             item.future.cancel()
         # Cancelled futures are taken from the queue by the same code as the others.
         self._start_more()
+        # All three: a function is in one of them until its future has its outcome.
         if wait:
             with self._changed:
                 self._changed.wait_for(
@@ -208,6 +215,7 @@ class ClusterExecutor(Executor):
             else:
                 item.future.set_result(running.result())
         finally:
+            # After the outcome: `shutdown` returns only when every future has its own.
             with self._changed:
                 self._running.discard(running)
                 self._changed.notify_all()

@@ -30,8 +30,8 @@ them must succeed.
 
 
 class Handoff:
-    """The state of one portal. Tell it when the only request that was under way has ended, and when
-    the next one has come. Off at first.
+    """The state of one portal. Call `on_ended` when the only request that was under way has ended,
+    and `on_request` when the next one has come. Off at first.
     """
 
     __slots__ = ("_credit", "_ended", "_gap", "_streak", "seconds")
@@ -82,4 +82,7 @@ class Handoff:
             self._streak = 0
 
     def _set(self) -> None:
+        # Four times the mean gap: most requests come within it, and the bounds hold where the mean
+        # was learnt from few.
         self.seconds = min(MOST_SECONDS, max(LEAST_SECONDS, 4 * self._gap))
+        assert 0 <= self._credit <= CREDIT

@@ -32,6 +32,8 @@ class _ThreadSource(AsyncIterable[T]):
 
     async def __aiter__(self) -> AsyncIterator[T]:
         iterator = iter(self._items)
+        # One thread at a time, since the next item is asked for after this one. It is abandoned on
+        # cancellation: a source may block for ever, and its map must end all the same.
         while found := await trio.to_thread.run_sync(
             lambda: _next_of(iterator), abandon_on_cancel=True
         ):

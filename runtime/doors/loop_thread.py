@@ -43,37 +43,40 @@ class DoorLoop:
         self._watcher = threading.Thread(target=self._watch, name="understudy exit")
 
     def start(self) -> None:
-        """Once. Returns when requests are taken."""
+        """Start the threads; called once. Returns when requests are taken."""
         self._thread.start()
         self._begun.wait()
+        # After the loop's thread, whose portal it uses.
         self._watcher.start()
 
     @property
     def portal(self) -> Portal:
-        """For what belongs to no session."""
+        """The portal for requests that belong to no session, such as opening one."""
         return self._portal
 
     def add(self, session: OpenBlock[T]) -> None:
-        """Close it, at the latest, at the program's end. Raises NotAMemberError when that has come.
-        In the loop's thread.
+        """Enter a session that is to be closed, at the latest, at the program's end. Raises
+        NotAMemberError when that has come. Call it in the loop's thread.
         """
         if self._stopping.is_set():
             raise NotAMemberError("the program is ending, so no more connections can be opened")
         self._sessions.add(session)
 
     def discard(self, session: OpenBlock[T]) -> None:
-        """It is closed."""
+        """Remove a session that is closed. Call it in the loop's thread."""
         self._sessions.discard(session)
         self._end_if_idle()
 
     def blocks(self) -> tuple[OpenBlock[Any], ...]:
-        """What is open now. From any thread."""
+        """The sessions that are open now. From any thread."""
+        # One step under the interpreter's lock, though the loop's thread changes the set meanwhile.
         return tuple(self._sessions)
 
     def _run(self) -> None:
         try:
             trio.run(self._main)
         finally:
+            # Also if the loop could not begin: `start` must not wait for ever.
             self._begun.set()
 
     async def _main(self) -> None:
@@ -119,6 +122,7 @@ class ProcessLoop:
 
     def __init__(self) -> None:
         self._loop: DoorLoop | None = None
+        # Reentrant: a signal handler may connect, and may interrupt the thread that has it.
         self._lock = threading.RLock()
         os.register_at_fork(after_in_child=self._forked)
 
@@ -224,6 +228,7 @@ class OpenBlock(Generic[T]):
             raise error
 
     async def _stay_open(self, *, task_status: trio.TaskStatus[None]) -> None:
+        # Before the block is entered: the end of the program waits for this, or refuses it.
         self.loop.add(self)
         started = False
         try:
@@ -248,9 +253,12 @@ class OpenBlock(Generic[T]):
             if not self._why:
                 self._error = error
         finally:
+            # Before it is discarded: that may end the loop, and with it the tasks that wait in
+            # `close`, unless these are awake.
             self._ended.set()
             self.loop.discard(self)
 
     async def _watch_end(self, opened: T) -> None:
+        # Why, before the block is left: what is refused from then on says it.
         self._why = self.portal.why = await self._over(opened)
         self._closing.set()

@@ -56,6 +56,7 @@ def connection(
         local = next(
             (one for one in open_clusters(SystemEnvironment()) if one.address == address), None
         )
+    # One for both: while a single thread calls, the portal waits for it, and the node may spin.
     handoff = Handoff()
     opening = partial(
         open_node,

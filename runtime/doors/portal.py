@@ -71,7 +71,7 @@ class InContext(Awaitable[T]):
 
 
 class Request(Generic[T]):
-    """Something to be run in trio, in the context (`contextvars`) of its caller."""
+    """A function to be run in trio, in the context (`contextvars`) of its caller."""
 
     __slots__ = ("cancelled", "context", "function", "scope")
 
@@ -201,9 +201,16 @@ class Portal:
     handoff: Handoff | None = None
     """Only where the loop is of the doors alone: it may stand still for a moment."""
     _starting: bool = False
+    """True from the start of a task until its request has begun."""
     _under_way: int = 0
+    """Requests that have begun and not ended."""
     _waiting: deque[Request[object]] = attrs.field(factory=deque)
+    """Requests in the loop's thread that are to start when the one before has begun."""
     _submitted: deque[Request[object]] = attrs.field(factory=deque)
+    """Requests that the loop's thread has not seen yet. Threads append and the loop takes: each is
+    one step under the interpreter's lock, so no other lock is needed. Not bounded here: each
+    blocked thread has one, and futures and asyncio tasks are the program's own.
+    """
     _batons: deque[threading.Lock] = attrs.field(factory=deque)
     """At most one: a lock that the loop waits for, which the next request releases."""
 
@@ -233,6 +240,8 @@ class Portal:
 
     def cancel(self, request: Request[T]) -> None:
         """Cancel it, or do nothing if it has ended."""
+        # Before its scope, which is for the loop's thread alone: a request that has not begun finds
+        # this, and never runs.
         request.cancelled = True
         try:
             # After its start, because what is handed over here runs in order; if a signal came
@@ -283,6 +292,7 @@ class Portal:
         """Cancel all that runs; what comes from now on ends with NotAMemberError. In the trio
         thread.
         """
+        # First: what is submitted or started from here on is refused.
         self.closed = True
         self.nursery.cancel_scope.cancel()
         while self._waiting:
@@ -343,10 +353,13 @@ class Portal:
         """
         baton = threading.Lock()
         baton.acquire()
+        assert not self._batons, "the loop waits for one request at a time"
         self._batons.append(baton)
         # What was submitted before the baton was there has released none.
         if not self._submitted and not baton.acquire(timeout=handoff.seconds):
             handoff.on_missed()
+        # A thread that has taken the baton just now has submitted its request before: the caller
+        # looks at what is submitted after this.
         self._batons.clear()
 
     def _start(self, request: Request[object]) -> None:
@@ -360,6 +373,7 @@ class Portal:
             self._spawn(request)
 
     def _spawn(self, request: Request[object]) -> None:
+        assert not self._starting, "requests begin one after the other"
         self._starting = True
         # The new task copies the context in which this runs.
         request.context.run(self.nursery.start_soon, self._run, request)

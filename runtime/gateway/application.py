@@ -110,6 +110,7 @@ class HttpGateway:
         answer = ResponseWriter(send)
         try:
             head = RequestHead.of(scope)
+            # Before the body is read: what is refused takes no memory.
             if self._in_flight >= self._limits.most_requests:
                 raise ProblemError(
                     503,
@@ -201,6 +202,9 @@ class HttpGateway:
             await answer.whole(200, wanted, await self._written(outcome.body, wanted))
 
     async def _read(self, data: bytes, media_type: str) -> bytes:
+        """The body as CBOR in plain values; a large one is converted in a thread, beside the loop.
+        Raises ProblemError.
+        """
         read = partial(body_of, data, media_type)
         try:
             if len(data) <= LARGE_BODY:
@@ -226,6 +230,7 @@ class HttpGateway:
             async def watch() -> None:
                 await _gone(receive)
                 gone.set()
+                # A call with a key is not cancelled: its client may ask for the outcome again.
                 if not call.key:
                     nursery.cancel_scope.cancel()
 
@@ -260,6 +265,7 @@ class HttpGateway:
             nursery.start_soon(read)
             async with take:
                 await self._send_items(call, media_type, take, answer)
+            # The last item is sent; `watch` would wait for the client to go.
             nursery.cancel_scope.cancel()
 
     async def _send_items(
@@ -321,7 +327,9 @@ async def _gone(receive: Receive) -> None:
 async def _next(
     items: trio.MemoryReceiveChannel[PlainOutcome], media_type: str, answer: ResponseWriter
 ) -> PlainOutcome | None:
+    """The next item, None at the end. While none comes, something is sent now and then."""
     while True:
+        # No item is lost by the time-out: a receive that is cancelled has taken none.
         with trio.move_on_after(KEEP_ALIVE_SECONDS):
             try:
                 return await items.receive()

@@ -110,7 +110,9 @@ class _KeyedAttempt:
 
     def leave(self) -> None:
         """A request does not wait any more."""
+        assert self.waiters > 0, "what leaves has entered"
         self.waiters -= 1
+        # Both in one step: a task that is woken by the old event waits for the new one.
         self.left.set()
         self.left = trio.Event()
 
@@ -144,6 +146,8 @@ class GatewayCalls:
         name, mark = CallKey((call.name, call.key)), fingerprint(call.method, call.body)
         now = self._node._environment.now()
         attempt = _KeyedAttempt()
+        # No await from the look at the record to its change: of two requests with one key that
+        # come at once, one begins the call and the other waits for it.
         try:
             known = self._keyed.find(name, mark, now)
             if known is not None and known.run is not None:
@@ -216,6 +220,9 @@ class GatewayCalls:
             logger.info("node %s does not describe its actors: %s", node, error)
 
     async def _joined(self, attempt: _KeyedAttempt, gone: trio.Event) -> PlainOutcome | None:
+        """Wait for a call that another request makes; None if the client has gone before its
+        end.
+        """
         attempt.enter()
         try:
             async with trio.open_nursery() as nursery:
@@ -251,8 +258,11 @@ class GatewayCalls:
         finally:
             if outcome is None:
                 outcome = _abandoned(call, attempt)
+            # On record before the waiting requests are woken: a repeat that comes with them finds
+            # the outcome, and does not begin the call anew.
             self._keyed.on_ended(known, outcome, self._node._environment.now())
-            # What was known to be possible before stays so, whatever became of a repeat.
+            # The record decides: where an earlier attempt may have run, a repeat that certainly did
+            # not run leaves the call unknown.
             attempt.outcome = known.outcome or outcome
             attempt.ended.set()
         return attempt.outcome
@@ -274,6 +284,7 @@ class GatewayCalls:
         environment = self._node._environment
         began = environment.now()
         deadline = math.inf if call.seconds is None else began + call.seconds
+        # Bounded also for a call without a time-out: an actor that moves and moves is an error.
         patience, wait = began + environment.timings.denial_patience, FIRST_WAIT
         while True:
             left = None if deadline == math.inf else deadline - environment.now()
@@ -284,6 +295,7 @@ class GatewayCalls:
                     raise _too_late(call)
             except CallError as error:
                 return described_error(error)
+            # Before the request leaves: a call that is abandoned from here on may have run.
             attempt.posted = True
             outcome = await self._asked(call, address, left, tried=tried)
             moved = outcome.outcome == "not executed" and str(outcome.error.get("type")) in _MOVED
@@ -291,6 +303,7 @@ class GatewayCalls:
             if not moved or now >= min(patience, deadline):
                 return outcome
             attempt.posted = False
+            # The cache would return the same address until the change of the name has come here.
             self._node._lookups.forget(call.name)
             await trio.sleep(min(wait, deadline - now))
             wait = min(2 * wait, LONGEST_WAIT)
@@ -304,6 +317,8 @@ class GatewayCalls:
             PlainCallService, PLAIN_SERVICE, address.node, address.incarnation, options
         )
         if left is not None:
+            # The node gets `left` as the limit of the call, and ends it by itself: it knows the
+            # outcome, which a time-out here would lose.
             service = service.options(timeout=left + ANSWER_SECONDS)
         target = self._target(call, address)
         try:

@@ -20,7 +20,7 @@ class ResponseWriter:
     _begun: bool = False
 
     async def whole(self, status: int, media_type: str, body: bytes, headers: Headers = ()) -> None:
-        """Send all of it."""
+        """Send an answer whose body is known: status, headers and body."""
         await self.begin(status, media_type, (("content-length", str(len(body))), *headers))
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -38,6 +38,7 @@ class ResponseWriter:
 
     async def begin(self, status: int, media_type: str, headers: Headers = ()) -> None:
         """Send the status and headers. `headers` go before those that every answer has."""
+        # Before the await: if the send fails half way, no problem may follow as a second head.
         self._begun = True
         every = {
             "content-type": media_type,
@@ -54,5 +55,5 @@ class ResponseWriter:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
-        """Nothing follows."""
+        """End the body that `begin` and `part` have sent."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -66,15 +66,22 @@ class ServerLimits:
 class _BoundedStream:
     """A connection whose writes do not wait for ever, and which is closed without a reset. It has
     what hypercorn uses of `trio.SocketStream`.
+
+    Two tasks may not read one socket at once. So `aclose`, which has to read what the client still
+    sends, leaves that to a task of hypercorn's that is in `receive_some` already.
     """
 
     def __init__(self, stream: trio.SocketStream, stall_seconds: float) -> None:
         self._stream = stream
         self._stall_seconds = stall_seconds
         self._closing = trio.Event()
+        """Set when `aclose` has begun: what arrives is thrown away from then on."""
         self._closed = trio.Event()
+        """Set when `aclose` is over."""
         self._reading = False
+        """True while a task of hypercorn's is in `receive_some`."""
         self._read = trio.Event()
+        """Set when that task has left it; made anew by `aclose`."""
         self.socket = stream.socket
 
     async def send_all(self, data: bytes) -> None:
@@ -89,7 +96,9 @@ class _BoundedStream:
                 raise trio.BrokenResourceError("the client takes nothing of its answer")
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """As of trio's; nothing any more once it is being closed."""
+        """Return what the client has sent, like trio's; b"", as at the end, once `aclose` has
+        begun.
+        """
         if self._closing.is_set():
             await self._closed.wait()
             return b""
@@ -113,9 +122,12 @@ class _BoundedStream:
             # hypercorn closes from several tasks.
             await self._closed.wait()
             return
+        # No await between these and the look at `_reading`: a task that reads sees that the
+        # connection is closing, or is seen here.
         self._closing.set()
         self._read = trio.Event()
         try:
+            # Bounded: a client that sends for ever is cut off.
             with trio.move_on_after(LINGER_SECONDS):
                 if self._reading:
                     # Another task reads, and throws away what comes.
@@ -130,6 +142,9 @@ class _BoundedStream:
             await trio.aclose_forcefully(self._stream)
 
     async def _throw_away(self) -> None:
+        """Read to the end of what the client sends, but no more than `LINGER_BYTES`: data that is
+        left unread would have the kernel reset the connection.
+        """
         size = 0
         while size < LINGER_BYTES:
             data = await self._stream.receive_some(65536)
@@ -167,6 +182,8 @@ async def serve(
     count = _Count()
 
     async def serve_one(stream: trio.SocketStream) -> None:
+        # No await between the look and the count. Those that are turned away are not counted: each
+        # is closed within `LINGER_SECONDS`.
         if count.open >= limits.most_connections:
             await _turn_away(stream)
             return
@@ -176,6 +193,7 @@ async def serve(
         finally:
             count.open -= 1
 
+    # Two nurseries: to stop accepting must not cancel the requests in flight.
     async with trio.open_nursery() as handlers:
         async with trio.open_nursery() as accepting:
             accept = partial(trio.serve_listeners, serve_one, handler_nursery=handlers)

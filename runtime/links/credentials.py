@@ -322,6 +322,8 @@ class FileCredentials:
             # A new certificate of this process says nothing about those of others.
             self.changes += self._current.trust != before.trust
             logger.info("%s was read again", self._files.certificate)
+        assert self._again_at == math.inf or self.problem, "what was accepted is not judged again"
+        assert self.problem or self._current is not before, "without a problem the new ones count"
         return self._current
 
     def _accepted(self, found: Credentials) -> Certified:

@@ -149,12 +149,14 @@ def describe_without_actors(
 
 
 FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
+"""Why a node gives up its names when another store answers in place of its own."""
 
 
 logger = logging.getLogger("understudy.node")
 
 
 def _no_pause(members: int) -> float:
+    """The pause between two questions about the members, for the node that keeps the store."""
     return 0.0
 
 
@@ -199,7 +201,9 @@ class Node(BaseNode):
         self._supervisions: WeakSet[SupervisionWork] = WeakSet()
         """The supervisors here, as long as they live."""
         self._proven: set[NodeId] = set()
-        """Members whose end is proven, until the store knows it."""
+        """Members whose end is proven, until the store knows it. Only members are entered, and
+        `_gone` removes each, so the members bound it.
+        """
         self._beside: Beside | None = None
         self._metrics: MetricsEndpoint | None = None
         self.metrics_address = ""
@@ -437,8 +441,8 @@ class Node(BaseNode):
         return self._members.all()
 
     def _journal_node(self) -> NodeId:
-        """See `BaseNode._journal_node`. A client has no services, and asks the node that serves
-        its store.
+        """The node whose journal service lists and removes the journals of maps: this one. A client
+        has no services, and asks the node that serves its store.
         """
         if self._endpoint.is_member or self._contact is None:
             return self._identity
@@ -654,9 +658,12 @@ class Node(BaseNode):
             self._log[0].attach()
         self._nursery.start_soon(self._endpoint.peers.beat, name="beats")
         if self._contact is not None:
+            # Dialled now: the first thing that `_follow` does is to read the store over this link.
             self._endpoint.peers.link(self._contact.peer)
         await self._nursery.start(self._follow)
-        # Who has a node in hand may place on it at once: its own view, too, must say that it is up.
+        # Last: others start actors on a node that is up, and these need its view of the members.
+        # A program that has opened a node may place on it at once: its own view, too, must say
+        # that it is up.
         await self._members.caught_up_with_write(await self._registration.set_state("up"))
 
     def _stand_by(
@@ -709,6 +716,8 @@ class Node(BaseNode):
         """Run the node's background tasks until it leaves."""
         with self._following:
             async with trio.open_nursery() as nursery:
+                # First: the tasks below ask whether a node is gone, and an empty view says that
+                # every node is.
                 await nursery.start(self._members.run)
                 names = self._leased_names
                 nursery.start_soon(self._registration.keep, names, name="lease")
@@ -764,11 +773,16 @@ class Node(BaseNode):
                 with trio.move_on_after(0 if alone else timings.goodbye):
                     await self._registration.set_state("draining")
                 await self._endpoint.host.drain(timings.drain_calls, timings.drain_actors)
+                # After the actors have ended: the last of them may have made references.
                 if self._references_move and not alone:
                     await self._hand_over_references()
                 self._endpoint.references.owned.take_nothing_over()
+                # Before the lease is revoked: a renewal that found it revoked would report that the
+                # cluster has given this node up.
                 self._following.cancel()
                 if self._log is not None:
+                    # Once more, after the task that writes the log has ended: the lines of the
+                    # drain.
                     with trio.move_on_after(0 if alone else timings.goodbye):
                         await self._log[1].write()
                 with trio.move_on_after(0 if alone else timings.goodbye):
@@ -779,19 +793,24 @@ class Node(BaseNode):
                     "ends: %s",
                     error,
                 )
+        # Again, for a drain that was cut short before it got there.
         self._following.cancel()
         # Not cut short by any time above: everything that is asked of a node whose end stops half
         # way would wait for ever. Each of the waits is bounded.
         with trio.CancelScope(shield=True):
             if self._beside is not None:
+                # First: it reads this node's members and lease from its own thread.
                 await self._beside.end()
             if self._metrics is not None:
                 await self._metrics.close()
+            # Before the links: what waits for the store or for a call ends with an error that says
+            # that this node has left, not with a link that broke.
             if self._contact is not None:
                 self._contact.store.close()
             self._endpoint.close()
             await self._endpoint.peers.close(timings.goodbye)
             if self._log is not None:
+                # Last, so that it has what the steps above log.
                 self._log[0].detach()
 
     async def _hand_over_references(self) -> None:
@@ -875,32 +894,41 @@ class Node(BaseNode):
 
     def _ended(self, identity: NodeId, reason: str) -> None:
         """Handle proof that an incarnation has ended; the store may not know it yet."""
+        # Before `bury`, after which it is no longer current.
         if self._members.is_current(identity):
             self._proven.add(identity)
+        # Before the others: what they retry or place again must not choose this node.
         self._members.bury(identity)
         self._endpoint.on_peer_ended(identity, reason)
         self._watching.on_node_gone(identity)
         self._groups.on_members_changed()
 
     def _may_live(self, address: Address) -> bool:
+        """False if this node knows that the actor has ended, even if the store does not yet."""
         identity = NodeId(address.node, address.incarnation)
         if not self._members.is_current(identity):
             return False
+        # Of its own actors this node knows more than the store: the watch of the names lags.
         cell = self._endpoint.host.cells.get(address.name)
         return identity != (self.name, self.incarnation) or (
             cell is not None and cell.address == address and cell.ended is None
         )
 
     def _departed(self, peer: Peer) -> None:
-        """See `Peers`: what no member is, and has no session any more, holds nothing here, and is
-        told of nothing.
+        """A peer that is not known as a member has been without a session for `Timings.departed`.
+        Drop what it has here: references, watches and call records. What a member has stays until
+        its death.
         """
         if peer.role == "client" or self._members.is_gone(peer.identity):
             self._forget_stranger(peer)
         elif not self._members.is_current(peer.identity):
+            # Newer than the view: the store says whether it is a member.
             self._nursery.start_soon(self._forget_unless_member, peer)
 
     async def _forget_unless_member(self, peer: Peer) -> None:
+        """Drop what `peer` has here, unless it is found to be a member. Without the store that
+        cannot be told: then its death, or the end of its next session, drops it.
+        """
         try:
             await self._members.caught_up(peer.incarnation)
         except (StoreError, CallError):
@@ -917,6 +945,7 @@ class Node(BaseNode):
         self._watching.on_node_gone(peer.identity)
 
     def _gone(self, member: Member) -> None:
+        """Handle the end of an incarnation, which the store has reported."""
         node = NodeId(member.name, member.incarnation)
         if node != self._endpoint.identity:
             logger.info(

@@ -336,9 +336,11 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
                     )
                     opened = _opened if settings.role == "node" else _opened_as_client
                     async with opened(nursery, settings) as node:
+                        # The span is that of joining alone, not of the whole block.
                         joining.close()
                         yield node
             finally:
+                # The node has left by now. Its nursery is shielded, so it is cancelled by itself.
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # The nursery is internal: callers catch a JoinError, or an error of their own, not a group.
@@ -474,12 +476,15 @@ async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
 async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterator[Node]:
     """The node itself, its tasks in `nursery`."""
     environment, network = settings.environment, settings.network
+    # The store first: a founder that comes back finds its name and address there.
     held = await _held_store(nursery, settings)
     before = (
         await find_founder(held.store)
         if held is not None and settings.data_dir is not None
         else None
     )
+    # It listens before the record is written, since the record has its addresses. What dials
+    # meanwhile waits at the acceptor.
     door = _ConnectionAcceptor()
     bound = await _listening(nursery, settings, before[1] if before is not None else None, door)
     local = await nursery.start(
@@ -499,6 +504,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         found = await enter_with_store(held.store, held.kind, held.address, *place)
     coordination = cast("ClusterSession", found)
     if settings.data_dir is not None and held is not None:
+        # Only after it has entered: a node that is refused must not become the noted founder.
         await note_founder(held.store, record.name, bound)
     node = Node(
         _introduction(settings, record, coordination),
@@ -525,9 +531,11 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         _stand_by(node, coordination, settings)
         yield node
     finally:
+        # Shielded, so that a cancelled block leaves in order as well; bounded, so that it ends.
         with trio.CancelScope(shield=True), trio.move_on_after(environment.timings.leaving):
             await node._close()
         if held is not None:
+            # After the node, which deletes its own record from the store.
             held.store.close()
     if node._given_up is not None:
         # Only here, when the block has ended without an error of its own: a process whose node was
@@ -570,6 +578,7 @@ async def _opened_as_client(nursery: trio.Nursery, settings: _NodeSettings) -> A
         await node._serve()
         yield node
     finally:
+        # Shielded and bounded as for a member.
         with trio.CancelScope(shield=True), trio.move_on_after(environment.timings.leaving):
             await node._close()
     if node._given_up is not None:
@@ -662,6 +671,7 @@ def _reach(node: Node, coordination: ClusterSession, settings: _NodeSettings) ->
     if coordination.kind == "etcd":
         return partial(
             _reach_etcd,
+            # What this node was given may name a user or certificates; what members say never does.
             coordination.address if settings.store is None else settings.store,
             settings,
         )

@@ -571,6 +571,7 @@ class MapSchedule:
         item = self._to_give.popleft()
         self._held -= 1
         self._held_bytes -= item.weight
+        assert 0 <= self._open <= self._held, "what has no result was not given"
         return item
 
     @property

@@ -157,6 +157,23 @@ def plan(
     those included that are being started. `free`: the runtime chooses the nodes. `busy`: members
     that are not to be stopped for the sake of an even spread, since they are still starting.
     """
+    changes = _changes(size, demand, nodes, placed, opener=opener, free=free, busy=busy)
+    assert {*changes.starts} <= {*nodes, None}, "members start where they may be"
+    assert placed.keys() >= {*changes.stops}, "only members are stopped"
+    assert len({*changes.stops}) == len(changes.stops), "a member is stopped once"
+    return changes
+
+
+def _changes(
+    size: PoolSize,
+    demand: int,
+    nodes: Sequence[str],
+    placed: Mapping[str, str | None],
+    *,
+    opener: str,
+    free: bool,
+    busy: Collection[str],
+) -> MemberChanges:
     others = [node for node in nodes if node != opener]
     candidates = others or list(nodes)
     if not candidates:

@@ -8,6 +8,7 @@ from runtime.dashboard.cluster_view import (
     GONE_SECONDS,
     MOST_AT_ONCE,
     MOST_EVENTS,
+    MOST_NODES,
     ClusterView,
     agreed_members,
 )
@@ -82,7 +83,9 @@ class World:
     ) -> TopicSnapshot:
         self.now += seconds
         silent = {one["name"]: "no answer" for one in members if one["name"] not in answers}
-        return self.view.observe(self.now + 1e9, self.now, members, answers, silent)
+        snapshot = self.view.observe(self.now + 1e9, self.now, members, answers, silent)
+        self.view.check_invariants()
+        return snapshot
 
 
 def kinds(snapshot: TopicSnapshot) -> list[str]:
@@ -104,6 +107,18 @@ def test_a_silent_node_keeps_its_last_values_with_their_age() -> None:
     assert again.sections["nodes"]["w2"]["heard"] is None
     assert again.sections["nodes"]["w2"]["rate"] == 2.0, "8 calls since the last answer, 4 s ago"
     assert kinds(again) == ["silent", "back"]
+
+
+def test_members_that_are_left_out_do_not_stay_with_their_last_answers() -> None:
+    world = World()
+    last = [member(f"w{number:03}") for number in range(MOST_NODES)]
+    before = world.see(last, w299=overview("w299", actor("a")))
+    assert len(before.sections["nodes"]) == MOST_NODES
+    after = world.see([member("first"), *last])
+    assert "w299" not in after.sections["nodes"]
+    assert "a" not in after.sections["actors"]
+    assert after.sections["totals"]["cluster"]["nodes_left_out"] == 1
+    assert kinds(after)[-1] != "gone", "it is a member still"
 
 
 def test_a_death_and_the_move_of_its_actors_are_seen() -> None:

@@ -448,6 +448,18 @@ class Gateway:
             while member.idle:
                 member.idle.pop().close()
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps of a task. Looks at all connections: for
+        tests.
+        """
+        places = [(member.host, member.port) for member in self._members]
+        assert sorted(places) == sorted(self._address.endpoints), "members change their order only"
+        for member in self._members:
+            assert len(member.idle) <= IDLE_CONNECTIONS
+            assert len(set(member.idle)) == len(member.idle), "a connection is free once"
+            assert member.streams.keys().isdisjoint(member.idle), "a stream has its own connection"
+            assert not (self.is_ending and member.streams)
+
     async def _asked(self, member: EtcdMember, path: str, body: Json, seconds: float) -> Json:
         """Send a request to one member, once."""
         sent = False
@@ -537,7 +549,9 @@ class EtcdStream:
         """Return the next object. Raises `LostError`, also at the end of the stream. No data is
         lost if the call is cancelled.
         """
+        assert self._searched <= len(self._rest), "what was searched has come"
         while (end := self._rest.find(b"\n", self._searched)) < 0:
+            # Before the await: a poll that is cancelled here goes on from here.
             self._searched = len(self._rest)
             piece = await self._connection.piece()
             self._rest += piece

@@ -149,6 +149,12 @@ class Markers:
         if not marker.stale:
             self._idle.append(marker)
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two transactions. Looks at all markers: for tests."""
+        assert not any(marker.stale for marker in self._idle)
+        keys = [marker.key for marker in self._idle]
+        assert len(set(keys)) == len(keys), "a key serves one transaction at a time"
+
 
 # Watches in etcd. A stream is kept from one poll to the next. It is started again at another member
 # when it breaks or is silent and its member does not confirm that it is well.

@@ -39,4 +39,6 @@ async def store_at(
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         yield store
+        store._gateway.check_invariants()
+        store._markers.check_invariants()
         store.close()

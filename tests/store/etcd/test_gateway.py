@@ -20,6 +20,7 @@ from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.gateway import AmbiguousError, Gateway
 from runtime.store.etcd.translation import EtcdRefusalError
 from runtime.timings import Timings
+from tests.invariants import checked
 from tests.store.etcd.strangers import answer, listening, request, silent
 
 READ: tuple[str, dict[str, Any]] = ("/v3/kv/range", {"key": "AA=="})
@@ -35,7 +36,9 @@ async def gateway_to(
         timings,
     )
     try:
-        yield opened
+        with checked(Gateway):
+            yield opened
+        opened.check_invariants()
     finally:
         opened.close()
 
