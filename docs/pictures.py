@@ -26,7 +26,7 @@ from runtime.observation.tree import Branch
 from runtime.rendezvous.handler import StoreHandler
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
 from runtime.simulation.runs import Simulation, run_scenario
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Store
 
 DOCS = Path(__file__).resolve().parent

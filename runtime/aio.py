@@ -37,8 +37,7 @@ from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
 from runtime.doors.asyncio_pools import AioPool, AioResults
-from runtime.doors.loop_thread import OpenBlock
-from runtime.doors.opening import (
+from runtime.doors.connections import (
     ProcessFacts,
     connection,
     connection_html,
@@ -46,7 +45,8 @@ from runtime.doors.opening import (
     local_cluster,
     starting_on,
 )
-from runtime.functions.named import FunctionCall
+from runtime.doors.loop_thread import OpenBlock
+from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret

@@ -43,10 +43,7 @@ from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
 from actors.pools import JournalSummary, MapChanges, MapCounts, Routing
 from actors.reference import Reference, wait_any
-from runtime.doors.executor import ClusterExecutor
-from runtime.doors.item_sources import plain_source
-from runtime.doors.loop_thread import OpenBlock
-from runtime.doors.opening import (
+from runtime.doors.connections import (
     ProcessFacts,
     connection,
     connection_html,
@@ -55,8 +52,11 @@ from runtime.doors.opening import (
     starting_on,
     takes_actors,
 )
+from runtime.doors.executor import ClusterExecutor
+from runtime.doors.item_sources import plain_source
+from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.portal import next_of
-from runtime.functions.named import FunctionCall
+from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode

@@ -22,7 +22,7 @@ import trio
 from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
-from runtime.functions.named import call_hook
+from runtime.functions.function_names import call_hook
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node

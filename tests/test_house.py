@@ -88,7 +88,7 @@ SANS_IO = (
     "runtime/hosting/completion_records.py",
     "runtime/identifiers.py",
     "runtime/isolation/messages.py",
-    "runtime/links/lending.py",
+    "runtime/links/loans.py",
     "runtime/links/session.py",
     "runtime/links/settlement.py",
     "runtime/links/spin.py",
@@ -163,10 +163,10 @@ ROOMS = (
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
     (
-        "checking",
+        "annotation_checks",
         "environment",
         "faults",
-        "gathering",
+        "gatherer",
         "identifiers",
         "audit",
         "limited_log",
@@ -457,6 +457,32 @@ def test_a_module_is_a_concept_and_no_piece_of_its_only_importer() -> None:
         [
             f"{source.path}: {importer} alone imports it, and it is short: make it a part of that"
             for source, importer in small_modules()
+        ]
+    )
+
+
+NOUNS = {
+    "blocking",  # of `runtime` and `actors`: programs import it
+    "debugging",
+    "keyring",
+    "listing",
+    "opening",
+    "ring",
+    "tracing",
+}
+"""Names of modules that end like participles, and are nouns, or cannot be changed."""
+
+
+def test_the_names_of_modules_are_nouns() -> None:
+    refuse(
+        [
+            source.at(1, f"{last!r} says what is done: name the module by what is in it")
+            for source in sources()
+            if not source.is_face
+            and (last := source.module.rpartition(".")[2].rpartition("_")[2]).endswith(
+                ("ing", "ed")
+            )
+            and last not in NOUNS
         ]
     )
 

@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from understudy.hiding import refuse_hiding_files
+from understudy.name_conflicts import refuse_hiding_files
 
 if TYPE_CHECKING:
     from actors import (

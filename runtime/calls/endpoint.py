@@ -19,6 +19,7 @@ from actors.filters import Filter, on_side
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, BoundStream, Caller
 from actors.options import CallChanges, CallOptions
+from runtime.annotation_checks import fits_answer
 from runtime.calls.admission import AdmissionRules, CallAdmission
 from runtime.calls.classes import expected_class, fits
 from runtime.calls.client import CallClient
@@ -33,7 +34,6 @@ from runtime.calls.replies import ReplyEncoder, ResultRetention
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
 from runtime.calls.routes import PeerDirectory, Routes
 from runtime.calls.stream_server import StreamServer
-from runtime.checking import fits_answer
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.completion_records import RequestClient
@@ -59,8 +59,8 @@ from runtime.wire.handshake import Introduction, Peer
 # service's annotations.
 #
 # What a service answers goes on into tables and tasks of the whole node, as what it is asked does
-# (see `runtime.checking`). A peer that answers with something else has not answered: the call ends
-# with an `OutcomeUnknownError`, like one whose answer cannot be read.
+# (see `runtime.annotation_checks`). A peer that answers with something else has not answered: the
+# call ends with an `OutcomeUnknownError`, like one whose answer cannot be read.
 
 P = ParamSpec("P")
 

@@ -16,8 +16,8 @@ import click
 import trio
 
 from actors.errors import ActorNotFoundError, CallError
-from runtime.command_line.asking import NODE_SECONDS, Member, ask_nodes
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
 from runtime.hosting.debug_conversation import UNATTENDED_SECONDS
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient

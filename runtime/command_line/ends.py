@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from actors.errors import CallError, StoreError
-from runtime.command_line.asking import NODE_SECONDS, Member, ask_nodes
+from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
 from runtime.logs.archive import archived_ends
 from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient

@@ -12,8 +12,8 @@ import click
 import trio
 
 from actors.peers import PeerRole
-from runtime.command_line.asking import Member, ask_nodes
 from runtime.command_line.connect import cluster_options, connect_with, security_for
+from runtime.command_line.node_answers import Member, ask_nodes
 from runtime.command_line.secret_rotation import (
     STEP_SECONDS,
     Rotation,

@@ -18,9 +18,9 @@ from actors.errors import (
     NotAllowedError,
     StoreError,
 )
-from runtime.command_line.asking import NODE_SECONDS, Member, find_actor, inspection, why
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
+from runtime.command_line.node_answers import NODE_SECONDS, Member, find_actor, inspection, why
 from runtime.command_line.units import many, size
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient

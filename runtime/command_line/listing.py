@@ -11,9 +11,9 @@ import attrs
 import click
 import trio
 
-from runtime.command_line.asking import Answers, ask_nodes, inspection
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
+from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
 from runtime.command_line.pools import pools_of
 from runtime.command_line.tables import Row, actors_of, count_of, ordered, table

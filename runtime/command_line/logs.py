@@ -15,7 +15,8 @@ import click
 import trio
 
 from actors.errors import CallError, StoreError
-from runtime.command_line.asking import (
+from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import (
     NODE_SECONDS,
     Answers,
     Member,
@@ -23,7 +24,6 @@ from runtime.command_line.asking import (
     find_actor,
     why,
 )
-from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.units import many, seconds_ago
 from runtime.environment import SystemEnvironment
 from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes

@@ -13,9 +13,9 @@ import trio
 from actors.errors import CallError
 from actors.messages import import_path
 from actors.method import Address
-from runtime.command_line.asking import NODE_SECONDS, Answers, ask_nodes, inspection, why
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.journals import Where, journals_of
+from runtime.command_line.node_answers import NODE_SECONDS, Answers, ask_nodes, inspection, why
 from runtime.command_line.tables import Row, actors_of, ordered, table
 from runtime.command_line.units import seconds_ago
 from runtime.membership.cluster_client import ClusterClient

@@ -12,8 +12,8 @@ import click
 import trio
 
 from actors.errors import CallError, NodeUnreachableError
-from runtime.command_line.asking import NODE_SECONDS, find_actor, inspection, why
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import NODE_SECONDS, find_actor, inspection, why
 from runtime.command_line.units import Number
 from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS
 from runtime.observation.tree import plain

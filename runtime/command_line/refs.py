@@ -13,8 +13,8 @@ import click
 import trio
 
 from actors.errors import NodeNotFoundError
-from runtime.command_line.asking import NODE_SECONDS, Member, ask_nodes
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
 from runtime.command_line.units import age, many, size
 from runtime.references.inspection import MOST_LISTED, ListedValue, Listing, OwnerTotals
 

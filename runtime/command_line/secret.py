@@ -10,8 +10,8 @@ import attrs
 import click
 import trio
 
-from runtime.command_line.asking import Answers
 from runtime.command_line.connect import cluster_options, connect_with, security_for
+from runtime.command_line.node_answers import Answers
 from runtime.command_line.secret_rotation import (
     Rotation,
     keyring_facts,

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import click
 
-from runtime.command_line.asking import Answers, Member, ask_nodes
+from runtime.command_line.node_answers import Answers, Member, ask_nodes
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls

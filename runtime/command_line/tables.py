@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from runtime.command_line.asking import Answers
+from runtime.command_line.node_answers import Answers
 from runtime.observation.conditions import shown
 
 Row = dict[str, Any]

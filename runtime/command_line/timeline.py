@@ -11,8 +11,8 @@ import click
 import trio
 
 from actors.errors import NotExecutedError
-from runtime.command_line.asking import NODE_SECONDS, Answers, Member, ask_nodes, inspection
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes, inspection
 from runtime.command_line.units import Number, many
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.recordings import MOST_SECONDS

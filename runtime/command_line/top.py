@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import trio
 
-from runtime.command_line.asking import Answers, ask_nodes, inspection
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
 from runtime.command_line.units import Number
 from runtime.membership.cluster_client import ClusterClient

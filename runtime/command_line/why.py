@@ -10,8 +10,8 @@ import attrs
 import click
 import trio
 
-from runtime.command_line.asking import Answers, ask_nodes, find_actor, inspection
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import Answers, ask_nodes, find_actor, inspection
 from runtime.observation.open_calls import OpenCall, WaitGraph, WaitStep, read_calls
 
 

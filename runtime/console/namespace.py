@@ -16,7 +16,7 @@ from actors.errors import CallError
 from actors.handle import Handle, with_methods
 from actors.options import SpawnChanges, SpawnOptions
 from runtime.console.evaluation import BackgroundTasks
-from runtime.doors.opening import starting_on
+from runtime.doors.connections import starting_on
 from runtime.node import Node
 from runtime.observation.tree import Tree
 

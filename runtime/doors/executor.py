@@ -20,7 +20,7 @@ import attrs
 from actors.errors import CallError, OutcomeUnknownError
 from actors.options import SpawnOptions
 from runtime.functions.caller import FunctionCaller
-from runtime.functions.named import FunctionCall
+from runtime.functions.function_names import FunctionCall
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from actors.retry import GiveUp, RetryBudget, RetryPolicy, RetrySchedule
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import CallPlace, at_place
 from runtime.environment import Environment
-from runtime.functions.named import FunctionCall
+from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import FUNCTION_SERVICE, FunctionService
 from runtime.identifiers import NodeId
 from runtime.membership.members import Members

@@ -13,7 +13,7 @@ from actors.errors import ArgumentLostError, FunctionNotImportableError
 from actors.method import method
 from actors.reference import by_value
 from runtime.calls.error_codec import PassedOnError
-from runtime.functions.named import find_function
+from runtime.functions.function_names import find_function
 from runtime.hosting.cell import RefusedElsewhereError
 from runtime.user_errors import guarded, is_cancellation, is_interrupt
 

@@ -31,7 +31,7 @@ from actors.errors import (
     DeadlineExceededError,
 )
 from actors.reference import Needs, Reference
-from runtime.checking import check_arguments
+from runtime.annotation_checks import check_arguments
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, TaskWorker
 from runtime.hosting.filtered_methods import FilteredMethod

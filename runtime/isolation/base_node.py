@@ -24,7 +24,7 @@ from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.functions.caller import FunctionCaller
-from runtime.functions.named import FunctionCall
+from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.identifiers import NodeId
 from runtime.isolation.node_api import NodeApi

@@ -45,7 +45,7 @@ from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, SystemEnvironment
-from runtime.functions.named import FunctionCall, call_hook
+from runtime.functions.function_names import FunctionCall, call_hook
 from runtime.groups.groups import Followed
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.actor_state import ActorState, ActorStates

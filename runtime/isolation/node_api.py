@@ -4,7 +4,7 @@ process of its own through `NodeApiProxy` and the service `@isolation`.
 Each operation is one method of `NodeApi` with the mark `@operation`. The service offers the marked
 methods and nothing else of the class, the proxy as well, so an operation is added or changed in one
 place. The arguments of an operation are checked against its annotations when they come from a child
-process; see `runtime.checking`.
+process; see `runtime.annotation_checks`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import CallPlace, PassedOnError, describe, plain_error, rebuild
 from runtime.functions.caller import FunctionCaller
-from runtime.functions.named import FunctionCall
+from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import Groups, ProcessGroup
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.node_service import StartFailed, actor_class
@@ -53,7 +53,7 @@ from runtime.membership.members import Members, MembersWatch
 from runtime.membership.names import Lookups, Names
 from runtime.supervision.singletons import Candidacies
 from runtime.supervision.spawner import ActorSpawner
-from runtime.watching.watching import Watcher
+from runtime.watching.watcher import Watcher
 
 F = TypeVar("F", bound=Callable[..., Any])
 

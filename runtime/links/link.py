@@ -17,7 +17,7 @@ import trio
 
 from actors.errors import DecodeError, ProtocolError
 from actors.peers import VerifiedPeer
-from runtime.links.lending import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
+from runtime.links.loans import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
 from runtime.links.transfers import (

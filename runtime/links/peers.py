@@ -36,8 +36,8 @@ from runtime.limited_log import LimitedLog
 from runtime.links.dial_turns import DialTurns
 from runtime.links.encryption import is_certificate_refused, tls_reason
 from runtime.links.keyring import Keyring
-from runtime.links.lending import FEATURE, LendingPools
 from runtime.links.link import Link, LinkCounters, Receiver
+from runtime.links.loans import FEATURE, LendingPools
 from runtime.links.settlement import Offer, SettlementAnswer, SettlementAnswerKind
 from runtime.links.transports import Connection, Network, SocketConnection, why_not_dialled
 from runtime.statistics.call_statistics import reason_of

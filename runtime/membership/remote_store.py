@@ -28,7 +28,7 @@ from actors.errors import (
 from actors.messages import message
 from actors.method import method
 from runtime.calls.error_codec import plain_error
-from runtime.gathering import Gatherer
+from runtime.gatherer import Gatherer
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.store.interface import (
     Compare,

@@ -23,7 +23,7 @@ from runtime.membership.members import Members, Registration
 from runtime.statistics.call_statistics import CallStatistics, class_of
 from runtime.statistics.counts import LabelledCount
 from runtime.statistics.histograms import Histogram
-from runtime.store.measured import MeasuredStore
+from runtime.store.measured_store import MeasuredStore
 from runtime.version import __version__
 from runtime.wire.handshake import VERSIONS
 

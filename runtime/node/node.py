@@ -90,11 +90,11 @@ from runtime.pools.journal_service import JOURNAL_SERVICE, JournalService
 from runtime.references.inspection import totals
 from runtime.references.manager import MemoryOptions
 from runtime.store.interface import Store
-from runtime.store.measured import MeasuredStore
+from runtime.store.measured_store import MeasuredStore
 from runtime.supervision.singletons import Candidacies, Orphans
 from runtime.supervision.spawner import ActorPlacement, ActorSpawner
 from runtime.supervision.supervisor_work import SupervisionWork
-from runtime.watching.watching import (
+from runtime.watching.watcher import (
     WATCHING_SERVICE,
     Watcher,
     WatchingService,

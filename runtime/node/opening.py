@@ -27,7 +27,7 @@ from runtime.calls.admission import AdmissionRules, Authorize, checked_authorize
 from runtime.calls.spawnable import checked_spawnable
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
-from runtime.functions.named import hook_path
+from runtime.functions.function_names import hook_path
 from runtime.hosting.breakpoints import breakpoint_hook
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import NODE_THREADS
@@ -35,7 +35,7 @@ from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory, WithoutProcesses
 from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
 from runtime.links.keyring import GivenSecret, Keyring
-from runtime.links.lending import FEATURE
+from runtime.links.loans import FEATURE
 from runtime.links.transports import (
     Connection,
     Network,
@@ -66,7 +66,7 @@ from runtime.references.inspection import calling_site
 from runtime.references.manager import MemoryOptions, OnLeave
 from runtime.references.memory.values import MEMORY_BYTES
 from runtime.store.disk import Disk, open_file
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Store
 from runtime.tracing import Tracing, spans_of
 from runtime.wire.handshake import CLIENT_NAMES, Introduction, Peer

@@ -35,7 +35,7 @@ from runtime.references.table import (
 )
 from runtime.references.value_codec import ValueCodec
 from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
-from runtime.shared_memory.mapped import MappedArenas, NotLendableError
+from runtime.shared_memory.mappings import MappedArenas, NotLendableError
 from runtime.shared_memory.pool import FinalizerQueue, SharedMemoryLocation
 from runtime.statistics.histograms import Histogram
 

@@ -21,7 +21,7 @@ from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.references.fetcher import ValueFetcher
-from runtime.references.leaving import Leaving
+from runtime.references.hand_over import HandOver
 from runtime.references.memory.values import MEMORY_BYTES, Memory, ValueStore
 from runtime.references.owned_values import OwnedValues, StateChanges
 from runtime.references.protocol import ReferenceProtocol
@@ -427,9 +427,9 @@ class ReferenceManager:
     # The lifetime of a node.
 
     async def hand_over(self, staying: Callable[[], Sequence[NodeId]]) -> int:
-        """Move the values of this node, which leaves, to other nodes; see `Leaving.hand_over`."""
-        leaving = Leaving(self.table, self.apply, self.tidy, self.owned, self._service)
-        return await leaving.hand_over(staying)
+        """Move the values of this node, which leaves, to other nodes; see `HandOver.hand_over`."""
+        moves = HandOver(self.table, self.apply, self.tidy, self.owned, self._service)
+        return await moves.hand_over(staying)
 
     async def run(self) -> None:
         """Run the background tasks of the references, for as long as the node lives."""

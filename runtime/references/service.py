@@ -11,7 +11,7 @@ import trio
 
 from actors.errors import CallError, ProtocolError
 from actors.method import method
-from runtime.checking import ArgumentTypes
+from runtime.annotation_checks import ArgumentTypes
 from runtime.environment import Process
 from runtime.hosting.requesters import Asker, RequesterChecked, named_at
 from runtime.identifiers import NodeId

@@ -25,7 +25,7 @@ from runtime.membership.cluster_session import StoreLocator, find_security
 from runtime.rendezvous.file_store import FileStore, remove_leftovers
 from runtime.rendezvous.handler import OpenStore, StoreHandler
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters, RendezvousTimeout
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import MAX_LEASE_SECONDS, Store
 
 if TYPE_CHECKING:

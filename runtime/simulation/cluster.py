@@ -32,7 +32,7 @@ from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import PROCESS, Stoppable, VirtualClock, belonging_to
 from runtime.store.changes import Changes
 from runtime.store.disk import Medium
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.memory import Snapshot
 from runtime.timings import Timings
 

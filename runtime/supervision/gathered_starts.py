@@ -17,7 +17,7 @@ from actors.actor import Actor, Member
 from actors.errors import OutcomeUnknownError
 from actors.method import Address
 from actors.options import SpawnOptions
-from runtime.gathering import Gatherer
+from runtime.gatherer import Gatherer
 from runtime.identifiers import NodeId
 
 Outcome = Address | Exception

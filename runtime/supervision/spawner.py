@@ -41,7 +41,7 @@ from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import plain_error
 from runtime.environment import Environment
-from runtime.gathering import Gatherer
+from runtime.gatherer import Gatherer
 from runtime.hosting.host import STOP_SECONDS, StopAnswer, birthplace, starts_at_once
 from runtime.identifiers import NodeId
 from runtime.membership.members import Members

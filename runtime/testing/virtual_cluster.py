@@ -18,7 +18,7 @@ from actors.errors import UnderstudyError
 from actors.functions import RunsFunctions
 from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
-from runtime.doors.opening import starting_on
+from runtime.doors.connections import starting_on
 from runtime.node import Node
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.report import Trace

@@ -14,7 +14,7 @@ import sys
 
 import numpy
 
-from runtime.shared_memory.mapped import MappedArenas
+from runtime.shared_memory.mappings import MappedArenas
 from runtime.shared_memory.pool import SharedMemoryLocation
 
 PAGE = mmap.PAGESIZE // 8

@@ -27,7 +27,7 @@ from actors.errors import (
 from runtime import Node, open_node
 from runtime.aio import ConnectionDoor
 from runtime.calls.client import CallClient
-from runtime.doors.opening import handle_on
+from runtime.doors.connections import handle_on
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.item_batches import ItemBatches
 from runtime.testing import Faults, Platform

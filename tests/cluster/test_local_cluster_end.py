@@ -16,7 +16,7 @@ from actors.supervision import ExitReason
 from runtime import LocalCluster, open_node
 from runtime.hosting.host import STOP_SECONDS
 from runtime.local_cluster import LEAVE_SECONDS, NodeProcess
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.memory_network import MemoryNetwork

@@ -12,7 +12,7 @@ import trio
 
 from actors import Actor, UnderstudyError, method
 from runtime import LocalCluster, open_local_cluster
-from runtime.links.lending import Lending
+from runtime.links.loans import Lending
 from tests.waiting import until
 
 numpy = pytest.importorskip("numpy")
@@ -115,7 +115,7 @@ async def test_segments_of_all_sizes_arrive_in_one_call() -> None:
 
 
 async def test_who_keeps_all_that_it_gets_starves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.links.lending.LINK_BYTES", 8 * SIZE)
+    monkeypatch.setattr("runtime.links.loans.LINK_BYTES", 8 * SIZE)
     async with open_local_cluster(nodes=2) as cluster:
         greedy = await cluster.node.options(on="worker-1").spawn(Keeper)
         other = await cluster.node.options(on="worker-2").spawn(Keeper)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runtime.command_line.asking import Answers
+from runtime.command_line.node_answers import Answers
 from runtime.command_line.tables import ordered, table
 from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake

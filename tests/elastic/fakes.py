@@ -15,7 +15,7 @@ from runtime.rendezvous.parameters import (
     RendezvousFinishedError,
     RendezvousGracefulExitError,
 )
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 
 
 def memory_store() -> JobStore:

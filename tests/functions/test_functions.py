@@ -226,7 +226,7 @@ async def test_after_its_block_a_node_runs_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_module_that_is_missing_there_is_named(node: Node) -> None:
-    from runtime.functions.named import FunctionCall
+    from runtime.functions.function_names import FunctionCall
 
     for path, why in (
         ("no_such_module:f", "no_such_module"),

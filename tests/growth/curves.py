@@ -18,7 +18,7 @@ from runtime import open_local_cluster, open_node
 from runtime.environment import SystemEnvironment
 from runtime.identifiers import ActorId
 from runtime.membership.names import Names
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.store import EtcdStore
 from runtime.store.interface import Store

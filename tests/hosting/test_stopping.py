@@ -13,7 +13,7 @@ from actors.errors import ActorNotFoundError, NotAMemberError
 from actors.supervision import ExitReason
 from runtime import Node, open_node
 from runtime.hosting.host import STOP_SECONDS
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Faults, Platform
 from runtime.timings import Timings
 from tests.memory_network import MemoryNetwork

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from actors.errors import ProtocolError
 from runtime.environment import SystemEnvironment
-from runtime.links.lending import (
+from runtime.links.loans import (
     IDLE_BEATS,
     LOAN_BYTES,
     MOST_LOAN_BYTES,

@@ -25,7 +25,7 @@ from runtime.hosting.host import LeasedNames
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
 from runtime.membership.stand_by import StandBy
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Store
 from runtime.testing import Platform
 from runtime.timings import Timings

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from actors.actor import Member
 from runtime.membership.expulsions import Expulsions
 from runtime.membership.members import PREFIX, Members, NodeRecord, Registration
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import WatchBatch
 from runtime.store.memory import ChangeHistory, StoreMachine
 from runtime.timings import Timings

@@ -20,7 +20,7 @@ from runtime.membership.names import (
     StateRecords,
     saved_bytes,
 )
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Compare, Operation, Put, TransactionResult
 from tests.live_pair import Pair
 from tests.waiting import until

@@ -28,7 +28,7 @@ from runtime.metrics.readings import LoopHealth, Readings, _read_network, read
 from runtime.node import Node
 from runtime.statistics.histograms import Histogram
 from runtime.store.interface import RangeResult, WatchBatch
-from runtime.store.measured import MeasuredStore
+from runtime.store.measured_store import MeasuredStore
 from runtime.wire.frames import Kind, encode_frame
 from tests.live_pair import SECRET, Pair
 from tests.waiting import until

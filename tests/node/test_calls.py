@@ -28,7 +28,7 @@ from actors.errors import (
     SelfCallError,
     StoreUnavailableError,
 )
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from tests.live_pair import LONG_LEASE, Pair
 from tests.waiting import until
 

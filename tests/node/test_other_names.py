@@ -20,8 +20,8 @@ from runtime.calls.protocol import REPEATABLE
 from runtime.hosting.node_service import NODE_SERVICE, NodeService
 from runtime.references.service import REFERENCE_SERVICE, ReferenceService
 from runtime.timings import Timings
-from runtime.watching import watching
-from runtime.watching.watching import WATCHING_SERVICE, WatchingService
+from runtime.watching import watcher
+from runtime.watching.watcher import WATCHING_SERVICE, WatchingService
 from runtime.wire.frames import Kind, encode_frame
 from tests.live_pair import Pair
 from tests.node.test_strangers import dial, introduction, offer, shake_hands
@@ -115,7 +115,7 @@ async def test_a_member_that_floods_watches_has_one_for_each_actor(pair: Pair) -
 async def test_links_that_one_node_ties_are_limited_over_all_actors_and_not_those_of_others(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "MOST_LINKS", 4)
+    monkeypatch.setattr(watcher, "MOST_LINKS", 4)
     quiet: list[Any] = [
         await pair.here.options(name=f"quiet-{number}").spawn(Quiet) for number in range(3)
     ]

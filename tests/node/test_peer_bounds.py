@@ -18,7 +18,7 @@ from runtime.calls import dispatch
 from runtime.links import peers
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.timings import Timings
-from runtime.watching import watching
+from runtime.watching import watcher
 from runtime.wire.frames import Kind, encode_frame
 from tests.live_pair import Pair
 from tests.node.test_strangers import dial, introduction, offer, settle, shake_hands, wait_closed
@@ -135,7 +135,7 @@ async def test_calls_of_services_are_limited_by_peer(
 async def test_links_that_others_tie_to_one_actor_are_limited(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "MOST_LINKS", 5)
+    monkeypatch.setattr(watcher, "MOST_LINKS", 5)
     await pair.here.options(name="quiet").spawn(Quiet)
     desk = pair.here._watching
     for number in range(5):

@@ -16,7 +16,7 @@ from runtime.identifiers import NodeId
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.membership.members import Members
 from runtime.timings import Timings
-from runtime.watching.watching import WATCHING_SERVICE, WatchingService
+from runtime.watching.watcher import WATCHING_SERVICE, WatchingService
 from runtime.wire.frames import Kind, encode_frame
 from tests.live_pair import Pair
 from tests.node.test_strangers import dial, introduction, offer, shake_hands, wait_closed

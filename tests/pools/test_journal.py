@@ -32,7 +32,7 @@ from runtime.pools import journal as journal_module
 from runtime.pools.journal import ItemCodec, MapJournal
 from runtime.pools.journal_service import list_journals
 from runtime.pools.map_schedule import RETURNED, MapItem, MapSchedule
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.wire.codec import Codec
 from tests.live_pair import Pair
 from tests.pools.actors_used import Driver, Squares

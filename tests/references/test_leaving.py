@@ -14,7 +14,7 @@ from actors import Reference
 from actors.errors import OutcomeUnknownError, OwnerDiedError, RemoteError
 from runtime import Node, open_node
 from runtime.identifiers import NodeId
-from runtime.references.leaving import Leaving
+from runtime.references.hand_over import HandOver
 from runtime.references.owned_values import OwnedValues
 from runtime.references.table import ReferenceId, ReferenceState, ReferenceTable
 from runtime.references.values import FailedValue
@@ -287,7 +287,7 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
         references = fourth._endpoint.references
         with trio.fail_after(60):
             assert (
-                await Leaving(
+                await HandOver(
                     references.table, references.apply, references.tidy, references.owned, service
                 ).hand_over(lambda: [first, driver])
                 == 0

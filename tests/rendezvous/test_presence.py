@@ -19,7 +19,7 @@ from runtime.rendezvous.handler import StoreHandler, View
 from runtime.rendezvous.interface import RendezvousInfo
 from runtime.rendezvous.machine import Keys, State, encode_state
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import RangeResult, Store, WatchBatch
 from tests.rendezvous.world import FarStore
 from tests.waiting import until

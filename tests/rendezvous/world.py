@@ -23,7 +23,7 @@ from runtime.rendezvous.parameters import (
     RendezvousTimeoutError,
     RoundOverError,
 )
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import (
     Compare,
     Entry,

@@ -61,7 +61,7 @@ def read_elsewhere(
     `before`: words before its command.
     """
     code = (
-        "from runtime.shared_memory.mapped import MappedArenas, NotLendableError\n"
+        "from runtime.shared_memory.mappings import MappedArenas, NotLendableError\n"
         "from runtime.shared_memory.pool import SharedMemoryLocation\n"
         f"try: found = MappedArenas().lend({place!r}, None)\n"
         f"except NotLendableError as error: found = error\n{script}"

@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from runtime.environment import SystemEnvironment
-from runtime.shared_memory.mapped import MappedArenas, NotLendableError
+from runtime.shared_memory.mappings import MappedArenas, NotLendableError
 from runtime.shared_memory.pool import (
     HEADER_SIZE,
     KEY_SIZE,
@@ -291,7 +291,7 @@ def test_a_kernel_that_maps_no_more_is_an_error_and_not_the_end(owner: Owner) ->
     place = owner.keep(5000, 7)
     done = read_elsewhere(
         place,
-        "import resource, runtime.shared_memory.mapped\n"
+        "import resource, runtime.shared_memory.mappings\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2**20, 2**20))\n"
         f"try: MappedArenas().lend({place!r}, None)\n"
         "except NotLendableError as error: print('refused', error)",

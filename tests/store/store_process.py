@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from runtime.environment import SystemEnvironment
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Compare, Put
 
 WRITERS = 8

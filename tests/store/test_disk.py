@@ -31,7 +31,7 @@ from actors.errors import (
 )
 from runtime.environment import SystemEnvironment
 from runtime.store.changes import Changes
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.file import StoreFile
 from runtime.store.interface import Compare, Delete, Put
 from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine

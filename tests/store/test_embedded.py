@@ -20,7 +20,7 @@ from actors.errors import (
 )
 from runtime.environment import SystemEnvironment
 from runtime.store.changes import Changes
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Compare, Get, Put, StoreEvent
 from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
 from runtime.timings import Timings

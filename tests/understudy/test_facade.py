@@ -80,7 +80,7 @@ def test_importing_it_loads_nothing_of_the_packages_before_a_name_is_used(tmp_pa
         "print(*sorted({*sys.modules} - before))"
     )
     done = run(tmp_path, program)
-    assert done.stdout == "understudy understudy.hiding\n", done.stderr
+    assert done.stdout == "understudy understudy.name_conflicts\n", done.stderr
 
 
 def test_the_package_is_the_command_too(tmp_path: Path) -> None:

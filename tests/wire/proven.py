@@ -48,8 +48,8 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime import Node, open_node
 from runtime.hosting.node_service import STORE_SERVICE
-from runtime.links.lending import FEATURE
 from runtime.links.link import Link
+from runtime.links.loans import FEATURE
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
 from runtime.store.interface import Compare, Get, Put

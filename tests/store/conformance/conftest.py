@@ -15,7 +15,7 @@ from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
 from runtime.membership.cluster_client import open_client
 from runtime.rendezvous.file_store import FileStore
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.store import EtcdStore
 from runtime.store.interface import Store

@@ -15,14 +15,14 @@ from actors import Actor, SpawnOptions
 from actors.messages import message_type
 from actors.method import Address
 from actors.supervision import ExitReason
-from runtime.checking import ArgumentTypes, check_arguments, check_of, fits_answer
+from runtime.annotation_checks import ArgumentTypes, check_arguments, check_of, fits_answer
 from runtime.hosting.node_service import NodeService
 from runtime.isolation.child import ControlService
 from runtime.isolation.node_api import IsolationService
 from runtime.membership.remote_store import StoreService
 from runtime.references.service import ReferenceService
 from runtime.store.interface import Compare, Delete, Put
-from runtime.watching.watching import WatchingService
+from runtime.watching.watcher import WatchingService
 
 SERVICES: list[type[Actor]] = [
     NodeService,

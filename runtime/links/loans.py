@@ -39,7 +39,7 @@ import attrs
 
 from actors.errors import ProtocolError
 from runtime.environment import Environment
-from runtime.shared_memory.mapped import NotLendableError, WritableMapping
+from runtime.shared_memory.mappings import NotLendableError, WritableMapping
 from runtime.shared_memory.pool import (
     HEADER_SIZE,
     KEY_SIZE,

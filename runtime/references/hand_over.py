@@ -43,7 +43,7 @@ HAND_OVER_RETRY_SECONDS = 0.05
 logger = logging.getLogger("understudy.references")
 
 
-class Leaving:
+class HandOver:
     """Moves the values of a node that leaves to nodes that stay. `service(node, incarnation)` gives
     a handle of a node's `ReferenceService`; `apply` and `tidy` are those of the `ReferenceManager`.
     """
