@@ -926,8 +926,8 @@ class Node(BaseNode):
             self._nursery.start_soon(self._forget_unless_member, peer)
 
     async def _forget_unless_member(self, peer: Peer) -> None:
-        """Drop what `peer` has here, unless it is found to be a member. Without the store that
-        cannot be told: then its death, or the end of its next session, drops it.
+        """Drop what `peer` has here, unless it is found to be a member. Without an answer of the
+        store it stays until its death, or until the end of its next session.
         """
         try:
             await self._members.caught_up(peer.incarnation)
