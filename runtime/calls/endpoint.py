@@ -186,13 +186,13 @@ class RpcEndpoint:
         )
         self.users_caller = self._filter(filters)
         """Makes the calls of users' handles; `caller` makes those of the runtime."""
-        dispatch = self._make_dispatch(environment, nursery, reply_handler, kept, faults)
+        self._dispatch = self._make_dispatch(environment, nursery, reply_handler, kept, faults)
         self.peers = Peers(
             introduction,
             secret,
             environment,
             network,
-            dispatch,
+            self._dispatch,
             nursery,
             links,
             broken,
