@@ -100,6 +100,7 @@ class PoolSize:
 class PoolSpec:
     """What a pool's supervisor must know. `member`: the class of the members, or its path;
     `function`: what it runs, of a pool of a plain function. `opener`: the node that has opened it.
+    `opening`: of a named pool, a text that no other call of `node.pool` has.
     """
 
     member: str
@@ -110,6 +111,7 @@ class PoolSpec:
     named: bool = False
     opener: str = ""
     function: str = ""
+    opening: str = ""
 
     @property
     def what(self) -> str:

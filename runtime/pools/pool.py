@@ -66,6 +66,9 @@ WHILE_IT_MOVES = RetryPolicy(initial_delay=0.1, max_delay=2.0, max_retries=8)
 it. All its methods but the stream are idempotent.
 """
 
+OPENING_BYTES = 8
+"""Of the random text by which a named pool knows who has opened it."""
+
 MOST_MISSING = 60.0
 """After so many seconds without a supervisor a named pool counts as stopped."""
 
@@ -139,14 +142,26 @@ async def open_pool(
         named=name is not None,
         opener=node._endpoint.lifetime.node,
         function=function,
+        opening="" if name is None else node._environment.token(OPENING_BYTES).hex(),
     )
     if name is None:
         handle = cast("Handle", await node.options().spawn(PoolSupervisor, spec))
     else:
-        handle = cast("Handle", await node.options(name=name).singleton(PoolSupervisor, spec))
+        handle = await _found_or_opened(node, name, spec)
         # A death of this node right after the return must not take the pool along.
         await cast("Any", handle.options(retry=WHILE_IT_MOVES)).wait_for_keeper()
     return await _joined(node, handle, actor, spec.what)
+
+
+async def _found_or_opened(node: PoolNode, name: str, spec: PoolSpec) -> Handle:
+    """The supervisor of a named pool, which is started if there is none."""
+    spawner = node.options(name=name)
+    try:
+        # This node does not stand for a pool that is there already: it would do so with its own
+        # size and arguments.
+        return cast("Handle", await node.lookup(name, PoolSupervisor))
+    except ActorNotFoundError:
+        return cast("Handle", await spawner.singleton(PoolSupervisor, spec))
 
 
 async def find_pool(node: PoolNode, name: str, actor: Callable[..., A]) -> Pool[A]:

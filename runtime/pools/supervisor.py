@@ -18,7 +18,7 @@ from typing import Any, cast
 import attrs
 import trio
 
-from actors.actor import Actor
+from actors.actor import Actor, Member
 from actors.errors import (
     CallError,
     ChildError,
@@ -44,6 +44,12 @@ LOOK_SECONDS = 0.25
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """Seconds between attempts to start members, after starts that failed."""
+
+ASK_SECONDS = 2.0
+"""How long a keeper is waited for that is asked what it keeps."""
+
+FORGET_SECONDS = 2.0
+"""How long the end of a named pool may take to remove what it has saved."""
 
 DRAIN_SECONDS = 30.0
 """How long a member may take for the items that it has when it is stopped."""
@@ -126,6 +132,19 @@ class CoroutineMember(Actor):
 # The supervisor itself.
 
 
+def _hosts_actors(member: Member, besides: str = "") -> bool:
+    return member.state == "up" and CALLS_ONLY not in member.labels and member.name != besides
+
+
+def _saved(state: object) -> tuple[PoolSize | None, str]:
+    """The size and the opening of the pool that has saved this; the opening is "" if none has."""
+    match state:
+        case [PoolSize() as size, str(opening)]:
+            return size, opening
+        case _:
+            return None, ""
+
+
 @message
 @attrs.frozen(kw_only=True)
 class PoolView:
@@ -138,6 +157,29 @@ class PoolView:
     problem: str = ""
     """Why no member can be started at the moment."""
     stopped: bool = False
+
+
+@attrs.define
+class StartPause:
+    """The pause between attempts to start members, or keepers, after starts that failed."""
+
+    seconds: float = 0.0
+    until: float = -math.inf
+
+    def is_over(self, now: float) -> bool:
+        """True if another attempt may begin."""
+        return now >= self.until
+
+    def on_failed(self, now: float) -> None:
+        """A start has failed: wait longer each time."""
+        if self.is_over(now):
+            # Those that were started together and fail together are one failure.
+            self.seconds = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self.seconds))
+            self.until = now + self.seconds
+
+    def end(self) -> None:
+        """A start has succeeded."""
+        self.seconds = 0.0
 
 
 class PoolKeeper(Actor):
@@ -155,6 +197,11 @@ class PoolKeeper(Actor):
         self.nursery.start_soon(self._stand)
         with trio.move_on_after(KEEPER_SECONDS):
             await self._stands.wait()
+
+    @method(concurrent=True, idempotent=True)
+    async def spec(self) -> PoolSpec:
+        """What it keeps."""
+        return self._spec
 
     async def _stand(self) -> None:
         while True:
@@ -175,7 +222,7 @@ class PoolSupervisor(DynamicSupervisor):
     def __init__(self, spec: PoolSpec) -> None:
         super().__init__()
         self._spec = spec
-        self._size = spec.size
+        self._saving = trio.Lock()
         self._demand = 0
         self._demanded_at = -float("inf")
         self._addresses: dict[str, Address] = {}
@@ -184,8 +231,7 @@ class PoolSupervisor(DynamicSupervisor):
         """Where members are being started, by their ids."""
         self._draining: set[str] = set()
         self._started = 0
-        self._pause = 0.0
-        self._again_at = 0.0
+        self._pauses = {MEMBER: StartPause(), KEEPER: StartPause()}
         self._failure: UnderstudyError | None = None
         self._changed = trio.Event()
         self._stopped = False
@@ -198,11 +244,9 @@ class PoolSupervisor(DynamicSupervisor):
         the start of the first has raised.
         """
         await super().on_start()
-        if self._spec.named:
-            saved = await self.saved()
-            if isinstance(saved, PoolSize):
-                self._size = saved
         await self._find_adopted()
+        if self._spec.named:
+            await self._take_over()
         self._act()
         with trio.move_on_after(math.inf) as patience:
             # One whose constructor has raised says nothing of those that start still.
@@ -221,6 +265,9 @@ class PoolSupervisor(DynamicSupervisor):
         self._stopped = reason.kind != "node left"
         self._tell()
         await super().on_stop(reason)
+        if self._stopped and self._spec.named:
+            # Last: until its members have ended, a successor needs what was saved.
+            await self._forget()
 
     @method(concurrent=True, allow=("operator", "client", "observer"))
     async def watch_members(self) -> AsyncIterator[PoolView]:
@@ -242,23 +289,19 @@ class PoolSupervisor(DynamicSupervisor):
 
     @method(concurrent=True, idempotent=True)
     async def wait_for_keeper(self) -> None:
-        """Return when another node stands for this supervisor, or none can, or after
+        """Return when another node stands for this supervisor, or there is none, or after
         `KEEPER_SECONDS`. Until then the pool would end with the node of its supervisor.
         """
         with trio.move_on_after(KEEPER_SECONDS):
-            while (
-                not self._stopped
-                and any(id.startswith(KEEPER) for id in self._starting)
-                and not self._children_now(KEEPER)
-            ):
+            while not self._stopped and not self._keepers() and self._others():
                 await self._changed.wait()
 
     @method(concurrent=True, idempotent=True, allow=("operator",))
     async def resize(self, size: PoolSize) -> PoolView:
         """Have another size from now on. A named pool keeps it when it moves."""
-        self._size = size
+        self._spec = attrs.evolve(self._spec, size=size)
         if self._spec.named:
-            await self.save(size)
+            await self._save()
         self._act()
         return self._view()
 
@@ -269,6 +312,56 @@ class PoolSupervisor(DynamicSupervisor):
         self._demand = max(self._demand, min(members, GROWTH * present))
         self._demanded_at = trio.current_time()
         self._act()
+
+    async def _take_over(self) -> None:
+        """Go on as the pool that an earlier incarnation was.
+
+        A node that called `node.pool` at the same time as another one stands for the pool with what
+        it has asked for itself, and this may be its spec. So who the members belong to is read from
+        the store, by the text of their `opening`, and what they are is asked of a keeper.
+        """
+        saved = await self.saved()
+        if isinstance(saved, PoolSize):
+            # By an earlier version, which knows no openings.
+            self._spec = attrs.evolve(self._spec, size=saved)
+            return
+        size, opening = _saved(saved)
+        if opening == self._spec.opening:
+            self._spec = attrs.evolve(self._spec, size=size or self._spec.size)
+            return
+        spec = await self._kept_spec()
+        if spec is not None:
+            latest = size if opening == spec.opening else None
+            self._spec = attrs.evolve(spec, size=latest or spec.size)
+            return
+        if self._spec.opening:
+            # Left behind by a pool that died with all nodes that stood for it.
+            for id in self._addresses:
+                self._drain(id)
+        await self._save()
+
+    async def _kept_spec(self) -> PoolSpec | None:
+        """What a keeper of an earlier incarnation says that this pool is; None if none answers."""
+        for child in self._children_now(KEEPER):
+            with trio.move_on_after(ASK_SECONDS):
+                try:
+                    return await (await self.node.lookup(child.name, PoolKeeper)).spec()
+                except (CallError, SpawnError) as error:
+                    logger.info("%s does not say what it keeps: %s", child.name, error)
+        return None
+
+    async def _save(self) -> None:
+        # Not two at once: the latest is to be written last.
+        async with self._saving:
+            await self.save([self._spec.size, self._spec.opening])
+
+    async def _forget(self) -> None:
+        with trio.move_on_after(FORGET_SECONDS):
+            try:
+                await self.save(None)
+            except (CallError, StoreError) as error:
+                # It counts for nothing: another opening has another text.
+                logger.debug("what pool %s has saved was not removed: %s", self.name, error)
 
     def _on_children_changed(self) -> None:
         """The supervisor's children have changed: forget the members that have ended."""
@@ -290,15 +383,7 @@ class PoolSupervisor(DynamicSupervisor):
         """Begin what is to be done now."""
         if self._stopped:
             return
-        options = self._spec.options
-        nodes = [
-            member.name
-            for member in self.node.members()
-            if member.state == "up"
-            and CALLS_ONLY not in member.labels
-            and options.on in (None, member.name)
-            and all(member.labels.get(key) == value for key, value in options.labels.items())
-        ]
+        options, nodes = self._spec.options, self._nodes()
         self._is_placeable = bool(nodes)
         placed = {
             id: node
@@ -308,7 +393,7 @@ class PoolSupervisor(DynamicSupervisor):
             if id.startswith(MEMBER) and id not in self._draining
         }
         changes = plan(
-            self._size,
+            self._spec.size,
             self._demand,
             nodes,
             placed,
@@ -316,26 +401,52 @@ class PoolSupervisor(DynamicSupervisor):
             free=bool(options.resources),
             busy=self._starting or self._draining,
         )
-        if trio.current_time() >= self._again_at:
+        if self._pauses[MEMBER].is_over(trio.current_time()):
             for node in changes.starts:
                 self._begin(MEMBER, node)
         for id in changes.stops:
             if id in self._addresses:
                 self._drain(id)
-        self._keep(nodes)
+        self._keep()
 
-    def _keep(self, nodes: list[str]) -> None:
+    def _nodes(self) -> list[str]:
+        """The nodes that members may be on."""
+        options = self._spec.options
+        return [
+            member.name
+            for member in self.node.members()
+            if _hosts_actors(member)
+            and options.on in (None, member.name)
+            and all(member.labels.get(key) == value for key, value in options.labels.items())
+        ]
+
+    def _others(self) -> list[str]:
+        """The nodes that may stand for this supervisor: those of its members, or any if there is
+        none beside its own.
+        """
+        own = self.node.name
+        return [node for node in self._nodes() if node != own] or [
+            member.name for member in self.node.members() if _hosts_actors(member, own)
+        ]
+
+    def _keepers(self) -> set[str]:
+        """The other nodes that stand for this supervisor."""
+        return {child.node or "" for child in self._children_now(KEEPER)} - {self.node.name}
+
+    def _keep(self) -> None:
         """Have other nodes stand for this supervisor."""
         # Before it is opened, they would go on with the attempt to open it after the caller was
         # told that it had failed.
         if not self._spec.named or not self._opened:
             return
-        keepers = {child.node or "" for child in self._children_now(KEEPER)}
+        if not self._pauses[KEEPER].is_over(trio.current_time()):
+            return
+        keepers = self._keepers()
         keepers |= {node for id, node in self._starting.items() if id.startswith(KEEPER) and node}
-        keepers.discard(self.node.name)
-        fresh = [node for node in nodes if node not in keepers and node != self.node.name]
-        for node in fresh[: max(0, KEEPERS - len(keepers))]:
-            self._begin(KEEPER, node)
+        fresh = [node for node in self._others() if node not in keepers]
+        for _ in range(min(KEEPERS - len(keepers), len(fresh))):
+            # Each in turn: one of them may refuse each time.
+            self._begin(KEEPER, fresh.pop(self._started % len(fresh)))
 
     def _begin(self, kind: str, node: str | None) -> None:
         self._started += 1
@@ -348,14 +459,14 @@ class PoolSupervisor(DynamicSupervisor):
         try:
             handle = await self._working().start_child(spec)
         except (ChildError, CallError, SpawnError, StoreError) as error:
-            if kind == MEMBER:
-                self._failed(error)
+            self._failed(kind, error)
             return
         finally:
             del self._starting[id]
             self._tell()
+        self._pauses[kind].end()
         if kind == MEMBER:
-            self._pause, self._failure = 0.0, None
+            self._failure = None
             if any(child.id == id for child in self._children_now()):
                 self._addresses[id] = handle.address
             self._tell()
@@ -381,15 +492,14 @@ class PoolSupervisor(DynamicSupervisor):
             options=options if node is None else attrs.evolve(options, on=node),
         )
 
-    def _failed(self, error: UnderstudyError) -> None:
-        """A member did not start: wait longer each time."""
-        self._failure = error
-        now = trio.current_time()
-        if now >= self._again_at:
-            # Those that were started together and fail together are one failure.
-            self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self._pause))
-            self._again_at = now + self._pause
-        logger.warning("a member of pool %s did not start: %s", self.name, error)
+    def _failed(self, kind: str, error: UnderstudyError) -> None:
+        """A member or a keeper did not start: wait longer each time."""
+        self._pauses[kind].on_failed(trio.current_time())
+        if kind == MEMBER:
+            self._failure = error
+            logger.warning("a member of pool %s did not start: %s", self.name, error)
+        else:
+            logger.info("no other node stands for pool %s yet: %s", self.name, error)
 
     def _drain(self, id: str) -> None:
         self._draining.add(id)
@@ -421,24 +531,23 @@ class PoolSupervisor(DynamicSupervisor):
         ]
 
     def _present(self) -> Mapping[str, Address]:
-        return self._addresses
+        """The members that take items, by their ids."""
+        return {id: found for id, found in self._addresses.items() if id not in self._draining}
 
     def _view(self) -> PoolView:
         return PoolView(
-            members=tuple(
-                address for id, address in self._addresses.items() if id not in self._draining
-            ),
+            members=tuple(self._present().values()),
             draining=tuple(
                 address.name for id, address in self._addresses.items() if id in self._draining
             ),
             what=self._spec.what,
-            size=self._size,
+            size=self._spec.size,
             problem=self._problem(),
             stopped=self._stopped,
         )
 
     def _problem(self) -> str:
-        if self._addresses:
+        if self._present():
             return ""
         if self._failure is not None:
             return str(self._failure)

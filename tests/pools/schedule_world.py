@@ -89,6 +89,9 @@ class World:
         self.not_before: dict[int, float] = {}
         """When an item that has raised may be run again."""
         self.results: list[MapItem] = []
+        self.tried: set[int] = set()
+        """Items of which an attempt has begun, as far as the driver knows, and ended in vain."""
+        self.repeated = 0
 
     def run(self, steps: int = 200_000) -> list[MapItem]:
         """Until every item has its result, in so many steps at most."""
@@ -97,9 +100,20 @@ class World:
                 return self.results
             self.step()
             self.schedule.check_invariants()
+            self.check_counts()
         raise AssertionError(
             f"no end: {self.schedule.counts(self.now)}, {len(self.workers)} members"
         )
+
+    def check_counts(self) -> None:
+        """What the schedule says of itself is so."""
+        counts = self.schedule.counts(self.now)
+        assert counts.done + counts.running + counts.waiting + counts.failed == self.given
+        assert counts.repeated == self.repeated
+        with_members = {batch.number: batch for each in self.workers for batch in each.batches}
+        assert counts.running == sum(len(batch.items) for batch in with_members.values())
+        over = self.results + [item for item in self.schedule._to_give if item.ended]
+        assert counts.failed == sum(item.error is not None for item in over)
 
     def step(self) -> None:
         """Something happens."""
@@ -154,6 +168,7 @@ class World:
                 assert len(worker.batches) <= 1 + worker.known, "more than the credit"
                 for item in batch.items:
                     assert self.now >= self.not_before.get(item.index, 0.0), "before its delay"
+                    self.repeated += item.index in self.tried
             elif not worker.batches and worker.name not in self.schedule.known():
                 self.workers.remove(worker)
         elif what < 0.85:
@@ -193,6 +208,7 @@ class World:
         for item, (code, _) in zip(batch.items, told, strict=False):
             if code == RAISED:
                 self.failed[item.index] += 1
+                self.tried.add(item.index)
                 self.not_before[item.index] = self.now + RETRY_SECONDS
         self.schedule.on_done(
             batch,
@@ -224,6 +240,7 @@ class World:
         """All that it has not answered may have run."""
         self.workers.remove(worker)
         for batch in worker.batches:
+            self.tried.update(item.index for item in batch.items)
             for item, _ in zip(batch.items, worker.done[batch.number], strict=False):
                 self.lost[item.index] += 1
             self.schedule.on_lost(batch, NodeDiedError(f"{worker.name} died"), gone=True)

@@ -96,27 +96,6 @@ def judge(name: str, found: list[object], *, ordered: bool) -> None:
             assert Books.ran[name, item] >= 1
 
 
-class Opener(Actor):
-    """Opens a pool on its node."""
-
-    @method
-    async def open(self) -> None:
-        await self.node.pool("jobs", Worker, size=2)
-
-
-async def opened_and_killed(simulation: Simulation) -> None:
-    """The node that opens a pool dies as soon as the pool is open."""
-    opener = await simulation.node.options(on="node-2").spawn(Opener)
-    await opener.open()
-    simulation.kill("node-2", restart_after=60.0)
-    pool = await simulation.node.lookup_pool("jobs", Worker)
-    assert [one async for one in pool.map(Worker.often, range(4))] == [0, 1, 4, 9]
-
-
-def test_a_pool_with_a_name_survives_the_death_of_its_node_right_after_it_was_opened() -> None:
-    simulate(opened_and_killed, seeds=range(20), faults=[])
-
-
 async def local_work(simulation: Simulation) -> None:
     """References that members have made are run by the members on the same nodes."""
     async with await simulation.node.pool("jobs", Worker, size=4) as pool:
@@ -126,6 +105,10 @@ async def local_work(simulation: Simulation) -> None:
         assert len(owners) > 1
         found = [one async for one in pool.map(Worker.here, made)]  # type: ignore[arg-type]
         assert found == [(item * item, made[item].owner) for item in range(40)]
+        kept = [one async for one in pool.map(Worker.often, range(8), keep=True)]
+        assert {one.owner for one in kept} <= owners, "with their members"  # type: ignore[attr-defined]
+        fetched = [await one.fetch() for one in kept]  # type: ignore[attr-defined]
+        assert fetched == [item * item for item in range(8)]
 
 
 def test_an_item_that_is_a_reference_runs_where_its_value_is() -> None:
