@@ -90,6 +90,19 @@ class TracebackWriter:
         text = guarded(lambda: self._text(error), lambda failure: "")
         return shortened(sendable(text), most) if text else traceback_of(error, most)
 
+    def text_of_plain(self, error: BaseException, said: str) -> str:
+        """Return what `text_of` does, unshortened, for an exception without notes whose text is
+        `said`; "" for one with a cause or context, and where only the module `traceback` knows how
+        to write it. Runs no code of the user's.
+        """
+        context = None if _SUPPRESSED.__get__(error) else _CONTEXT.__get__(error)
+        if context is not None or _CAUSE.__get__(error) is not None:
+            return ""
+        head, stack = self._head(type(error)), self._stack(_TRACEBACK.__get__(error))
+        if not head or stack is None:
+            return ""
+        return f"{stack}{head}: {said}\n" if said else f"{stack}{head}\n"
+
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
         assert len(self._frames) <= FRAMES_KEPT
@@ -138,7 +151,7 @@ class TracebackWriter:
         """The frames; None if there are too many of them, or of one line."""
         if entry is None:
             return ""
-        if hasattr(sys, "tracebacklimit"):
+        if "tracebacklimit" in vars(sys):
             return None
         texts = ["Traceback (most recent call last):\n"]
         last: CodeType | None = None

@@ -54,6 +54,7 @@ from runtime.wire.exceptions import (
     attributes_of,
     build,
     fields_of,
+    has_slots,
     notes_of,
 )
 
@@ -83,6 +84,8 @@ _ORIGIN = "_understudy_origin"
 """The attribute in which a rebuilt error keeps its description, for sending it on and for
 pickle.
 """
+
+_NOTES = "__notes__"
 
 _OURS = ("outcome", "remote_type", "remote_traceback")
 """Attributes of the class `RemoteError`, which an exception may have as well: then they are the
@@ -317,7 +320,7 @@ class _Description:
 
     def _portable(self, value: object, depth: int) -> object:
         """The value if it can travel, as deep as it lies, or what it looks like."""
-        small = _size_of_small(value)
+        small = size_of_small(value)
         if small and small <= self._bytes_left:
             self._bytes_left -= small
             return value
@@ -339,7 +342,7 @@ class _Description:
         return said
 
 
-def _size_of_small(value: object) -> int:
+def size_of_small(value: object) -> int:
     """Bytes that a number or an ASCII text takes at most; 0 for any other value. Most arguments are
     one, and no nesting can spoil them: they need not be encoded to find their size.
     """
@@ -388,7 +391,7 @@ def _restored(origin: _ErrorOrigin, attempts: int, notes: list[str]) -> RemoteEr
 
     error = _Rebuilding(origin.place, find).error(origin.plain, 0)
     set_attempts(error, attempts)
-    attributes_of(error)["__notes__"] = notes
+    attributes_of(error)[_NOTES] = notes
     return error
 
 
@@ -416,7 +419,7 @@ class _Rebuilding:
         error = guarded(
             lambda: self._whole(plain, members), lambda failure: self._plainly(plain, failure)
         )
-        self._settle(error, plain)
+        _settle(error, plain, self._place, self._classes)
         return error
 
     def _whole(self, plain: Plain, members: list[Exception]) -> RemoteError:
@@ -474,31 +477,67 @@ class _Rebuilding:
             )
         return error
 
-    def _settle(self, error: RemoteError, plain: Plain) -> None:
-        """Say where it comes from. What was raised may have attributes of the same names: these
-        stay as they are.
-        """
-        place = self._place
-        trace = str(plain.get("traceback", ""))
-        who = f"{place.actor}.{place.method}" if place.actor else place.method
-        note = f"raised by {who} on node {place.node}:\n{trace}"
-        facts: dict[str, object] = {
-            "remote_type": str(plain.get("type", "")),
-            "remote_traceback": trace,
-            "actor": place.actor,
-            "method": place.method,
-            "node": place.node,
-            "epoch": place.epoch,
-            "attempts": 1,
-        }
-        own = _fields(plain) if type(error) is not RemoteError else {}
-        if own:
-            facts = {name: fact for name, fact in facts.items() if name not in own}
-        attributes = attributes_of(error)
-        attributes.update(facts)
-        attributes[_ORIGIN] = _ErrorOrigin(plain, place, note, self._classes)
-        if trace:
-            annotate(error, note)
+
+@attrs.frozen(eq=False)
+class RepeatableError:
+    """An error that was rebuilt, as what the same description is rebuilt from again: without
+    reading it, and without looking for its class.
+    """
+
+    cls: type[BaseException]
+    args: tuple[object, ...]
+    plain: Plain
+    classes: dict[str, type]
+
+    @classmethod
+    def of(cls, error: CallError) -> RepeatableError | None:
+        """None for an error whose parts could change: its copies would share them."""
+        origin = _origin(error)
+        if origin is None or not issubclass(type(error), _RebuiltError) or has_slots(type(error)):
+            return None
+        plain, args = origin.plain, _args(origin.plain)
+        # Members, fields and notes belong to one error.
+        if any(map(plain.get, _OF_ONE)) or not all(map(size_of_small, args)):
+            return None
+        return cls(type(error), args, plain, origin.classes)
+
+    def at(self, place: CallPlace) -> RemoteError:
+        """Rebuild the error for a call at this place."""
+        error = cast("RemoteError", build(self.cls, self.args, {}, []))
+        _settle(error, self.plain, place, self.classes)
+        return error
+
+
+_OF_ONE = ("exceptions", "fields", "attributes", "notes")
+"""Parts of a description that an error which is repeatable does not have."""
+
+
+def _settle(error: RemoteError, plain: Plain, place: CallPlace, classes: dict[str, type]) -> None:
+    """Say where it comes from. What was raised may have attributes of the same names: these stay
+    as they are.
+    """
+    trace = str(plain.get("traceback", ""))
+    who = f"{place.actor}.{place.method}" if place.actor else place.method
+    note = f"raised by {who} on node {place.node}:\n{trace}"
+    facts: dict[str, object] = {
+        "remote_type": str(plain.get("type", "")),
+        "remote_traceback": trace,
+        "actor": place.actor,
+        "method": place.method,
+        "node": place.node,
+        "epoch": place.epoch,
+        "attempts": 1,
+    }
+    own = _fields(plain) if type(error) is not RemoteError else {}
+    if own:
+        facts = {name: fact for name, fact in facts.items() if name not in own}
+    attributes = attributes_of(error)
+    attributes.update(facts)
+    attributes[_ORIGIN] = _ErrorOrigin(plain, place, note, classes)
+    if trace and _NOTES in attributes:
+        annotate(error, note)
+    elif trace:
+        attributes[_NOTES] = [note]
 
 
 def path_of(cls: type) -> str:
@@ -523,7 +562,7 @@ def _fields(plain: Plain) -> dict[str, object]:
     fields = plain.get("fields", plain.get("attributes"))
     return (
         {key: value for key, value in fields.items() if type(key) is str}
-        if isinstance(fields, dict)
+        if fields and isinstance(fields, dict)
         else {}
     )
 
@@ -532,7 +571,7 @@ def _notes(plain: Plain) -> list[str]:
     notes = plain.get("notes")
     return (
         [note for note in cast("list[object]", notes) if type(note) is str]
-        if isinstance(notes, list)
+        if notes and isinstance(notes, list)
         else []
     )
 
@@ -589,6 +628,16 @@ def _looks_false(original: type) -> bool:
     """True for a class that has its own answers to what the runtime, trio and Python ask every
     exception: it is not asked.
     """
+    # The hash of a class with a metaclass of its own is code of the user's.
+    return _kept_looks_false(original) if type(original) is type else _looks_false_anew(original)
+
+
+@functools.lru_cache(maxsize=CLASSES_KEPT)
+def _kept_looks_false(original: type) -> bool:
+    return _looks_false_anew(original)
+
+
+def _looks_false_anew(original: type) -> bool:
     return any(
         not _LOOKED_AT.isdisjoint(vars(base))
         for base in bases(original)

@@ -12,6 +12,7 @@ from actors.errors import (
     ReplyEncodeError,
 )
 from runtime.calls.error_codec import Plain, describe, described, raised_by_method, told_plainly
+from runtime.calls.plain_errors import PlainErrorEncoder
 from runtime.calls.protocol import array_head, kept, reply_frame
 from runtime.hosting.cell import Invocation, ReplySink
 from runtime.identifiers import NodeId
@@ -227,6 +228,7 @@ class ReplyEncoder:
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._tracebacks = TracebackWriter()
+        self._plain_errors = PlainErrorEncoder(self._tracebacks)
 
     def of_value(self, number: int, job: Invocation, value: object, link: Link) -> Reply:
         """The method returned `value`. If that cannot be sent, the reply says so."""
@@ -261,6 +263,9 @@ class ReplyEncoder:
         """The method raised."""
         if link.backlog > 2 * link.most_backlog:
             return self._dropped(number, link, "a method that raised")
+        encoded = self._plain_errors.encoded(error)
+        if encoded is not None:
+            return encode_frame(Kind.ERROR, array_head(3, number) + encoded), ()
         return self._error(
             number,
             link,

@@ -22,7 +22,7 @@ from actors.errors import (
 )
 from runtime.calls.actor_loads import ActorLoads
 from runtime.calls.deadlines import Waiting, wake
-from runtime.calls.error_codec import CallPlace, rebuild
+from runtime.calls.error_codec import CallPlace, RepeatableError, rebuild
 from runtime.calls.flow_control import ReadingWindow
 from runtime.calls.pending_calls import PendingCall
 from runtime.calls.protocol import answer_items, array_head
@@ -32,6 +32,10 @@ from runtime.links.link import Link
 from runtime.links.peers import LEFT
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind, encode_frame
+
+MOST_REPEATED = 64
+MOST_REPEATED_BYTES = 4096
+"""How many descriptions of errors are kept, and below how many bytes each."""
 
 
 class ReplyHandler:
@@ -49,6 +53,8 @@ class ReplyHandler:
         self._find_class = find_class
         self.loads = ActorLoads(now)
         """What replies say of the calls of their actors."""
+        self._repeated: dict[bytes, RepeatableError] = {}
+        """Errors that may come again, by their descriptions in ERROR frames."""
 
     def on_reply(self, link: Link, frame: Frame) -> None:
         """Handle a REPLY frame: `[number, value]`, or `[number, value, depth]`."""
@@ -71,19 +77,42 @@ class ReplyHandler:
 
     def on_error(self, link: Link, frame: Frame) -> None:
         """Handle an ERROR frame: `[number, code, description]`."""
+        control, table = frame.control, self._routes.tables.get(link)
+        said = _after_number(control) if not frame.segments else b""
+        repeated = self._repeated.get(said)
+        if repeated is not None:
+            call = table.take(int.from_bytes(control[2:6], "big")) if table is not None else None
+            if call is not None:
+                self._fail(call, repeated.at(call.place))
+            return
         try:
-            description = self._codec.decode(frame.control, frame.segments)
+            description = self._codec.decode(control, frame.segments)
         except DecodeError as error:
             self._on_unreadable(link, frame, error)
             return
         number, code, plain, *_ = answer_items(description, 3)
-        table = self._routes.tables.get(link)
         call = table.pending.get(number) if table is not None else None
         if table is not None and call is not None:
             # Taken off only once it is understood: otherwise the call has to end with its link.
             outcome = rebuild(code, plain, call.place, self._find_class)
             table.take(number)
+            if said:
+                self._keep(said, outcome)
             self._fail(call, outcome)
+
+    def _keep(self, said: bytes, outcome: CallError) -> None:
+        """Keep what the next error of this description is rebuilt from, if errors can share it."""
+        found = RepeatableError.of(outcome)
+        if found is not None:
+            # The table begins anew: which errors come again changes with what the program does.
+            if len(self._repeated) >= MOST_REPEATED:
+                self._repeated.clear()
+            self._repeated[said] = found
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests and simulations."""
+        assert len(self._repeated) <= MOST_REPEATED
+        assert all(len(said) < MOST_REPEATED_BYTES for said in self._repeated)
 
     def link_ended(self, link: Link) -> None:
         """End all calls that waited on `link`."""
@@ -164,6 +193,14 @@ def facts(place: CallPlace) -> Facts:
         "epoch": place.epoch,
         "attempts": 1,
     }
+
+
+def _after_number(control: bytes) -> bytes:
+    """What follows the number in the control part of an ERROR frame; b"" where the number is long,
+    as hardly any is, and where too much follows.
+    """
+    short = control[:2] == b"\x83\x1a" and len(control) < MOST_REPEATED_BYTES
+    return control[6:] if short else b""
 
 
 # What arrives of streams that this node reads: items, kept until the reader asks for them.

@@ -101,8 +101,8 @@ def build(
     """Build an instance of `cls` with these `args`, fields and notes. Raises what the class raises
     if it cannot be built.
     """
-    error, shape = _bare(cls, args), _shape(cls)
-    own = shape.own
+    shape = _shape(cls)
+    error, own = _bare(cls, shape.makers, args), shape.own
     if shape.constructs:
         # A builtin exception has more state than its args (an OSError its errno), which only its
         # own constructor sets, and some accept only certain args. An OSError takes its file names
@@ -131,11 +131,13 @@ def build(
 @attrs.frozen(eq=False)
 class _Shape:
     """What building instances of a class needs to know of it. `own`: the builtin exception that
-    determines its memory layout. `constructs`: that one's constructor is also the class's.
-    `defaults`: the attrs fields that have one.
+    determines its memory layout. `makers`: the builtin exceptions that it derives from, in the
+    order of lookup. `constructs`: the constructor of `own` is also the class's. `defaults`: the
+    attrs fields that have one.
     """
 
     own: type[BaseException]
+    makers: tuple[type, ...]
     constructs: bool
     slots: dict[str, Any]
     defaults: tuple[attrs.Attribute[Any], ...]
@@ -158,7 +160,13 @@ def _shape_anew(cls: Any) -> _Shape:
         if attrs.has(cls)
         else ()
     )
-    return _Shape(own, own is cls or cls.__init__ is own.__init__, _slots(cls), defaults)
+    makers = tuple(base for base in bases(cls) if base in BUILTIN)
+    return _Shape(own, makers, own is cls or cls.__init__ is own.__init__, _slots(cls), defaults)
+
+
+def has_slots(cls: type) -> bool:
+    """Whether instances of an exception's class may have fields besides their `__dict__`."""
+    return bool(_slots(cls))
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
@@ -169,15 +177,16 @@ def builtin_base(cls: type[BaseException]) -> type[BaseException]:
     return Exception if issubclass(cls, Exception) else BaseException
 
 
-def _bare(cls: type[BaseException], args: tuple[object, ...]) -> BaseException:
-    for base in bases(cls):
-        if base in BUILTIN:
-            try:
-                return cast("BaseException", cast("Any", base).__new__(cls, *args))
-            except TypeError:
-                # Its constructor cannot make instances of a class with two bases (MemoryError). Try
-                # the next one.
-                continue
+def _bare(
+    cls: type[BaseException], makers: tuple[type, ...], args: tuple[object, ...]
+) -> BaseException:
+    for maker in makers:
+        try:
+            return cast("BaseException", cast("Any", maker).__new__(cls, *args))
+        except TypeError:
+            # Its constructor cannot make instances of a class with two bases (MemoryError). Try
+            # the next one.
+            continue
     raise TypeError(f"instances of {cls!r} cannot be built")
 
 

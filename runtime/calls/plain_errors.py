@@ -1,0 +1,103 @@
+"""Encodes the errors that methods raise most often, without a description in between.
+
+Such an error has short plain arguments, and no cause, notes or attributes of its own. All that is
+said of it but the text and the traceback depends on its class, and is encoded once for each class.
+The bytes are those of the description that `error_codec.raised_by_method` returns, so that callers
+cannot tell the two ways apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from cbor2 import dumps
+
+from actors.errors import UnderstudyError
+from actors.messages import message_type
+from runtime.calls.error_codec import RAISED, path_of, size_of_small
+from runtime.tracebacks import TracebackWriter
+from runtime.user_errors import BUILTIN, MOST_TRACEBACK, guarded
+from runtime.wire.exceptions import CLASSES_KEPT, has_slots
+
+MOST_ARGUMENTS = 8
+MOST_ARGUMENT_BYTES = 1024
+"""Errors with more in their arguments are described."""
+
+# The interpreter's own ways to what a class can define anew.
+_DICT = cast("Any", vars(BaseException)["__dict__"])
+_ARGS = cast("Any", vars(BaseException)["args"])
+
+_TRACEBACK: Final = dumps("traceback")
+_REST: Final = dumps("notes") + b"\x80" + dumps("args")
+"""No notes, and the name of what follows: the arguments."""
+_FIELDS: Final = dumps("fields") + b"\xa0"
+
+
+class PlainErrorEncoder:
+    """Encodes plain errors, and keeps what it has found out about their classes. The table is
+    bounded. `tracebacks`: writes their tracebacks.
+    """
+
+    def __init__(self, tracebacks: TracebackWriter) -> None:
+        self._tracebacks = tracebacks
+        self._classes: dict[type, tuple[bytes, bytes]] = {}
+        """What stands before the text, and behind the arguments; twice b"" for classes whose
+        instances have to be described.
+        """
+
+    def encoded(self, error: BaseException) -> bytes | None:
+        """Return the code and the description of an ERROR frame, encoded; None for an error that
+        has to be described.
+        """
+        # The hash of a class with a metaclass of its own is code of the user's.
+        if type(type(error)) is not type:
+            return None
+        return guarded(lambda: self._encoded(error), lambda failure: None)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests and simulations."""
+        assert len(self._classes) <= CLASSES_KEPT
+
+    def _encoded(self, error: BaseException) -> bytes | None:
+        cls = type(error)
+        before, behind = self._classes.get(cls) or self._examined(cls)
+        args: tuple[object, ...] = _ARGS.__get__(error)
+        if not before or _DICT.__get__(error) or not _are_plain(args):
+            return None
+        # May run code of the user's, which cannot change the arguments any more.
+        text = str.__str__(str(error))
+        trace = self._tracebacks.text_of_plain(error, text)
+        if not trace or len(trace) > MOST_TRACEBACK or not (text.isascii() and trace.isascii()):
+            return None
+        return b"".join(
+            (
+                before,
+                dumps(text),
+                _TRACEBACK,
+                dumps(trace),
+                _REST,
+                bytes((0x80 + len(args),)),
+                *map(dumps, args),
+                behind,
+            )
+        )
+
+    def _examined(self, cls: type) -> tuple[bytes, bytes]:
+        if len(self._classes) >= CLASSES_KEPT:
+            self._classes.clear()
+        found = b"", b""
+        # Ours have notes that are made when they are asked for. Groups have slots.
+        if not issubclass(cls, UnderstudyError) and not has_slots(cls):
+            fields = _FIELDS if message_type(cls) is not None or cls in BUILTIN else b""
+            head = bytes((0xA0 + (6 if fields else 5),))
+            named = dumps("type") + dumps(path_of(cls)) + dumps("text")
+            found = dumps(RAISED) + head + named, fields
+        self._classes[cls] = found
+        return found
+
+
+def _are_plain(args: tuple[object, ...]) -> bool:
+    if len(args) > MOST_ARGUMENTS:
+        return False
+    sizes = [size_of_small(argument) for argument in args]
+    return 0 not in sizes and sum(sizes) <= MOST_ARGUMENT_BYTES
