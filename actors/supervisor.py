@@ -349,7 +349,9 @@ class SupervisorWork(Protocol):
         ...
 
     async def abandon(self, reason: ExitReason) -> None:
-        """The supervisor has crashed: unless it is restarted, end the waiting for its children."""
+        """The supervisor has crashed: unless it is restarted, stop its children, and end the
+        waiting for them.
+        """
         ...
 
     async def start_child(self, spec: ChildSpec) -> Handle:

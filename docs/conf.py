@@ -29,7 +29,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib_trio",
-    "error_pages",
     "generated",
     "replays",
 ]

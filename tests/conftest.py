@@ -5,9 +5,12 @@ its seed, a hang ends.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -36,6 +39,15 @@ settings.register_profile("exploring", deadline=None, print_blob=True, max_examp
 settings.load_profile("understudy")
 
 pytest_plugins = ["tests.hangs", "tests.live_pair"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process of pytest a secret and a list of open local clusters of its own: commands
+    without an address look for open clusters, and would find those of tests that run beside theirs.
+    """
+    place = tempfile.mkdtemp(prefix="understudy-tests-")
+    os.environ["XDG_STATE_HOME"] = place
+    config.add_cleanup(partial(shutil.rmtree, place, ignore_errors=True))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -752,6 +752,10 @@ class Lookups:
         """True while every change of the names is seen."""
         return self._seen > 0
 
+    def will_report(self, revision: int) -> bool:
+        """True if `run` follows the names, and has not reported the change of this revision yet."""
+        return 0 < self._seen < revision
+
     async def locate(self, name: str) -> Address:
         """Return the address of the actor of this name. Raises `ActorNotFoundError`."""
         known = self._known.get(name)
@@ -1028,9 +1032,7 @@ class Names:
                 )
                 given_up = f", and it is not restarted any more; its last end: {why}" if why else ""
                 raise ActorNotFoundError(
-                    f"there is no actor called {name!r} in the cluster{given_up}; spawn it, or "
-                    "check the name",
-                    actor=name,
+                    f"there is no actor called {name!r} in the cluster{given_up}", actor=name
                 )
             # The end of the supervisor changes other keys than the one that is watched here, so the
             # intent is checked again from time to time.

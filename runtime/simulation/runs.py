@@ -358,6 +358,8 @@ class _SimulationRun:
         work.calling, work.reference_oracle.calm, work.crowds.over = False, True, True
         if work.outbursts is not None:
             work.outbursts.over = True
+        if work.joint_starts is not None:
+            work.joint_starts.over = True
         await trio.sleep(cluster.timings.quiescence)
         if any(
             len(node._endpoint.references) or node._endpoint.references.held
@@ -368,6 +370,8 @@ class _SimulationRun:
             # collects garbage during a run.
             gc.collect()
             await trio.sleep(cluster.timings.quiescence)
+        if work.joint_starts is not None:
+            await work.joint_starts.look_for_leftovers()
         self._look_for_leftovers(cluster)
         cluster.check_invariants()
 
@@ -457,13 +461,7 @@ class _SimulationRun:
                 work.crowds.unanswered,
                 f"{work.crowds.answered} calls to it were answered",
             )
-        if work.outbursts is not None:
-            outbursts = work.outbursts
-            said = (
-                f"{outbursts.raised} callers got the error that was raised, {outbursts.lost} calls "
-                "were lost"
-            )
-            self._say("what is raised ends its call", outbursts.wrong, said)
+        self._judge_attacks(work)
         self._judge_references(work)
         self._say("bounded", oracle.unbounded, "no mailbox held more than its limit")
         self._say(
@@ -489,6 +487,22 @@ class _SimulationRun:
             "tables agree with themselves", cluster.broken, "no invariant of a node's was broken"
         )
         self._judge_history(work)
+
+    def _judge_attacks(self, work: Workload) -> None:
+        """Return the results of the checks on what only some seeds have."""
+        if work.outbursts is not None:
+            outbursts = work.outbursts
+            said = (
+                f"{outbursts.raised} callers got the error that was raised, {outbursts.lost} calls "
+                "were lost"
+            )
+            self._say("what is raised ends its call", outbursts.wrong, said)
+        if work.joint_starts is not None:
+            joint = work.joint_starts
+            said = (
+                f"{joint.started} actors were started side by side, {joint.taken} names were taken"
+            )
+            self._say("names claimed together", joint.wrong, said)
 
     def _judge_references(self, work: Workload) -> None:
         """Return the results of the checks on references."""

@@ -30,6 +30,7 @@ from runtime.node import Node
 from runtime.references.table import ReferenceState
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.crowds import Crowds
+from runtime.simulation.joint_starts import JointStarts, has_joint_starts
 from runtime.simulation.oracle import SHOWN, Oracle
 from runtime.simulation.outbursts import Outbursts, has_outbursts
 from runtime.simulation.report import CallHistory, Operation
@@ -524,6 +525,8 @@ class Workload:
     crowds: Crowds = attrs.field(init=False)
     outbursts: Outbursts | None = attrs.field(init=False)
     """None for the seeds that have none."""
+    joint_starts: JointStarts | None = attrs.field(init=False)
+    """Likewise."""
     places: dict[str, Place] = attrs.field(factory=dict)
     """Where children of supervisors were started last."""
     history: CallHistory = attrs.field(factory=CallHistory)
@@ -547,6 +550,9 @@ class Workload:
         self.reference_oracle = ReferenceOracle(self.cluster)
         self.crowds = Crowds(self.cluster, self.oracle)
         self.outbursts = Outbursts(self.cluster) if has_outbursts(self.cluster.seed) else None
+        self.joint_starts = (
+            JointStarts(self.cluster, self.oracle) if has_joint_starts(self.cluster.seed) else None
+        )
 
     @property
     def keys(self) -> list[str]:
@@ -580,6 +586,13 @@ class Workload:
             if self.outbursts is not None:
                 nursery.start_soon(
                     self.outbursts.run, node, random.Random(f"{seed} outbursts"), self.oracle.fair
+                )
+            if self.joint_starts is not None:
+                nursery.start_soon(
+                    self.joint_starts.run,
+                    node,
+                    random.Random(f"{seed} joint starts"),
+                    self.generation,
                 )
             if node.name == self.cluster.founder:
                 nursery.start_soon(self._supervise, node, random.Random(f"{seed} supervision"))

@@ -160,6 +160,43 @@ class ActorPlacement:
         finally:
             self._loads.on_settled(name)
 
+    def on_started(self, address: Address, resources: Mapping[str, float]) -> None:
+        """Count an actor that has started until its claim is reported: otherwise the next placement
+        would find its resources free.
+        """
+        # Not if the claim has been reported: the release of the name may have been, too.
+        if address.registered and self._lookups.will_report(address.epoch):
+            node = NodeId(address.node, address.incarnation)
+            self._loads.put(address.name, PlacedActor(node, resources, address.epoch))
+
+    def on_placed_many(
+        self, names: Sequence[str], places: Sequence[Member], resources: Mapping[str, float]
+    ) -> None:
+        """Count actors that are about to start, until `on_started_many`."""
+        for name, member in zip(names, places, strict=False):  # no names: none counts
+            self._loads.on_placed(name, NodeId(member.name, member.incarnation), resources)
+
+    def on_started_many(
+        self,
+        names: Sequence[str],
+        outcomes: Sequence[Address | Exception],
+        resources: Mapping[str, float],
+    ) -> None:
+        """Count those that have started with their addresses, and the others no more."""
+        for name, outcome in zip(names, outcomes, strict=False):
+            if isinstance(outcome, Address):
+                self.on_started(outcome, resources)
+            self._loads.on_settled(name)
+
+    def on_stopped(self, address: Address) -> None:
+        """An actor has been stopped for this node: its resources are free for the next placement,
+        before the release of its name is reported.
+        """
+        # Not before its claim is reported: that would count it again.
+        if address.registered and not self._lookups.will_report(address.epoch):
+            # The release is later than the claim, and any later claim of the name later than both.
+            self._loads.on_gone(address.name, address.epoch + 1)
+
     async def _ask(self) -> None:
         # Again if changes were missed during the request, or another placement has dropped the
         # loads.
@@ -374,7 +411,9 @@ class ActorSpawner:
         """
         member = await self._placement.place(options)
         with self._placement.starting(options, member):
-            return await self._start_on(member, class_path, args, kwargs, options, supervisor)
+            address = await self._start_on(member, class_path, args, kwargs, options, supervisor)
+            self._placement.on_started(address, options.resources)
+            return address
 
     async def _start_on(
         self,
@@ -449,12 +488,14 @@ class ActorSpawner:
         options = request.options
         member = await self._placement.place(options)
         with self._placement.starting(options, member):
-            return await self._gatherer.start(
+            address = await self._gatherer.start(
                 member,
                 request.cls,
                 options,
                 lambda: self._start_on(member, import_path(request.cls), (), {}, options, ""),
             )
+            self._placement.on_started(address, options.resources)
+            return address
 
     async def _start_alike(
         self, member: Member, cls: type[Actor], options: SpawnOptions, names: list[str]
@@ -489,11 +530,16 @@ class ActorSpawner:
             for indices in parts:
                 await self._start_some(request, member, indices, found)
 
-        async with trio.open_nursery() as nursery:
-            for member, indices in on_node.values():
-                parts = batched(indices, MOST_IN_MESSAGE)
-                for _ in range(min(MESSAGES_AT_ONCE, math.ceil(len(indices) / MOST_IN_MESSAGE))):
-                    nursery.start_soon(start_on, member, parts)
+        self._placement.on_placed_many(request.names, places, options.resources)
+        try:
+            async with trio.open_nursery() as nursery:
+                for member, indices in on_node.values():
+                    parts = batched(indices, MOST_IN_MESSAGE)
+                    messages = math.ceil(len(indices) / MOST_IN_MESSAGE)
+                    for _ in range(min(MESSAGES_AT_ONCE, messages)):
+                        nursery.start_soon(start_on, member, parts)
+        finally:
+            self._placement.on_started_many(request.names, found, options.resources)
         return found
 
     async def _start_some(
@@ -573,12 +619,14 @@ class ActorSpawner:
         """
         service = self._endpoint.node_service(address.node, address.incarnation)
         try:
-            return cast(
+            ended = cast(
                 "ExitReason | None",
                 await service.stop_actor(address.name, address.epoch, reason, shutdown),
             )
         except ActorNotFoundError:
             return None
+        self._placement.on_stopped(address)
+        return ended
 
     async def stop_together(self, address: Address, reason: ExitReason) -> bool:
         """Stop the actor at `address` together with others of its node that are stopped at the
@@ -600,6 +648,8 @@ class ActorSpawner:
             # Its node is gone, or of an earlier version: what is to be done about that is known
             # where one actor is stopped.
             return False
+        if answer == "stopped":
+            self._placement.on_stopped(address)
         return answer == "stopped"
 
     async def _stop_many(

@@ -537,8 +537,8 @@ class SupervisionWork:
         await self._over.wait()
 
     async def abandon(self, reason: ExitReason) -> None:
-        """The supervisor has crashed in a task of its class: calls that wait for the restart of a
-        child fail, unless the supervisor is restarted. Its children are orphans (`Orphans`).
+        """The supervisor has crashed in a task of its class. Unless it is restarted, calls that
+        wait for the restart of a child fail, and its children are stopped, all at the same time.
         """
         if self._lasting or self._exit is not None:
             return
@@ -548,6 +548,14 @@ class SupervisionWork:
         children = list(self._children)
         await self._record_ends(children, f"it has ended and is not restarted: {reason}")
         await self._withdraw(children, last=True)
+        # After the intents: calls of a child that has been stopped do not wait for it. What is not
+        # reached in the caller's time is stopped as an orphan (`Orphans`).
+        why = ExitReason("parent stopped", f"its supervisor {self._name} has crashed: {reason}")
+        async with trio.open_nursery() as nursery:
+            for child in children:
+                address = child.address or child.adopted
+                if address is not None:
+                    nursery.start_soon(self._stop_at, child, address, why)
 
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, and return its handle once it has started. Raises TooManyChildrenError,

@@ -849,7 +849,7 @@ async def test_a_hundred_streams_nobody_reads_on_hold_up_neither_calls_nor_each_
     pair: Pair, source: Source
 ) -> None:
     streams = [source.beside(200, 50_000) for _ in range(100)]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         for stream in streams:
             await anext(stream)
         assert await source.take_turn() == "turn"
@@ -882,7 +882,7 @@ async def test_readers_that_come_and_go_at_random_leave_nothing_behind(
                 if how == 2 and number == stop:
                     await stream.aclose()
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for _ in range(250):
                 nursery.start_soon(read, draw.randrange(100), draw.randrange(4))

@@ -37,7 +37,7 @@ async def test_a_killed_process_with_many_children_uses_up_no_restarts() -> None
         assert len(before) == 1
         await cluster.start_node("second", labels={"role": "work"})
         os.kill(before.pop(), signal.SIGKILL)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             # Through the handles from before, each waits for its worker, and those of the branch
             # for the branch.
             for worker in workers:

@@ -215,7 +215,7 @@ def test_who_cannot_reach_the_store_by_what_its_node_advertises_is_told_which_ad
     hosts.start_node(3, "--name", "third", "--join", "10.90.0.1:7400", "--listen", "127.0.0.1:0")
     third = hosts.running[-1]
     third.terminate()
-    assert "other nodes will dial 127.0.0.1:" in third.communicate(timeout=20)[1]
+    assert "other nodes will dial 127.0.0.1:" in third.communicate(timeout=60)[1]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0"])

@@ -273,7 +273,7 @@ def test_watching_prints_one_tree_after_another_and_ends_by_ctrl_c_without_a_tra
     while json.loads(watching.stdout.readline()).get("roots") != []:
         pass
     watching.send_signal(signal.SIGINT)
-    _, errors = watching.communicate(timeout=10)
+    _, errors = watching.communicate(timeout=60)
     assert (watching.returncode, errors) == (130, "")
 
 
@@ -286,7 +286,7 @@ def test_watching_goes_on_when_the_cluster_cannot_be_asked_for_a_while(cluster: 
     while "trying again" not in (line := watching.stdout.readline()):
         assert line
     watching.send_signal(signal.SIGINT)
-    _, errors = watching.communicate(timeout=10)
+    _, errors = watching.communicate(timeout=60)
     assert watching.returncode == 130
     assert "Traceback" not in errors
 
@@ -298,7 +298,7 @@ def test_watching_ends_quietly_when_nobody_reads_any_more(cluster: Cluster) -> N
     watching.stdout.close()
     assert watching.stderr is not None
     assert watching.stderr.read() == ""
-    assert watching.wait(timeout=10) == 0
+    assert watching.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("no_colour", [False, True])

@@ -17,6 +17,7 @@ import pytest
 from runtime.blocking import BlockingLocalCluster
 from tests.actors.test_html import Tags
 from tests.doors.actors_used import Counter
+from tests.waiting import until_blocking
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -111,7 +112,13 @@ CELLS = [
     ("%understudy turn round", "UsageError: %understudy turn: the commands are connect"),
     ("%understudy connect 127.0.0.1:1", "UsageError: %understudy connect: "),
     ("%understudy connect {address}\ncluster", "<blocking cluster local by"),
-    ("%understudy connect {address}\nlen(cluster.members())", "3"),
+    # The connection before has left, which the new one may not have seen yet.
+    (
+        "import time\n%understudy connect {address}\n"
+        "while len(cluster.members()) > 3:\n    time.sleep(0.01)\n"
+        "len(cluster.members())",
+        "3",
+    ),
     ("%understudy status", "tests.doors.actors_used:Counter"),
     (
         "import os, signal, threading\n"
@@ -189,4 +196,8 @@ def test_a_kernel_survives_interrupts_forks_and_mistakes(
         if told.startswith("UsageError"):
             # A mistake is one line, and no traceback of ours.
             assert "Traceback" not in json.dumps(outputs), outputs
-    assert {member.name for member in cluster.members()} == {"driver", "worker-1"}
+    until_blocking(
+        lambda: {member.name for member in cluster.members()},
+        "the kernel's connections have left",
+        lambda names: names == {"driver", "worker-1"},
+    )

@@ -97,7 +97,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
         """One request and its answer."""
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with self.connect() as connection:
                 await connection.send(method, path, body, headers)
                 return await connection.answer()
@@ -113,7 +113,7 @@ class HttpClient:
     async def raw(self, data: bytes, *, most: int = 1_000_000) -> bytes:
         """Send bytes; return all that comes until the server closes."""
         received = b""
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with self.connect() as connection:
                 try:
                     await connection.stream.send_all(data)

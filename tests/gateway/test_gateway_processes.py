@@ -108,7 +108,7 @@ async def command(*arguments: str) -> AsyncIterator[Command]:
     try:
         assert process.stdout is not None
         line = b""
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not line.endswith(b"\n"):
                 part = await process.stdout.receive_some()
                 assert part, "the gateway ended"
@@ -117,7 +117,7 @@ async def command(*arguments: str) -> AsyncIterator[Command]:
         if process.poll() is not None:
             return
         process.send_signal(signal.SIGTERM)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             assert await process.wait() == 0
     finally:
         if process.poll() is None:
@@ -194,7 +194,7 @@ async def test_the_command_has_the_rights_of_its_certificate(
         more = "node" if role == "operator" else "operator"
         if role == "node":
             return
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             done = await trio.run_process(
                 [*GATEWAY, *address, *files, "--role", more],
                 capture_stdout=True,
@@ -253,8 +253,8 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     ):
         done = forked_python.run(
             [sys.executable, "-m", "runtime.command_line", "gateway", *arguments],
-            # Where no local clusters are: those of other tests would be found.
-            env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+            # Where no local clusters are open.
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
             capture_output=True,
             text=True,
             timeout=60,

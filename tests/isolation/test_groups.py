@@ -30,7 +30,7 @@ async def pair() -> AsyncIterator[tuple[Node, Node]]:
         open_node("there", join=here.address, secret=SECRET) as there,
     ):
         await here.wait_for(2)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             yield here, there
 
 

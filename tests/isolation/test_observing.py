@@ -130,7 +130,7 @@ async def test_a_supervised_one_that_is_killed_is_told_of_with_the_promise_of_an
 
 
 async def test_notices_come_over_nodes_and_for_nodes_that_leave() -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with open_node("here", secret=SECRET) as here:
             watcher = await here.options(isolation="process").spawn(Watcher)
             async with open_node("there", join=here.address, secret=SECRET) as there:

@@ -160,7 +160,7 @@ async def test_all_that_is_sent_arrives_once_and_in_order(seed: int) -> None:
                 found.extend(place[: await connection.receive_into(place)])
 
     writer, reader = draw.sample((client, server), 2)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send, writer, buffers, draw)
             nursery.start_soon(read, reader)

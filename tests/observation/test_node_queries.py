@@ -179,7 +179,7 @@ async def test_names_are_searched_up_to_a_bound_for_what_a_silent_node_runs(
     monkeypatch.setattr(node_queries, "MOST_NAMES", 3)
     child = ChildSpec.of("a", Worker).changed(on="there")
     names = pair.here._names
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await pair.here.options(name="top").spawn(Supervisor, [child])
         for number in range(3):
             await pair.here.options(name=f"A{number}").spawn(Worker)
@@ -221,7 +221,7 @@ async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_s
 async def test_supervisors_are_asked_side_by_side_however_many_there_are(
     pair: Pair, count: int
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         pool = await pair.there.options(name="pool").spawn(
             DynamicSupervisor, ChildSpec.of("s", Supervisor)
         )

@@ -48,7 +48,7 @@ async def meet(info: RendezvousInfo) -> None:
                 round=info.round,
                 won=(await info.store.compare_set("leader", None, b"%d" % info.rank))[0],
             )
-        await info.store.barrier("all are here", info.world_size, timeout=20)
+        await info.store.barrier("all are here", info.world_size, timeout=60)
         say(kind="met", round=info.round)
     except RoundOverError:
         pass

@@ -27,7 +27,7 @@ async def test_a_key_is_got_once_it_is_there(store: KeyValueStore) -> None:
         found: list[bytes] = []
 
         async def get() -> None:
-            found.append(await store.get("key", timeout=20))
+            found.append(await store.get("key", timeout=60))
 
         nursery.start_soon(get)
         # Another that begins alike is none of its business.
@@ -135,7 +135,7 @@ async def test_a_barrier_can_be_used_again_and_again(store: KeyValueStore) -> No
     async def member() -> None:
         for step in range(5):
             steps.append(step)
-            await store.barrier("step", 3, timeout=20)
+            await store.barrier("step", 3, timeout=60)
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
@@ -148,9 +148,9 @@ async def test_who_gives_up_at_a_barrier_has_not_come(store: KeyValueStore) -> N
     with pytest.raises(StoreTimeoutError):
         await store.barrier("step", 2, timeout=0.2)
     with trio.move_on_after(0.3) as alone:
-        await store.barrier("step", 2, timeout=20)
+        await store.barrier("step", 2, timeout=60)
     assert alone.cancelled_caught
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for _ in range(2):
                 nursery.start_soon(store.barrier, "step", 2)
@@ -163,7 +163,7 @@ async def test_each_value_of_a_queue_is_taken_once_and_in_order(store: KeyValueS
 
     async def take(count: int) -> None:
         for _ in range(count):
-            taken.append(await store.queue_pop("queue", timeout=20))
+            taken.append(await store.queue_pop("queue", timeout=60))
 
     async with trio.open_nursery() as nursery:
         for _ in range(4):
@@ -190,7 +190,7 @@ async def test_rank_0_says_where_it_listens_and_the_others_wait_for_that(
     found: list[RendezvousStoreInfo] = []
 
     async def ask(rank: int) -> None:
-        found.append(await RendezvousStoreInfo.build(rank, store, timeout=20))
+        found.append(await RendezvousStoreInfo.build(rank, store, timeout=60))
 
     async with trio.open_nursery() as nursery:
         for rank in (1, 2):
@@ -219,7 +219,7 @@ async def test_who_gives_up_at_a_barrier_when_all_have_come_takes_nobody_out_of_
         )
         # As of one whose patience ended in the moment in which the first barrier was over.
         await store._withdraw(key, 0)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await store.barrier("step", 2)
 
 

@@ -29,9 +29,9 @@ async def meet(endpoint: str | Path, ranks: list[int]) -> dict[int, RendezvousIn
     async def one(rank: int) -> None:
         async with make(endpoint, rank) as handler:
             found[rank] = await handler.next_rendezvous()
-            await found[rank].store.barrier("before they go", len(ranks), timeout=20)
+            await found[rank].store.barrier("before they go", len(ranks), timeout=60)
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for rank in ranks:
                 nursery.start_soon(one, rank)

@@ -126,7 +126,7 @@ async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_s
         await waited_for(caplog, "Connection refused")
         assert "trying again for 30 s" in caplog.text
         async with open_node(listen=address):
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await opened.wait()
     assert caplog.text.count("trying again") == 1, "once is enough"
 
@@ -160,5 +160,5 @@ async def test_an_etcd_that_is_away_is_waited_for_by_who_comes(
         await waited_for(caplog, "the rendezvous of 'etcd' at")
         await waited_for(caplog, "the rendezvous of 'understudy' at")
         await server.start(0)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await done.wait()

@@ -54,7 +54,7 @@ from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.departures import departures
 from runtime.simulation.outbursts import PanicError
 from runtime.simulation.unread_answers import unread_answers
-from runtime.store.interface import Put
+from runtime.store.interface import Put, Transaction
 from tests.simulation.long_silence import silence
 
 Plant = Callable[[], AbstractContextManager[object]]
@@ -412,7 +412,48 @@ def what_ran_and_was_dropped_is_called_unexecuted() -> AbstractContextManager[ob
 @plant
 def claims_of_cancelled_starts_are_kept() -> AbstractContextManager[object]:
     """A name that was claimed without anybody knowing stays taken."""
-    return planted(Names, "_give_back_later", lambda self, ours: None)
+    return planted(Names, "_release_later", lambda self, ours: None)
+
+
+@plant
+def joint_claims_take_names_that_have_owners() -> AbstractContextManager[object]:
+    """Names that are claimed together are taken without a look at who owns them."""
+
+    async def claim_many(
+        self: Any, names: Sequence[str], class_path: str, resources: object = None
+    ) -> list[Any]:
+        batch = [
+            Transaction(
+                (), (Put(NAMES + name, self._claim_value(class_path, "", None), self._lease),), ()
+            )
+            for name in names
+        ]
+        results = await self._store.transactions(batch)
+        return [one if isinstance(one, Exception) else one.revision for one in results]
+
+    return planted(Names, "claim_many", claim_many)
+
+
+@plant
+def joint_claims_of_unknown_outcome_are_kept() -> AbstractContextManager[object]:
+    """Names that were claimed together stay taken if the answer is lost, or the claim cancelled."""
+    original = Names.claim_many
+
+    class Forgetful:
+        """The names of a node, without what withdraws claims of unknown outcome."""
+
+        def __init__(self, names: Names) -> None:
+            self._names = names
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._names, name)
+
+        def _release_later(self, ours: object) -> None: ...
+
+    def claim_many(self: Names, *claim: Any) -> Any:
+        return original(Forgetful(self), *claim)  # type: ignore[arg-type]
+
+    return planted(Names, "claim_many", claim_many)
 
 
 @plant

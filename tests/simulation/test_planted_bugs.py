@@ -59,6 +59,12 @@ def test_there_are_bugs_to_find() -> None:
         assert set(names) - SELDOM - COSTLY, f"none of {names} is found in `make test`"
 
 
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_bug_is_planted_where_the_runtime_still_has_that_part(name: str) -> None:
+    with PLANTS[name]():
+        pass
+
+
 def found(name: str, seeds: int) -> None:
     # In a process of its own: no test that comes later in this one meets what a bug has left
     # behind. It is forked from a process that has only imported what it needs, and runs nothing.

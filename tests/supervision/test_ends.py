@@ -131,8 +131,6 @@ async def test_after_a_supervisor_has_crashed_no_call_waits_for_a_restart_of_its
             await here.wait_ended(child)
             child = await here.lookup("worker", Worker)
             await top.fail()
-            await here.wait_ended(top)
-            await child.die()
             await here.wait_ended(child)
             with pytest.raises(ActorNotFoundError, match="own work"):
                 await here.lookup("worker", Worker)

@@ -205,7 +205,7 @@ def test_calls_to_the_children_of_a_branch_that_is_restarted_wait_as_for_a_singl
         lives: list[tuple[str, int]] = []
 
         async def call(name: str) -> None:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 lives.append(await (await simulation.node.lookup(name, Worker)).life())
 
         ended = trio.Event()

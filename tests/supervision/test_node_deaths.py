@@ -33,7 +33,7 @@ class Worker(Actor):
 
 async def life(simulation: Simulation, name: str) -> tuple[str, int]:
     """Of a named worker, as soon as somebody can say."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while True:
             try:
                 worker = await simulation.node.lookup(name, Worker)
@@ -120,7 +120,7 @@ async def keeps_the_dynamic(simulation: Simulation) -> None:
     for name in names:
         moved = before[name][0] == "node-2"
         assert (after[name][1] > before[name][1]) == moved, (name, before[name], after[name])
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         supervisor = await simulation.node.lookup("root/pool", DynamicSupervisor)
         assert (await supervisor.count.options(timeout=10)()).active == 12
     # New ones do not take the ids of those that were adopted.
@@ -143,7 +143,7 @@ async def orphans_end(simulation: Simulation) -> None:
     assert (await life(simulation, "top/there"))[0] == "node-3"
     there = await simulation.node.lookup("top/there", Worker)
     simulation.kill("node-2")
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while True:
             try:
                 await there.life.options(timeout=1)()
@@ -194,7 +194,7 @@ async def elects(simulation: Simulation) -> None:
     simulation.kill(place)
     assert await life(simulation, "root/a") == before
     root = await simulation.node.lookup("root", Root)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         assert (await root.life.options(retry=RetryPolicy(max_retries=100, max_delay=0.5))())[
             0
         ] == other

@@ -37,7 +37,7 @@ from runtime.torchrun.agent import (
 from tests.waiting import until
 
 QUICK = {"last_call_timeout": 0.3, "keep_alive_interval": 0.5, "join_timeout": 20}
-LIMIT = 20.0
+LIMIT = 50.0
 
 
 @attrs.define

@@ -11,7 +11,7 @@ import trio
 
 from runtime.torchrun.threads import LoopEndedError, LoopThread
 
-LIMIT = 10.0
+LIMIT = 50.0
 
 
 class Service:

@@ -42,12 +42,9 @@ def installed(directory: Path, wheel: Path) -> Path:
 
 def environment(commands: Path, directory: Path) -> dict[str, str]:
     """That of a new user of this machine: nothing of this checkout is on a path."""
-    run = directory / "run"
-    run.mkdir(mode=0o700)
     return {
         "PATH": f"{commands}{os.pathsep}{os.defpath}",
         "HOME": str(directory),
-        "XDG_RUNTIME_DIR": str(run),
         "LANG": "C.UTF-8",
     }
 

@@ -174,10 +174,9 @@ def main() -> int:
     for page in PAGES:
         with tempfile.TemporaryDirectory() as place:
             directory = programs_in(Path(place))
-            run = Path(place, "run")
-            run.mkdir(mode=0o700)
+            state = Path(place, "state")
             try:
-                follow(page, directory, {**os.environ, "XDG_RUNTIME_DIR": str(run)})
+                follow(page, directory, {**os.environ, "XDG_STATE_HOME": str(state)})
             except TutorialError as error:
                 print(f"{page.name}: not as the page says\n{error}")
                 return 1

@@ -16,14 +16,12 @@ from tests.tutorial.reader import PAGES, ROOT, TutorialError, follow, programs_i
 
 def environment(tmp_path: Path) -> dict[str, str]:
     """The reader's, with the commands of this environment and a place of its own for clusters."""
-    run = tmp_path / "run"
-    run.mkdir(mode=0o700)
     bin_directory = str(Path(sys.executable).parent)
     return {
         **os.environ,
         "PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "XDG_RUNTIME_DIR": str(run),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
         # The reader does not have it, and it warns where it is not set up.
         "PYTEST_ADDOPTS": "-p no:asyncio",
     }

@@ -132,7 +132,7 @@ async def test_a_poll_that_waits_is_not_concerned_by_what_is_compacted_meanwhile
         confirmed.append(arguments)
 
     monkeypatch.setattr(Gateway, "confirm", counted)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             store_at(etcd.address, timings=timings) as opened,
             trio.open_nursery() as nursery,
@@ -205,7 +205,7 @@ async def insist_on_writing(store: EtcdStore) -> None:
 @needs_etcd
 async def test_closing_the_store_ends_its_polls_at_once(etcd: EtcdServer) -> None:
     timings = Timings(etcd_silent=3600.0)
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with (
             store_at(etcd.address, timings=timings) as opened,
             trio.open_nursery() as nursery,
@@ -238,7 +238,7 @@ async def test_watches_that_end_as_they_begin_are_given_up_and_not_begun_without
         store_at(f"etcd://127.0.0.1:{port}", timings=timings) as opened,
     ):
         with (
-            trio.fail_after(30),
+            trio.fail_after(60),
             pytest.raises(
                 StoreUnavailableError,
                 match=rf"accepts a watch: 127.0.0.1:{port}: the stream has ended",

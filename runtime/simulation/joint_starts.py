@@ -1,0 +1,179 @@
+"""Joint starts: named actors that many tasks start on one node at the same time, and stop again.
+
+Such starts travel in one message, and their names are claimed in one request to the store. Other
+nodes start actors of the same names meanwhile, and some starts are cancelled. Whatever answers are
+lost, a name has one owner, and in the end the actor that has it. Only some seeds have joint starts.
+They are drawn apart from everything else, so the runs of other seeds are the same as without them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from actors import Actor, method
+from actors.errors import NameTakenError, SpawnManyError, UnderstudyError
+from runtime.node import Node
+from runtime.simulation.cluster import CLUSTER, SimulatedCluster
+
+if TYPE_CHECKING:
+    from runtime.simulation.oracle import Oracle
+
+SHARE = 0.25
+"""The share of the seeds that have joint starts."""
+
+NAMES = 8
+"""Names that all nodes choose from."""
+
+MOST = 6
+"""Names in one joint start, at most."""
+
+PAUSE = 1.5
+"""Mean seconds between the joint starts and stops of a node."""
+
+STOPS = 0.3
+"""The share of the stops among them."""
+
+PATIENCE = (0.05, 1.0, 6.0)
+"""Seconds after which a joint start or stop is cancelled, one of these."""
+
+SHOWN = 20
+
+
+class Tenant(Actor):
+    """An actor whose start waits for nothing but its name, so that it may travel with others."""
+
+    @method
+    async def report(self, call: str) -> None:
+        """Report a run to the oracle."""
+        joint_starts().oracle.ran(self.name, self.epoch, self.node.name, call)
+
+
+def has_joint_starts(seed: int) -> bool:
+    """Return True if the run of a seed has joint starts."""
+    return random.Random(f"{seed} joint starts").random() < SHARE
+
+
+def joint_starts() -> JointStarts:
+    """Return the joint starts of the running simulation."""
+    found: JointStarts = CLUSTER.get().scenario.joint_starts  # type: ignore[attr-defined]
+    return found
+
+
+@attrs.define(eq=False)
+class JointStarts:
+    """What nodes have started and stopped together, and how it ended."""
+
+    cluster: SimulatedCluster
+    oracle: Oracle
+    started: int = 0
+    taken: int = 0
+    """Starts that were refused, because the name had an owner."""
+    wrong: list[str] = attrs.field(factory=list)
+    over: bool = False
+    _numbers: int = 0
+
+    async def run(self, node: Node, draw: random.Random, generation: int) -> None:
+        """Start and stop actors from one node on all nodes, until it is `over`. `generation`: how
+        often the store was lost with its disk.
+        """
+        names = [f"tenant-{generation}-{number}" for number in range(NAMES)]
+        while True:
+            await trio.sleep(draw.expovariate(1 / PAUSE))
+            if self.over:
+                return
+            on = draw.choice(
+                [member.name for member in node.members() if member.state == "up"] or [node.name]
+            )
+            some = draw.sample(names, draw.randrange(2, MOST + 1))
+            stops, many, patience = (
+                draw.random() < STOPS,
+                draw.random() < 0.3,
+                draw.choice(PATIENCE),
+            )
+            with trio.move_on_after(patience):
+                if many and not stops:
+                    await self._start_many(node, some, on)
+                    continue
+                async with trio.open_nursery() as nursery:
+                    for name in some:
+                        if stops:
+                            nursery.start_soon(self._stop, node, name)
+                        else:
+                            nursery.start_soon(self._start, node, name, on)
+
+    async def _start(self, node: Node, name: str, on: str) -> None:
+        try:
+            tenant = await node.options(name=name, on=on).spawn(Tenant)
+        except UnderstudyError as error:
+            self._on_refused(node, name, error)
+            return
+        self.started += 1
+        await self._call(tenant)
+
+    async def _start_many(self, node: Node, names: list[str], on: str) -> None:
+        try:
+            tenants = await node.options(on=on).spawn_many(Tenant, [()] * len(names), names=names)
+        except SpawnManyError as failed:
+            for number, error in failed.errors.items():
+                self._on_refused(node, names[number], error)
+            return
+        except UnderstudyError as error:
+            self._on_refused(node, ", ".join(names), error)
+            return
+        self.started += len(tenants)
+        for tenant in tenants:
+            await self._call(tenant)
+
+    async def _call(self, tenant: Tenant) -> None:
+        self._numbers += 1
+        try:
+            await tenant.report.options(timeout=2.0)(f"report {self._numbers}")
+        except UnderstudyError:
+            # It has been stopped by another node, or its node is away.
+            return
+
+    async def _stop(self, node: Node, name: str) -> None:
+        try:
+            await node.stop(await node.lookup(name))
+        except UnderstudyError:
+            return
+
+    def _on_refused(self, node: Node, name: str, error: BaseException) -> None:
+        """Check the error of a start. Without faults a name may be taken, and nothing else."""
+        if isinstance(error, NameTakenError):
+            self.taken += 1
+        elif self.oracle.fair and not self.over:
+            self._say(f"{node.name} could not start {name}: {type(error).__name__}: {error}")
+
+    async def look_for_leftovers(self) -> None:
+        """Check, in the calm, that each name has the actor that claimed it, and each actor its
+        name.
+        """
+        node = await self.cluster.node(self.cluster.founder)
+        owners = {
+            address.name: (address.node, address.incarnation, address.epoch)
+            for address in await node._names.all()
+            if address.name.startswith("tenant-")
+        }
+        running = {
+            cell.address.name: (host.name, host.incarnation, cell.address.epoch)
+            for host in map(self.cluster.live, self.cluster.machines)
+            if host is not None
+            for cell in host._endpoint.host.cells.values()
+            if cell.address.name.startswith("tenant-")
+        }
+        for name in sorted(owners.keys() | running.keys()):
+            if owners.get(name) != running.get(name):
+                self._say(
+                    f"in the calm {name} belongs to {owners.get(name, 'nobody')}, and runs on "
+                    f"{running.get(name, 'no node')} (node, incarnation, epoch)"
+                )
+
+    def _say(self, text: str) -> None:
+        if len(self.wrong) < SHOWN:
+            self.wrong.append(text)
+        self.cluster.trace.tell("", "wrong", text)

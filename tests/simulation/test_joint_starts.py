@@ -1,0 +1,46 @@
+"""Named actors that are started and stopped side by side: the simulator claims their names
+together, and looks whether each has its actor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from runtime.membership.names import Names
+from runtime.simulation import simulate_once
+from runtime.simulation.joint_starts import has_joint_starts
+
+SEEDS = [seed for seed in range(200) if has_joint_starts(seed)]
+
+
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_names_are_claimed_together_and_each_has_its_actor(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: Counter[int] = Counter()
+    outcomes: Counter[str] = Counter()
+    original = Names.claim_many
+
+    async def counted(
+        self: Names,
+        names: Sequence[str],
+        class_path: str,
+        resources: Mapping[str, float] | None = None,
+    ) -> list[int | Exception]:
+        sizes[len(names)] += 1
+        found = await original(self, names, class_path, resources)
+        outcomes.update(type(one).__name__ for one in found)
+        return found
+
+    monkeypatch.setattr(Names, "claim_many", counted)
+    report = simulate_once(seed)
+    assert report.holds, [result for result in report.verdicts if not result.holds]
+    assert sum(count for size, count in sizes.items() if size > 1) >= 5
+    assert outcomes["int"] >= 5
+    assert outcomes["NameTakenError"] >= 1
+    (said,) = [result.text for result in report.verdicts if result.name == "names claimed together"]
+    assert re.match(r"[0-9]+ actors were started side by side, [0-9]+ names were taken", said)

@@ -1,0 +1,85 @@
+"""What an actor takes of its node counts from its placement on, and no longer than until it has
+been stopped, however late the watch of the names reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from actors import Actor
+from actors.errors import NoPlacementError
+from runtime import open_node
+from runtime.node import Node
+from runtime.store.interface import Store, WatchBatch
+from tests.waiting import until
+
+SECRET = "a secret for the tests of resources"
+GPU = {"gpu": 1.0}
+
+
+class Quiet(Actor):
+    pass
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    """One of two nodes with one GPU each."""
+    async with (
+        open_node("here", secret=SECRET, resources=GPU) as here,
+        open_node("there", join=here.address, secret=SECRET, resources=GPU),
+    ):
+        await here.wait_for(2)
+        yield here
+
+
+class HeldWatch:
+    """The watch of a node's names: reports nothing after the next change."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._store: Store = node._lookups._store
+        self._poll = self._store.poll
+        self._prefix = node._lookups._prefix
+        self.go_on = trio.Event()
+        monkeypatch.setattr(self._store, "poll", self._held)
+
+    async def _held(self, prefix: str, from_revision: int) -> WatchBatch:
+        batch = await self._poll(prefix, from_revision)
+        if prefix == self._prefix:
+            await self.go_on.wait()
+        return batch
+
+
+async def held(node: Node, monkeypatch: pytest.MonkeyPatch) -> HeldWatch:
+    # One placement with resources, so that the loads are known, and one change, after which the
+    # watch asks again, and is held.
+    first = await node.options(name="first", resources=GPU, on="here").spawn(Quiet)
+    await until(lambda: node._lookups._seen >= first.address.epoch, "the claim is reported")
+    watch = HeldWatch(node, monkeypatch)
+    await node.stop(first)
+    return watch
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_the_next_placement_finds_no_room_where_an_actor_has_just_started(
+    node: Node, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    watch = await held(node, monkeypatch)
+    if together:
+        pair = await node.options(resources=GPU).spawn_many(Quiet, [(), ()], names=["a", "b"])
+    else:
+        pair = [await node.options(name=name, resources=GPU).spawn(Quiet) for name in "ab"]
+    assert {handle.address.node for handle in pair} == {"here", "there"}
+    for _ in range(3):
+        with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
+            await node.options(name="c", resources=GPU).spawn(Quiet)
+    watch.go_on.set()
+    await until(lambda: node._lookups._seen >= pair[1].address.epoch, "the claims are reported")
+    with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
+        await node.options(name="c", resources=GPU).spawn(Quiet)
+    watch.go_on = trio.Event()
+    await node.stop(pair[0])
+    third = await node.options(name="c", resources=GPU).spawn(Quiet)
+    assert third.address.node == pair[0].address.node
