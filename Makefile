@@ -138,7 +138,7 @@ release: $(installed)/release ## build dist/*.tar.gz and dist/*.whl of the last 
 	echo "dist: commit $$(git rev-parse --short HEAD), built twice with equal hashes:"; cat dist/SHA256SUMS
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) $(VENV)-torch $(VENV)-peers $(VENV)-3.* docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-peers $(VENV)-3.* docs/_build docs/failures/errors build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find actors runtime understudy tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a file under $(installed) is newer than pyproject.toml while what it names is installed.

@@ -29,6 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinxcontrib_trio",
+    "error_pages",
     "generated",
     "replays",
 ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from runtime.command_line import explain
+
 DOCS = Path(__file__).resolve().parent
 FILE = DOCS / "llms.txt"
 
@@ -49,7 +51,17 @@ def text() -> str:
             said = page.read_text()
             address = page.relative_to(DOCS).with_suffix(".html")
             lines.append(f"- [{title(said)}]({address}): {first_sentence(said)}".rstrip(": "))
+            if str(address) == "failures/errors.html":
+                lines += errors()
     return "\n".join(lines) + "\n"
+
+
+def errors() -> list[str]:
+    """The page of each error, which is made when the site is built."""
+    return [
+        f"- [{name}]({explain.page_of(name)}): {explain.first_sentence(text)}"
+        for name, text in explain.sections().items()
+    ]
 
 
 def summary(root: str) -> str:

@@ -1,10 +1,20 @@
-"""The actors of the examples on the page about errors."""
+"""The actors and filters of the examples on the pages about errors."""
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+import attrs
 import trio
 
-from actors import Actor, Ignore, method
+from actors import Actor, Call, Filter, Ignore, Next, message, method
+from runtime import Node
+
+
+@message
+@attrs.frozen
+class Order:
+    item: str
 
 
 class Counter(Actor):
@@ -46,3 +56,65 @@ class Caller(Actor):
 class Unneeded(Actor):
     async def on_start(self) -> None:
         raise Ignore("there is nothing to do")
+
+
+async def ask_to_leave(node: Node) -> None:
+    node.asked_to_leave.set()
+
+
+class SlowStart(Actor):
+    async def on_start(self) -> None:
+        await trio.sleep(60)
+
+
+class Account(Actor):
+    async def on_start(self) -> None:
+        self.balance = await self.saved() or 0
+
+    @method
+    async def read_saved(self) -> object:
+        return await self.saved()
+
+    @method
+    async def pay_in(self, amount: int) -> int:
+        await self.save(self.balance + amount)
+        self.balance += amount
+        return self.balance
+
+    @method
+    async def pay_in_and_crash(self, amount: int) -> NoReturn:
+        await self.pay_in(amount)
+        await crash(self)
+
+
+class Fragile(Actor):
+    @method(idempotent=True)
+    async def crash_at_13(self, item: int) -> int:
+        if item == 13:
+            await crash(self)
+        return item
+
+
+async def crash(actor: Actor) -> NoReturn:
+    """A task of the actor's own raises, which ends the actor in the middle of its method."""
+
+    async def fail() -> None:
+        raise RuntimeError("a bug")
+
+    actor.nursery.start_soon(fail)
+    await trio.sleep_forever()
+
+
+class RefuseAll(Filter):
+    sides = ("client",)
+
+    async def call(self, next: Next, call: Call) -> object:
+        raise PermissionError("the shop is closed")
+
+
+class FailAfter(Filter):
+    sides = ("client",)
+
+    async def call(self, next: Next, call: Call) -> object:
+        await next(call)
+        raise KeyError("currency")

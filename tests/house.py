@@ -22,6 +22,16 @@ import attrs
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("actors", "runtime", "understudy")
 
+MADE = {"_build", "errors"}
+"""Folders of docs/ that are written when the site is built."""
+
+
+def pages() -> list[Path]:
+    """The pages of docs/ that people write."""
+    found = (ROOT / "docs").rglob("*.md")
+    return sorted(page for page in found if not MADE & set(page.parts[len(ROOT.parts) :]))
+
+
 SMALL_LINES = 70
 """A module of fewer lines than that, which one module of its own room imports and no other, is a
 part of that one.

@@ -1,6 +1,6 @@
 """`understudy explain`: what an error means, from the pages of this version, without a network.
 
-The text is actors/errors.md, which the documentation includes. It is read only here.
+The text is actors/errors.md. It is read only here; the site makes a page for each error of it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,13 @@ import click
 
 from actors import errors
 
+PAGES = "failures/errors"
+"""Where the pages of the errors stand in the site."""
+
+GROUP = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^### (\w+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```\w+\n(.*?)^```$\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)*([^)#]+)[^)]*\)")
 WIDTH = 79
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
@@ -43,20 +48,24 @@ def explain(error: str | None, as_json: bool) -> None:
         chosen = {names[wanted.lower()]: texts[names[wanted.lower()]]}
     if as_json:
         facts = [
-            {"error": name, "derives_from": _bases(name), "text": plain(text)}
+            {
+                "error": name,
+                "derives_from": _bases(name),
+                "text": plain(text),
+                "page": page_of(name),
+            }
             for name, text in chosen.items()
         ]
         click.echo(json.dumps(facts if error is None else facts[0], indent=2))
     elif error is None:
         width = max(map(len, chosen))
         for name, text in chosen.items():
-            first = re.split(r"(?<=\.)\s", plain(text), maxsplit=1)[0]
-            click.echo(f"{name:{width}}  {' '.join(first.split())}")
+            click.echo(f"{name:{width}}  {first_sentence(plain(text))}")
     else:
         for name, text in chosen.items():
             bases = _bases(name)
             kind = f"a subclass of {' and '.join(bases)}" if bases else "an answer over HTTP"
-            click.echo(f"{name}, {kind}\n\n{plain(text)}")
+            click.echo(f"{name}, {kind}\n\n{plain(text)}\n\nIn the documentation: {page_of(name)}")
 
 
 def sections() -> dict[str, str]:
@@ -65,12 +74,31 @@ def sections() -> dict[str, str]:
     return {name: body.strip() for name, body in SECTION.findall(text)}
 
 
+def groups() -> dict[str, list[str]]:
+    """The names below each heading of the file, by what is certain."""
+    text = (files("actors") / "errors.md").read_text(encoding="utf-8")
+    return {
+        heading: [name for name, _ in SECTION.findall(body)]
+        for heading, body in GROUP.findall(text)
+    }
+
+
+def page_of(name: str) -> str:
+    """The address of an error's page within the site."""
+    return f"{PAGES}/{name}.html"
+
+
+def first_sentence(text: str) -> str:
+    """What a section begins with, on one line."""
+    return " ".join(re.split(r"(?<=\.)\s", text, maxsplit=1)[0].split())
+
+
 def plain(text: str) -> str:
-    """A section as people read it in a terminal: examples are indented, lines fit, and a link is
-    its text with the page.
+    """A section as people read it in a terminal: examples and what they print are indented, lines
+    fit, and a link is its text with the page.
     """
     parts = []
-    for number, part in enumerate(EXAMPLE.split(COMMENT.sub("", text))):
+    for number, part in enumerate(BLOCK.split(COMMENT.sub("", text))):
         if number % 2:
             parts.append(textwrap.indent(part.rstrip(), "    "))
         else:

@@ -1032,7 +1032,9 @@ class Names:
                 )
                 given_up = f", and it is not restarted any more; its last end: {why}" if why else ""
                 raise ActorNotFoundError(
-                    f"there is no actor called {name!r} in the cluster{given_up}", actor=name
+                    f"there is no actor called {name!r} in the cluster{given_up}; spawn it, or "
+                    "check the name",
+                    actor=name,
                 )
             # The end of the supervisor changes other keys than the one that is watched here, so the
             # intent is checked again from time to time.

@@ -468,7 +468,8 @@ def _refusal(kind: type) -> str:
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    text = f"is a {name}, which cannot be sent"
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    text = f"is {article} {name}, which cannot be sent"
     if issubclass(kind, Enum):
         return (
             f"{text}: the class is defined inside a function, where no other process can "

@@ -16,6 +16,7 @@ from runtime.dashboard.application import MOST_PAGES
 from runtime.dashboard.sampler import Sampler
 from runtime.dashboard.schedule import MOST_ACTORS, TOPICS
 from tests.dashboard.conftest import TOKEN, Clerk, Dashboard, World, open_world
+from tests.failures.error_examples import check_answer
 from tests.gateway.http_client import Connection
 from tests.waiting import until
 
@@ -201,6 +202,7 @@ async def test_a_page_too_many_is_told_to_come_back(world: World) -> None:
     world.dashboard.application._pages = MOST_PAGES
     answer = await world.dashboard.get(PATH)
     assert (answer.status, answer.json["error"]) == (503, "TooManyPages")
+    check_answer("TooManyPages", answer.json)
     assert answer.headers["retry-after"] == "5"
     world.dashboard.application._pages = 0
 
@@ -214,6 +216,7 @@ async def test_pages_look_at_a_bounded_number_of_actors(world: World) -> None:
         )
         answer = await world.dashboard.get("/api/snapshot?topic=actor/more")
         assert (answer.status, answer.json["error"]) == (503, "TooManyActors")
+        check_answer("TooManyActors", answer.json)
         nursery.cancel_scope.cancel()
 
 
@@ -254,6 +257,8 @@ async def test_bad_questions_say_what_is_wrong(world: World, path: str, error: s
     answer = await world.dashboard.get(path)
     assert (answer.json["error"], answer.status in (400, 404)) == (error, True)
     assert answer.json["next"]
+    if path.endswith("topic=nothing"):
+        check_answer("BadTopic", answer.json)
 
 
 async def test_a_path_with_too_many_fields_is_refused(world: World) -> None:
@@ -279,6 +284,7 @@ async def test_below_a_base_path_whether_or_not_the_proxy_takes_it_away(base: st
 async def test_a_dashboard_that_only_shows_does_nothing(world: World) -> None:
     answer = await world.dashboard.act(action="drain-node", name="one")
     assert (answer.status, answer.json["error"]) == (403, "ReadOnly")
+    check_answer("ReadOnly", answer.json)
     assert not world.node.asked_to_leave.is_set()
 
 
@@ -331,6 +337,8 @@ async def test_actions_that_are_none_are_refused(body: bytes) -> None:
         assert answer.status in (400, 413, 504), answer.body
         assert (answer.json["error"] == "BadAction") == (answer.status == 400)
         assert answer.json["next"]
+        if b"format-disk" in body:
+            check_answer("BadAction", answer.json)
         wrong = await world.dashboard.http.ask("GET", "/api/actions", headers=headers)
         assert wrong.status == 405
 
@@ -359,6 +367,7 @@ async def test_actions_wait_for_the_cluster(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(Sampler, "questions", None)
         answer = await world.dashboard.act(action="drain-node", name="one")
         assert (answer.status, answer.json["error"]) == (503, "ClusterLost")
+        check_answer("ClusterLost", answer.json)
         assert not world.node.asked_to_leave.is_set()
 
 
@@ -368,4 +377,5 @@ async def test_a_failure_of_the_dashboard_is_an_answer(
     monkeypatch.setattr(Sampler, "page", None)
     answer = await world.dashboard.get("/api/snapshot?topic=cluster")
     assert (answer.status, answer.json["error"]) == (500, "DashboardFailure")
+    check_answer("DashboardFailure", answer.json)
     assert answer.json["explain"] == "understudy explain DashboardFailure"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import ROOT
+from tests.house import ROOT, pages
 
 PAGES = [
     *sorted(ROOT.glob("*.md")),
-    *sorted(page for page in ROOT.glob("docs/**/*.md") if "_build" not in page.parts),
+    *pages(),
     ROOT / "actors" / "errors.md",
 ]
 FENCE = re.compile(r"^(`{3,}|:{3,}).*?^\1\s*$", re.MULTILINE | re.DOTALL)
@@ -22,7 +22,7 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 NAMED = re.compile(r"`((?:docs|examples|ops|tests)/[\w/.-]*\w)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 OWNER = {ROOT / "actors" / "errors.md": ROOT / "docs" / "failures" / "errors.md"}
-"""Pages that show another file: its headings are theirs."""
+"""Pages that show the groups of another file: its headings are theirs."""
 
 
 def anchor(heading: str) -> str:

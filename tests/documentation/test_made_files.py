@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from tests.house import ROOT
+from runtime.command_line.explain import page_of, sections
+from tests.house import ROOT, pages
 
 DOCS = ROOT / "docs"
 
@@ -44,14 +45,15 @@ def test_the_time_line_is_what_its_command_draws() -> None:
 
 
 def test_it_has_every_page() -> None:
-    pages = {
+    found = {
         str(page.relative_to(DOCS).with_suffix(".html"))
-        for page in DOCS.rglob("*.md")
-        if "_build" not in page.parts and page != DOCS / "index.md"
+        for page in pages()
+        if page != DOCS / "index.md"
     }
+    found |= {page_of(name) for name in sections()}
     text = (DOCS / "llms.txt").read_text()
     listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\): [*`\w]", text, re.MULTILINE)
-    assert sorted(listed) == sorted(pages)
+    assert sorted(listed) == sorted(found)
 
 
 def test_the_files_that_the_readme_names_exist() -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import ROOT
+from tests.house import ROOT, pages
 
-DOCS = ROOT / "docs"
 PAGES = [
-    *sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts),
+    *pages(),
     ROOT / "README.md",
     ROOT / "actors" / "errors.md",
 ]

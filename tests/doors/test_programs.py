@@ -214,6 +214,7 @@ def test_a_fork_gets_an_error_or_a_connection_of_its_own(
     cluster: BlockingLocalCluster, counter: Blocking[Counter]
 ) -> None:
     text = """
+from tests.failures.error_examples import check_shown, said
 stream = counter.count(10)
 executor = cluster.executor(max_workers=1)
 pid = os.fork()
@@ -232,6 +233,7 @@ if not pid:
             print("none")
         except ForkedProcessError as error:
             assert str(os.getppid()) in str(error) and "connect again" in str(error)
+            check_shown("ForkedProcessError", said(error))
     with connect(sys.argv[1], name="child") as own:
         print(own.lookup(sys.argv[2], Counter).add(1), flush=True)
     sys.exit(5)

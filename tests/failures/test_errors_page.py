@@ -1,5 +1,5 @@
-"""actors/errors.md explains each public error: `understudy explain` prints it, and the page
-docs/failures/errors.md includes it.
+"""actors/errors.md explains each public error: `understudy explain` prints it, and the site has a
+page for each of its sections.
 """
 
 from __future__ import annotations
@@ -7,40 +7,39 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import textwrap
-from typing import Any
+from importlib import import_module
+from pathlib import Path
 
 import pytest
-import trio
 from click.testing import CliRunner
 
-import actors
-from actors import Actor, ExitReason, errors
-from actors.errors import NodeDrainingError, RemoteError, UnderstudyError
-from examples import errors as prelude
+from actors import ExitReason, errors
+from actors.errors import RemoteError
 from runtime import open_node
-from runtime.command_line.explain import EXAMPLE, sections
+from runtime.command_line.explain import BLOCK, groups, page_of
 from runtime.command_line.main import main
-from runtime.environment import first
+from runtime.environment import SystemEnvironment
 from runtime.gateway.problems import OF_SERVERS
-from runtime.node import Node
-from runtime.testing import VirtualCluster, VirtualFaults
+from runtime.pools import journal
+from runtime.references.memory import spill
+from runtime.testing import Platform, VirtualCluster, VirtualFaults
+from runtime.timings import Timings
+from tests.documentation.test_made_files import command
+from tests.failures.error_examples import EXAMPLES, SECRET, SECTIONS, check_shown, run, said, shown
 from tests.house import ROOT
 
-SECRET = b"a secret of at least 16 bytes"
-SECTIONS = sections()
-EXAMPLES = {
-    name: found[1] for name, text in SECTIONS.items() if (found := EXAMPLE.search(text)) is not None
-}
 RAISED_BY = {
     name: found.groups()
     for name, text in SECTIONS.items()
     if (found := re.search(r"<!-- raised by (\S+)::(\w+) -->", text)) is not None
 }
-ON_ONE_NODE = [
-    name for name, text in EXAMPLES.items() if not re.search(r"worker-\d|faults|sleep", text)
+IN_PROCESS = [name for name in EXAMPLES if name not in RAISED_BY]
+SIMULATED = [
+    name
+    for name in IN_PROCESS
+    if re.search(r"worker-\d|faults\.|sleep|Fragile|crash|spawn\(Supervisor", EXAMPLES[name])
 ]
-"""The others need the simulated cluster, or its time."""
+"""These need the simulated cluster, or its time."""
 
 
 def test_each_error_class_has_its_section_and_each_section_its_class() -> None:
@@ -50,6 +49,7 @@ def test_each_error_class_has_its_section_and_each_section_its_class() -> None:
         if isinstance(value, type) and issubclass(value, Exception)
     }
     assert sorted(SECTIONS) == sorted(classes | OF_SERVERS)
+    assert [name for names in groups().values() for name in names] == list(SECTIONS)
 
 
 def test_the_page_shows_what_the_command_prints() -> None:
@@ -69,70 +69,77 @@ def test_a_section_says_the_cause_what_is_certain_and_what_to_do(name: str) -> N
     assert cause
     assert certain
     assert advice
-    assert (name in EXAMPLES) != (name in RAISED_BY)
+    # What provokes it, and what is seen then.
+    assert BLOCK.search(SECTIONS[name]) is not None
+    assert shown(name)
 
 
-async def check(name: str, node: Node, faults: VirtualFaults | None = None) -> None:
-    """Run the example of an error, which raises it at its end."""
-    names: dict[str, Any] = {**vars(actors), **vars(prelude)}
-    names |= {"trio": trio, "node": node, "faults": faults}
-    names["open_node"] = functools.partial(open_node, secret=SECRET)
-    exec(f"async def example():\n{textwrap.indent(EXAMPLES[name], '    ')}", names)
-    error: BaseException | None = None
-    try:
-        await names["example"]()
-    except (UnderstudyError, ExceptionGroup) as caught:
-        error = first(caught)
-    if isinstance(error, RemoteError) and not issubclass(RemoteError, getattr(errors, name)):
+def test_the_site_has_a_page_for_each_error_and_a_line_in_the_index(tmp_path: Path) -> None:
+    pages = command("error_pages")
+    pages.write(tmp_path)
+    (tmp_path / "GoneError.md").touch()
+    pages.write(tmp_path)
+    assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(SECTIONS)
+    index = pages.expanded((ROOT / "docs" / pages.INDEX).with_suffix(".md").read_text())
+    for name in SECTIONS:
+        text = (tmp_path / f"{name}.md").read_text()
+        assert text.startswith(f"# {name}\n")
+        assert "- What to do: " in text
+        for link in re.findall(r"\]\(([^)#]+)", text):
+            place = ROOT / "docs" / "failures" / "errors" / link
+            assert place.resolve().exists() or place.stem in SECTIONS
+        assert f"| [{name}](errors/{name}.md) | " in index
+        assert page_of(name) in CliRunner().invoke(main, ["explain", name]).output
+
+
+def check(name: str, error: object) -> None:
+    """Compare what an example has raised with what it is the example of, and with its page."""
+    if name == "SupervisorGaveUpError":
+        # It ends the supervisor, and is seen in the reason of that.
+        assert isinstance(error, ExitReason)
+        assert error.kind == "shutdown"
+    elif isinstance(error, RemoteError) and not issubclass(RemoteError, getattr(errors, name)):
         # A method got it, in the call that it made itself.
         assert error.remote_type.rpartition(":")[2] in (name, *_subclasses(name))
     else:
         assert isinstance(error, getattr(errors, name)), repr(error)
+    check_shown(name, said(error))
 
 
-@pytest.mark.parametrize("name", ON_ONE_NODE)
-async def test_an_example_raises_its_error(name: str) -> None:
-    async with open_node("here", secret=SECRET) as node:
-        await check(name, node)
-
-
-@pytest.mark.parametrize("name", sorted(set(EXAMPLES) - set(ON_ONE_NODE)))
-async def test_an_example_on_several_nodes_raises_its_error(
-    name: str, cluster: VirtualCluster, faults: VirtualFaults
+@pytest.mark.parametrize("name", [name for name in IN_PROCESS if name not in SIMULATED])
+async def test_an_example_raises_its_error(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await check(name, cluster.node, faults)
+    more = {}
+    if name == "JournalError":
+        monkeypatch.setattr(journal, "MOST_BYTES", 100)
+    elif name == "ReferenceMemoryError":
+        monkeypatch.setattr(spill, "_nameless", full)
+    elif name == "HandshakeTimeoutError":
+        soon = Platform(environment=SystemEnvironment(Timings(handshake=0.05)))
+        more["open_node"] = functools.partial(open_node, secret=SECRET, platform=soon)
+    elif name == "DecodeError":
+        module = import_module("examples.errors")
+        # It takes a class away.
+        monkeypatch.setattr(module, "Order", module.Order)
+    async with open_node("here", secret=SECRET) as node:
+        check(name, await run(name, node, tmp_path, more))
+
+
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("name", sorted(SIMULATED))
+async def test_an_example_on_several_nodes_raises_its_error(
+    name: str, cluster: VirtualCluster, faults: VirtualFaults, tmp_path: Path
+) -> None:
+    more = {"cluster": cluster, "faults": faults}
+    check(name, await run(name, cluster.node, tmp_path, more))
 
 
 def _subclasses(name: str) -> list[str]:
     return [cls.__name__ for cls in getattr(errors, name).__subclasses__()]
-
-
-class LastWish(Actor):
-    async def on_stop(self, reason: ExitReason) -> None:
-        with pytest.raises(NodeDrainingError, match="is leaving the cluster"):
-            await self.node.options(on=self.node.name).spawn(prelude.Counter)
-        LEFT.append(reason.kind)
-
-
-LEFT: list[str] = []
-
-
-async def test_a_node_that_leaves_starts_no_actors() -> None:
-    LEFT.clear()
-    async with open_node("leaving") as node:
-        await node.spawn(LastWish)
-    assert LEFT
-
-
-IN_SCENARIOS = {
-    "AnswersUnreadError",
-    "AnswerDroppedError",
-    "SupervisorGaveUpError",
-    "WrongStoreError",
-}
-"""Their tests know them by their texts, or run a scenario of `runtime.simulation`, which names
-them.
-"""
 
 
 @functools.cache
@@ -144,7 +151,7 @@ def functions_in(path: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("name", RAISED_BY)
-def test_an_error_without_an_example_is_raised_by_a_test(name: str) -> None:
+def test_what_is_no_example_of_this_file_is_compared_by_the_test_that_it_names(name: str) -> None:
     path, test = RAISED_BY[name]
     assert test in functions_in(path)
-    assert name in IN_SCENARIOS or re.search(rf"\b{name}\b", (ROOT / path).read_text())
+    assert re.search(r"\bcheck_(shown|answer)\(", (ROOT / path).read_text())

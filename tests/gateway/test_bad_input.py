@@ -10,6 +10,7 @@ import trio
 
 from runtime.gateway import RequestLimits
 from runtime.gateway.server import ServerLimits
+from tests.failures.error_examples import check_answer
 from tests.gateway.conftest import World, gateway
 from tests.waiting import until
 
@@ -170,6 +171,7 @@ async def test_a_body_of_a_gibibyte_is_refused_by_its_length(world: World) -> No
     assert status(answer) == 413
     body = answer.partition(b"\r\n\r\n")[2]
     assert json.loads(body)["error"] == "BodyTooLarge"
+    check_answer("BodyTooLarge", json.loads(body))
     # Also while the client goes on to send it.
     answer = await world.http.raw(head + b"x" * 2_000_000)
     assert status(answer) == 413
@@ -202,6 +204,7 @@ async def test_a_body_that_trickles_is_cut_off(world: World) -> None:
         )
         assert status(answer) == 408
         assert b'"error":"BodyTooSlow"' in answer
+        check_answer("BodyTooSlow", json.loads(answer.partition(b"\r\n\r\n")[2]))
     assert await ran(world) == 0
 
 
@@ -231,6 +234,7 @@ async def test_too_many_connections_are_turned_away(world: World) -> None:
             third = await http.ask("POST", "/v1/actors/counter/add", b"{}")
             assert (third.status, third.json["outcome"]) == (503, "not executed")
             assert third.json["error"] == "TooManyConnections"
+            check_answer("TooManyConnections", third.json)
             assert third.headers["retry-after"] == "1"
 
         async def is_served() -> bool:
@@ -248,6 +252,7 @@ async def test_too_many_requests_are_turned_away(world: World) -> None:
             answer = await http.call("counter", "add", {})
             assert (answer.status, answer.json["outcome"]) == (503, "not executed")
             assert answer.json["error"] == "TooManyRequests"
+            check_answer("TooManyRequests", answer.json)
             await world.counter.note_word("a may end")
             assert (await first.answer()).json == 1
         assert (await http.call("counter", "add", {})).json == 2

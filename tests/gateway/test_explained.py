@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 from importlib import import_module
 
 import pytest
@@ -16,6 +17,7 @@ from runtime.gateway.problems import OF_SERVERS, explaining
 from runtime.gateway.requests import Access
 from runtime.gateway.server import BUSY
 from runtime.plain_calls.service import IS_STREAM, NO_STREAM
+from tests.failures.error_examples import check_answer
 from tests.gateway.conftest import World, gateway
 
 ADD, COUNT = "/v1/actors/counter/add", "/v1/actors/counter/count"
@@ -50,15 +52,19 @@ async def test_an_answer_that_is_no_value_names_what_explains_it(world: World) -
         assert answer.json["error"] == error
         assert answer.json["explain"] == f"understudy explain {error}"
         assert is_explained(error)
+        if error not in ("ActorNotFoundError", "BadArgumentsError"):
+            check_answer(error, answer.json)
     # What the method raised is the user's, and has no page here.
     raised = await world.http.call("counter", "fail", {"text": "no"})
     assert raised.json["explain"] == "understudy explain RemoteError"
     twice = (f"POST {ADD} HTTP/1.1", "Host: localhost", *["Idempotency-Key: k"] * 2)
     answered = await world.http.raw("\r\n".join([*twice, "Connection: close", "", ""]).encode())
     assert b'"explain":"understudy explain HeaderTwice"' in answered
+    check_answer("HeaderTwice", json.loads(answered.partition(b"\r\n\r\n")[2]))
     async with gateway(world.node, token="a token of some length") as http:
         refused = await http.ask("POST", ADD, b"{}")
     assert refused.json["explain"] == "understudy explain TokenRequired"
+    check_answer("TokenRequired", refused.json)
 
 
 async def test_a_failure_of_the_gateway_is_an_answer(
@@ -71,6 +77,7 @@ async def test_a_failure_of_the_gateway_is_an_answer(
     answer = (await world.http.ask("GET", "/healthz")).json
     assert (answer["error"], answer["outcome"]) == ("GatewayFailure", "unknown")
     assert answer["explain"] == "understudy explain GatewayFailure"
+    check_answer("GatewayFailure", answer)
 
 
 def names_in_the_code() -> set[str]:

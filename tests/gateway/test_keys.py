@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from runtime import open_node
+from tests.failures.error_examples import check_answer
 from tests.gateway.actors_used import Counter, Saving
 from tests.gateway.conftest import SECRET, World, gateway
 from tests.gateway.http_client import HttpAnswer, HttpClient
@@ -38,6 +39,8 @@ async def test_a_key_of_another_call_is_refused(world: World) -> None:
         answer = await world.http.call("counter", method, body, Idempotency_Key="k")
         assert (answer.status, answer.json["error"]) == (409, "KeyReusedError")
         assert answer.json["outcome"] == "not executed"
+        if method == "add":
+            check_answer("KeyReusedError", answer.json)
     # A key counts for one actor.
     await world.node.options(name="other").spawn(Counter)
     assert (await world.http.call("other", "add", {}, Idempotency_Key="k")).json == 1

@@ -7,6 +7,7 @@ import json
 import cbor2
 import trio
 
+from tests.failures.error_examples import check_answer
 from tests.gateway.actors_used import Counter
 from tests.gateway.conftest import World, gateway
 from tests.waiting import until
@@ -59,6 +60,8 @@ async def test_what_is_not_there_is_404_and_what_may_not_be_called_403(world: Wo
         answer = await world.http.call(actor, method, {})
         assert (answer.status, answer.json["error"]) == (status, error), answer.body
         assert answer.json["outcome"] == "not executed"
+        if method in ("sub", "secret"):
+            check_answer(error, answer.json)
     assert (await world.http.ask("POST", "/v1/actors/counter", b"{}")).status == 404
     assert (await world.http.ask("GET", "/v1/actors/counter/add")).status == 405
 

@@ -38,6 +38,7 @@ from runtime.timings import Timings
 from runtime.wire.codec import ENUM
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import VERSIONS, Acceptor, Dialer, Introduction, Peer
+from tests.failures.error_examples import check_shown, said
 from tests.live_pair import SECRET, Pair
 from tests.waiting import until
 
@@ -237,8 +238,9 @@ async def test_a_wrong_protocol_version_is_named_on_both_sides(scene: Scene, log
         async with await dial(scene.pair.here) as stream:
             with pytest.raises(
                 ProtocolVersionError, match="3 to 9, node 'here' 2 to 2: upgrade the older"
-            ):
+            ) as caught:
                 await shake_hands(stream, introduction(versions=(3, 9)))
+            check_shown("ProtocolVersionError", said(caught.value))
             assert await wait_closed(stream) == b""
     await log("speaks protocol versions 3 to 9")
 
@@ -249,7 +251,7 @@ async def test_a_dialler_learns_that_the_node_it_joins_speaks_another_version(sc
 
 
 async def test_a_namesake_from_another_store_ends_no_link_of_a_member(
-    scene: Scene, log: Log
+    scene: Scene, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A store that was lost and begun anew counts incarnations from the beginning again.
     there = scene.pair.there
@@ -263,6 +265,8 @@ async def test_a_namesake_from_another_store_ends_no_link_of_a_member(
             await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([next(LINKS), 0, 1, 0, 0])))
             assert await wait_closed(stream) == b""
     await log("know different stores")
+    (refused,) = (one for one in caplog.messages if "know different stores" in one)
+    check_shown("WrongStoreError", refused)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -650,8 +654,9 @@ async def test_a_node_that_dials_itself_is_told_so(scene: Scene) -> None:
     )
     with trio.fail_after(60):
         async with await dial(here) as stream:
-            with pytest.raises(WrongPeerError, match="dialled itself"):
+            with pytest.raises(WrongPeerError, match="dialled itself") as caught:
                 await shake_hands(stream, me)
+            check_shown("WrongPeerError", said(caught.value))
 
 
 async def test_a_listener_outlives_whatever_connects_to_it(scene: Scene) -> None:

@@ -10,6 +10,7 @@ import pytest
 from actors.errors import OwnerDiedError, ReferenceReleasedError
 from runtime.identifiers import NodeId
 from runtime.references.table import ReferenceState
+from tests.failures.error_examples import check_shown, said
 from tests.references.world import GONE, Message, Node, Question, Value, World
 
 
@@ -110,6 +111,7 @@ def test_a_reference_at_its_owner_is_lost_when_its_forwarders_do_not_have_it_eit
     stage.deliver(stage.owner, "ask")
     assert isinstance(at_third.error, ReferenceReleasedError)
     assert isinstance(at_owner.error, ReferenceReleasedError)
+    check_shown("ReferenceReleasedError", said(at_third.error))
 
 
 def test_a_late_word_that_the_call_has_failed_is_nothing_to_an_owner_that_runs_it(
