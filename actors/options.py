@@ -7,6 +7,7 @@ closer to the call wins: the call's options over the method's, the method's over
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Literal, TypedDict, TypeVar, get_args
 
@@ -21,6 +22,11 @@ Isolation = Literal["none", "process"]
 Placement = Literal["spread", "pack"]
 
 DEFAULT_MAILBOX_LIMIT = 10_000
+
+CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor, begins a line, or turns the direction of what follows: no name
+has it, because names stand in logs and tables.
+"""
 
 
 def _positive_seconds(
@@ -58,7 +64,7 @@ def check_name(what: str, value: object) -> None:
         not value
         or value != value.strip()
         or value.startswith("@")
-        or any(ord(c) < 32 for c in value)
+        or CONTROL_CHARACTERS.search(value)
         or len(value) > 255
     ):
         raise ValueError(

@@ -19,7 +19,8 @@ from runtime.environment import SystemEnvironment
 from runtime.identifiers import NodeId
 from runtime.observation.cluster_html import status_html
 from runtime.observation.node_queries import ask_for_actors
-from runtime.observation.tree import Tree, draw_tree, plain
+from runtime.observation.tree import Tree, draw_tree
+from runtime.printable import plain
 
 MAGIC = "understudy"
 VARIABLE = "cluster"

@@ -170,6 +170,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "identifiers",
         "audit",
         "limited_log",
+        "printable",
         "lifetime",
         "service_calls",
         "stderr_writer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,7 @@ from actors.handle import Handle
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.units import Number
+from runtime.printable import plain_lines
 
 
 def _value(text: str) -> object:
@@ -80,7 +82,12 @@ def call(
         cluster,
         secret_file,
     )
-    click.echo(json.dumps(plain(result)) if as_json else result)
+    click.echo(json.dumps(plain(result)) if as_json else _text(result))
+
+
+def _text(result: object) -> object:
+    """What is printed of a result. In a terminal it controls nothing; a file gets it as it is."""
+    return plain_lines(str(result)) if sys.stdout.isatty() else result
 
 
 async def _call(

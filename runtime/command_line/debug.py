@@ -22,7 +22,7 @@ from runtime.hosting.debug_conversation import UNATTENDED_SECONDS
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.debug_service import debug_of
-from runtime.observation.tree import plain
+from runtime.printable import plain
 from runtime.service_calls import LONG_POLL
 
 HELP = """\
@@ -151,7 +151,7 @@ async def converse(command: Command) -> bool:
     while True:
         click.echo(_safe(answer["text"]), nl=False)
         if answer["problem"]:
-            click.echo(answer["problem"], err=True)
+            click.echo(plain(answer["problem"]), err=True)
         if answer["state"] == "ended":
             click.echo("the debugger has ended")
             return True

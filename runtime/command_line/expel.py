@@ -30,6 +30,7 @@ from runtime.links.keyring import Keyring
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.expulsion_service import expulsions_of
 from runtime.membership.keyring_service import keyring_of_node
+from runtime.printable import plain
 
 EXPEL_SECONDS = 30.0
 """How long the node that is asked may take. It waits for the end of a lease where the expelled node
@@ -37,10 +38,7 @@ does not answer.
 """
 
 
-@click.command(
-    epilog="Example:  understudy expel w3        understudy expel w3 --secret-file now --rotate "
-    "--to next"
-)
+@click.command(epilog="Example:  understudy expel w3 --secret-file now --rotate --to next")
 @click.argument("node", required=False)
 @click.option("--list", "listing", is_flag=True, help="Show which nodes are expelled.")
 @click.option("--readmit", metavar="NODE", help="Let an expelled node join again.")
@@ -55,6 +53,11 @@ does not answer.
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of the new secret, for --rotate. Made, with a random secret, if there is none.",
 )
+@click.option(
+    "--keep-secret",
+    is_flag=True,
+    help="Shut out the name only, where the secret is all that proves a node.",
+)
 @cluster_options
 def expel(
     node: str | None,
@@ -63,6 +66,7 @@ def expel(
     absent: bool,
     rotate: bool,
     to: Path | None,
+    keep_secret: bool,
     address: str,
     cluster: str,
     secret_file: Path | None,
@@ -74,25 +78,37 @@ def expel(
     comes back, by its name and by its certificate. Its process ends with status 77.
 
     Where the nodes have no certificates, a machine that knows the secret can come back under
-    another name: change the secret as well, with --rotate. What the node has seen or done before is
-    not undone.
+    another name, so the secret is changed as well, with --rotate; --keep-secret leaves it as it is.
+    What the node has seen or done before is not undone.
     """
     if (node is not None) + listing + (readmit is not None) != 1:
         raise click.UsageError("give a NODE, or --list, or --readmit NODE")
-    if rotate != (to is not None) or ((rotate or absent) and node is None):
+    if rotate != (to is not None) or ((rotate or absent or keep_secret) and node is None):
         raise click.UsageError("--rotate and --to FILE are given together, and with a NODE")
+    if rotate and keep_secret:
+        raise click.UsageError("give --rotate or --keep-secret, not both")
     keyring, tls = security_for(address, secret_file)
     if node is None:
         asked = trio.run(_ask, address, cluster, keyring, tls, readmit)
         _tell_listing(asked, as_json) if readmit is None else _tell_readmitted(asked, as_json)
         return
     rotation = None
+    if to is None and not keep_secret and _proves_by_secret_alone(keyring, tls):
+        raise click.UsageError(
+            f"the machine of {node} knows the cluster's secret: with it, it can come back under "
+            "another name, or take the expulsion back. Add --rotate --to FILE to change the secret "
+            "as well, or --keep-secret to shut out the name only"
+        )
     if to is not None:
         rotation = _rotation(keyring, to)
         # Without the file: this command changes its own secrets on the way.
         keyring = Keyring(tuple(dict.fromkeys((*keyring.secrets(), rotation.target))))
     told = trio.run(_expel, address, cluster, keyring, tls, node, absent, rotation)
     _tell(told, node, keyring, tls, rotation, as_json)
+
+
+def _proves_by_secret_alone(keyring: Keyring, tls: Tls) -> bool:
+    return keyring.origin != "certificates" and not tls.has_files
 
 
 def _rotation(keyring: Keyring, to: Path) -> Rotation:
@@ -204,7 +220,7 @@ def _tell(
     as_json: bool,
 ) -> None:
     """Print what was done, and what is left to do."""
-    known = rotation is None and keyring.origin != "certificates" and not tls.has_files
+    known = rotation is None and _proves_by_secret_alone(keyring, tls)
     warning = (
         f"the machine of {node} still knows the cluster's secret: with it, it can come back under "
         "another name, or take the expulsion back. Run this command again with --rotate --to FILE"
@@ -242,7 +258,7 @@ def _tell_listing(expulsions: list[dict[str, Any]], as_json: bool) -> None:
         return
     for row in rows:
         certificate = f"certificate {row['certificate'][:16]}" if row["certificate"] else ""
-        click.echo(f"{row['name']:<16} {row['at']}  {certificate}".rstrip())
+        click.echo(plain(f"{row['name']:<16} {row['at']}  {certificate}".rstrip()))
     if not rows:
         click.echo("no node is expelled")
 

@@ -26,7 +26,7 @@ from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.names import saved_bytes
 from runtime.observation.open_calls import OpenCall, read_calls
-from runtime.observation.tree import plain
+from runtime.printable import plain
 
 SHOWN_CALLS = 10
 

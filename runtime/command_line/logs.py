@@ -32,7 +32,7 @@ from runtime.logs.ring import FIELDS, LogQuestion
 from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.members import PREFIX as NODES
-from runtime.observation.tree import plain
+from runtime.printable import plain
 from runtime.service_calls import LONG_POLL_SECONDS
 
 LEVELS = ("debug", "info", "warning", "error", "critical")

@@ -16,6 +16,7 @@ import click
 from actors.errors import ExpelledError, RemoteError, UnderstudyError, explained
 from runtime.environment import first
 from runtime.logs.formats import write_logs
+from runtime.printable import plain
 from runtime.stderr_writer import flush_stderr
 from runtime.version import __version__
 
@@ -181,7 +182,8 @@ class Commands(click.Group):
                 more = ""
                 if isinstance(what, UnderstudyError):
                     more = f" ({explained(type(what)).replace('More', 'more')})"
-                click.echo(f"error: {one_line(what)}{more}", err=True)
+                # It may be of a peer, or of a method: it must not control the terminal.
+                click.echo(f"error: {plain(one_line(what))}{more}", err=True)
             sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)
 
 

@@ -55,7 +55,7 @@ def _checked(metrics: str | None) -> str | None:
     from runtime.metrics.endpoint import check_metrics
 
     try:
-        check_metrics(metrics)
+        check_metrics(metrics, certified=chosen_tls().has_files)
     except ImportError as error:
         raise click.ClickException(str(error)) from None
     except ValueError as error:
@@ -265,9 +265,10 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 )
 @click.option(
     "--metrics",
-    metavar="[HOST:]PORT",
+    metavar="[https://][HOST:]PORT",
     help="Serve /metrics (Prometheus), /healthz and /readyz over HTTP there, to all who can reach "
-    "the address; HOST is 127.0.0.1 if left out. Needs the extra metrics.",
+    "the address; HOST is 127.0.0.1 if left out. With https://, over TLS by --tls-cert, and "
+    "/metrics to those with a certificate, too. Needs the extra metrics.",
 )
 @import_option
 @security_options
@@ -341,7 +342,8 @@ def node(
         tracing=tracing,
         on_process_start=on_process_start,
     )
-    trio.run(_run, opening, as_json, dashboard, secret, chosen_tls())
+    scheme = "https" if (metrics or "").startswith("https://") else "http"
+    trio.run(_run, opening, as_json, dashboard, secret, chosen_tls(), scheme)
 
 
 async def _run(
@@ -350,7 +352,9 @@ async def _run(
     dashboard: bool,
     secret: Keyring | None,
     tls: Tls,
+    scheme: str,
 ) -> None:
+    """`scheme`: of the URL of the metrics."""
     async with opening as opened:
         async with leaving_on_signals(opened), trio.open_nursery() as nursery:
             settle_collector()
@@ -371,7 +375,7 @@ async def _run(
                     f"node {opened.name} of cluster {opened.cluster} listens on {opened.address}"
                 )
                 if opened.metrics_address:
-                    click.echo(f"metrics: http://{opened.metrics_address}/metrics")
+                    click.echo(f"metrics: {scheme}://{opened.metrics_address}/metrics")
                 click.echo(f"others join with: understudy node --join {opened.address}")
             if dashboard:
                 nursery.start_soon(_run_dashboard, opened, as_json, secret, tls)

@@ -17,6 +17,7 @@ from actors.errors import ActorNotFoundError, CallError, NotAllowedError, StoreE
 from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.inspection_service import inspection_of
+from runtime.printable import plain
 
 NODE_SECONDS = 3.0
 """How long a node may take to answer."""
@@ -39,9 +40,9 @@ class Answers:
     def warn(self) -> None:
         """Tell on stderr who has not answered, or not in full."""
         for node, reason in sorted(self.silent.items()):
-            click.echo(f"node {node} did not answer: {reason}", err=True)
+            click.echo(plain(f"node {node} did not answer: {reason}"), err=True)
         for node, count in sorted(self.left_out.items()):
-            click.echo(f"node {node} left out {many(count, 'more call')}", err=True)
+            click.echo(plain(f"node {node} left out {many(count, 'more call')}"), err=True)
 
 
 async def ask_nodes(

@@ -16,7 +16,7 @@ from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, find_actor, inspection, why
 from runtime.command_line.units import Number
 from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS
-from runtime.observation.tree import plain
+from runtime.printable import plain
 
 SHOWN = 10
 """Functions of the summary."""

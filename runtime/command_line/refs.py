@@ -16,6 +16,7 @@ from actors.errors import NodeNotFoundError
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
 from runtime.command_line.units import age, many, size
+from runtime.printable import plain
 from runtime.references.inspection import MOST_LISTED, ListedValue, Listing, OwnerTotals
 
 
@@ -98,10 +99,10 @@ def _lines(listing: Listing, node: str | None, cluster: str, *, where: bool) -> 
             *(["where"] if where else []),
         ]
         lines += [f"  {line}" for line in _columns([heads, *rows])]
-    lines += [f"{owner.node}: {_total(owner)}" for owner in answering]
+    lines += [f"{plain(owner.node)}: {_total(owner)}" for owner in answering]
     # Also those that were not asked for: they may know where values were made.
     lines += [
-        click.style(f"{owner.node}: does not answer: {owner.problem}", fg="red")
+        click.style(plain(f"{owner.node}: does not answer: {owner.problem}"), fg="red")
         for owner in listing.owners()
         if owner.problem
     ]
@@ -137,8 +138,9 @@ def _total(owner: OwnerTotals) -> str:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = [list(map(plain, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        for row in shown
     ]

@@ -22,6 +22,7 @@ from runtime.command_line.secret_rotation import (
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring, secret_id
 from runtime.membership.keyring_service import KeyringFacts
+from runtime.printable import plain
 
 
 @click.group()
@@ -103,7 +104,7 @@ def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) 
     for node, facts in sorted(answers.by_node.items()):
         also = f" (also accepts {', '.join(facts.ids[1:])})" if facts.ids[1:] else ""
         where = facts.path or facts.origin
-        click.echo(f"{node:<16} {facts.ids[0]}{also}  {where}  {facts.problem}".rstrip())
+        click.echo(plain(f"{node:<16} {facts.ids[0]}{also}  {where}  {facts.problem}").rstrip())
     raise SystemExit(1 if answers.silent else 0)
 
 

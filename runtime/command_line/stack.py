@@ -15,7 +15,7 @@ from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import Member, ask_nodes, find_actor, inspection, why
 from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient
-from runtime.observation.tree import plain
+from runtime.printable import plain
 
 RUNTIME = str(Path(runtime.__file__).parent)
 
@@ -34,7 +34,8 @@ def stack(
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(_lines(facts, show_all=show_all)))
+        lines = _lines(facts, show_all=show_all)
+        click.echo("\n".join(plain(line.expandtabs()) for line in lines))
 
 
 async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from actors.errors import CallError
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.units import age, many, size
 from runtime.environment import SystemEnvironment
+from runtime.printable import plain
 
 NODE_SECONDS = 3.0
 """How long a node may take to answer."""
@@ -61,7 +62,7 @@ def _print(facts: dict[str, Any]) -> None:
     where = (
         f"at {store['address'] or 'an address that needs a user or certificates'}"
         if store["kind"] == "etcd"
-        else f"on {store['node']}"
+        else f"on {plain(store['node'])}"
     )
     health = click.style("not reachable", fg="red") if store["away"] else "reachable"
     click.echo(
@@ -72,15 +73,16 @@ def _print(facts: dict[str, Any]) -> None:
         state = node["state"] if node["answers"] else "does not answer"
         joined = age(facts["time"] - node["joined"])
         click.echo(
-            f"  {node['name']:<16} {state:<8} {joined:>8}  incarnation {node['incarnation']:<6} "
-            f"pid {node['pid']:<8} {_tcp(node)}"
+            f"  {plain(node['name']):<16} {plain(state):<8} {joined:>8}  incarnation "
+            f"{node['incarnation']:<6} pid {node['pid']:<8} {plain(_tcp(node))}"
         )
         for actor in node.get("actors", []):
             load = f"waiting {actor['waiting']:<4} served {actor['served']}" + (
                 f" pid {actor['pid']}" if "pid" in actor else ""
             )
             click.echo(
-                f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}"
+                f"    {plain(actor['name']):<24} {plain(actor['class']):<40} epoch "
+                f"{actor['epoch']:<6} {load}"
             )
         if left_out := node.get("actors_left_out", 0):
             click.echo(f"    and {left_out:,} more actors: `understudy list actors` shows them")

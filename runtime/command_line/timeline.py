@@ -17,7 +17,7 @@ from runtime.command_line.units import Number, many
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.recordings import MOST_SECONDS
 from runtime.observation.timeline import NodeRecording, Timeline, estimate_clock
-from runtime.observation.tree import plain
+from runtime.printable import plain
 
 ANSWERS = 8
 """How often a node is asked for its clock before the recording, and again after it."""

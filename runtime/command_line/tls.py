@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import json
 import os
 import re
@@ -95,10 +96,24 @@ def ca(directory: Path, days: int) -> None:
 )
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True)
 @click.option("--out", help="Begin of the names of the two files. Default: the name.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="HOST",
+    help="Host name or IP address of the machine, for scrapers that compare it where metrics are "
+    "served over https://; nodes do not. May be given several times.",
+)
 @directory_option
 @_days(DAYS)
 def cert(
-    name: str, role: CertifiedRole, cluster: str, out: str | None, directory: Path, days: int
+    name: str,
+    role: CertifiedRole,
+    cluster: str,
+    out: str | None,
+    hosts: tuple[str, ...],
+    directory: Path,
+    days: int,
 ) -> None:
     """Make a certificate and its key: NAME.pem and NAME-key.pem in the directory of the CA."""
     from cryptography import x509
@@ -133,7 +148,10 @@ def cert(
         )
         .add_extension(
             x509.SubjectAlternativeName(
-                [x509.UniformResourceIdentifier(certified_uri(cluster, role, name))]
+                [
+                    x509.UniformResourceIdentifier(certified_uri(cluster, role, name)),
+                    *map(_host_name, hosts),
+                ]
             ),
             critical=False,
         )
@@ -143,6 +161,21 @@ def cert(
     _write(where_key, _key_pem(key), 0o600)
     _write(where, _pem(made), 0o644)
     click.echo(f"--tls-ca {directory / 'ca.pem'} --tls-cert {where} --tls-key {where_key}")
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    """As a certificate has it. Raises UsageError for what is neither an address nor a name."""
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        # What x509 would write as it is, and no program would match.
+        if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", host):
+            raise click.UsageError(
+                f"--host takes a host name or an IP address, not {host!r}"
+            ) from None
+        return x509.DNSName(host)
 
 
 @tls.command(epilog="Example:  understudy tls revoke --dir pki pki/w1.pem")

@@ -13,6 +13,7 @@ import trio
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import Answers, ask_nodes, find_actor, inspection
 from runtime.observation.open_calls import OpenCall, WaitGraph, WaitStep, read_calls
+from runtime.printable import plain
 
 
 @click.command(epilog="Example:  understudy why counter        understudy why")
@@ -42,7 +43,7 @@ def why(
         }
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(_lines(actor, steps, cycles)))
+        click.echo("\n".join(map(plain, _lines(actor, steps, cycles))))
         answers.warn()
     raise SystemExit(1 if cycles or answers.silent else 0)
 

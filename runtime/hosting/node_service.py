@@ -19,7 +19,7 @@ from actors.actor import Actor
 from actors.errors import ActorClassError, CallCycleError, DecodeError, UnderstudyError
 from actors.messages import message, message_type
 from actors.method import Address, method
-from actors.options import SpawnOptions
+from actors.options import SpawnOptions, check_name
 from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.cell import RefusedElsewhereError, with_note
 from runtime.hosting.host import STOP_SECONDS, ActorHost, StopAnswer
@@ -159,6 +159,9 @@ class NodeService(Actor):
         Returns their names and epochs in the order of the rows, and those that did not start,
         whose epochs are 0. Raises `ActorClassError` if the class cannot be imported here.
         """
+        for name in names:
+            # Those of `options` were checked when they were read.
+            check_name("name", name)
         cls = await actor_class(class_path, self._node, self._host.in_thread)
         found = ["" for _ in rows]
         epochs = [0 for _ in rows]

@@ -116,7 +116,8 @@ def _rule(words: list[str]) -> tuple[re.Pattern[str], str]:
 class Credentials:
     """What this process shows in TLS handshakes, and what it asks of others. `certificate`: its
     own, as DER. `trust`: differs where certificates of others are judged differently. `names`:
-    whom they name.
+    whom they name. `for_anyone`: a server's, for clients with and without a certificate; None where
+    the own one is self-signed.
     """
 
     server: ssl.SSLContext
@@ -124,6 +125,7 @@ class Credentials:
     certificate: bytes
     trust: bytes = b""
     names: NameMap = attrs.field(factory=NameMap)
+    for_anyone: ssl.SSLContext | None = None
 
 
 def client_context() -> ssl.SSLContext:
@@ -174,12 +176,12 @@ def read_credentials(files: CertificateFiles) -> Credentials:
         raise ValueError(
             f"others can read the private key {files.key} (mode {mode:o}): chmod 600 {files.key}"
         )
-    server, client = _server_context(), client_context()
+    server, client, for_anyone = _server_context(), client_context(), _server_context()
     try:
         certificate = ssl.PEM_cert_to_DER_cert(_first_certificate(content[files.certificate]))
     except ValueError:
         raise ValueError(f"{files.certificate} holds no certificate in PEM") from None
-    for context in (server, client):
+    for context in (server, client, for_anyone):
         try:
             # A passphrase is refused rather than asked for in the terminal of a service.
             context.load_cert_chain(files.certificate, files.key, password="")
@@ -188,7 +190,7 @@ def read_credentials(files: CertificateFiles) -> Credentials:
             raise ValueError(
                 f"{files.certificate} and {files.key} are not a certificate and its key ({reason})"
             ) from None
-        context.verify_mode = ssl.CERT_REQUIRED
+        context.verify_mode = ssl.CERT_OPTIONAL if context is for_anyone else ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(files.ca)
         except (OSError, ValueError) as error:
@@ -200,7 +202,7 @@ def read_credentials(files: CertificateFiles) -> Credentials:
     except ValueError as error:
         raise ValueError(f"{files.map} is no map of names: {error}") from None
     trust = b"\0".join(content[file] for file in (files.ca, files.crl, files.map))
-    return Credentials(server, client, certificate, trust, names)
+    return Credentials(server, client, certificate, trust, names, for_anyone)
 
 
 def _load_revoked(context: ssl.SSLContext, file: str, content: bytes) -> None:

@@ -255,6 +255,11 @@ class EncryptedNetwork:
         self._self_signed: Credentials | None = None
         self._look_at = -math.inf
 
+    @property
+    def files(self) -> FileCredentials | None:
+        """The certificate files of this process; None where none are given."""
+        return self._files
+
     def own_fingerprint(self) -> str:
         """The SHA-256 of this process's certificate, as `fingerprint` tells that of a peer; ""
         where none is given.
@@ -575,7 +580,8 @@ def system_network(
     """The network of this machine, encrypted as `tls` says. `spin`, `may_spin`: see
     `SocketNetwork`. Raises ValueError if the certificates that it names cannot be used.
     """
-    files = FileCredentials(tls.files, environment.now) if tls.has_files else None
+    # By the stopwatch: several event loops share them, and the clock of each has a zero of its own.
+    files = FileCredentials(tls.files, environment.stopwatch) if tls.has_files else None
     return EncryptedNetwork(
         SocketNetwork(spin, environment.timings, may_spin),
         TlsPolicy(tls.mode),

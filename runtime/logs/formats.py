@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal, get_args
 
 from runtime.logs.capture import FIELD_NAMES, LogFields
+from runtime.printable import without_controls
 from runtime.stderr_writer import stderr_handler
 
 LogFormat = Literal["text", "json"]
@@ -40,6 +41,12 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self, *, times: bool = True) -> None:
         super().__init__(("%(asctime)s " if times else "") + "%(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text. Names, reasons and arguments come from anywhere: a terminal
+        that shows the line is not controlled by them.
+        """
+        return without_controls(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
         """Return the line, with the actor and the method that have logged it, if they are known."""

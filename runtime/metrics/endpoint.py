@@ -6,6 +6,8 @@ blocked loop of the node is reported: `/healthz` answers 503 and names the code 
 
 Everything is bounded: connections, the head of a request, the time for a request and its answer,
 and the questions that wait for the node's loop. Each answer ends its connection.
+
+Over TLS, where the address begins with `https://`, metrics are for those with a certificate.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import gc
 import json
 import logging
 import math
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from types import FrameType
@@ -25,9 +28,10 @@ import trio
 from actors.errors import ListenError
 from runtime.environment import Beside
 from runtime.hosting.loop_watch import running_code
-from runtime.identifiers import HostPort
+from runtime.links.tls import FIRST_BYTE
 from runtime.links.transports import join_host_port, split_host_port
 from runtime.metrics.definitions import DEFINITIONS, Definition
+from runtime.metrics.readers import CertifiedReaders, Secured
 from runtime.metrics.readings import LoopHealth, NodeParts, Readings, read
 from runtime.statistics.call_statistics import CallStatistics
 from runtime.statistics.histograms import BOUNDS
@@ -54,6 +58,9 @@ LOOK_SECONDS = 0.1
 
 MISSING = "metrics need an extra: pip install 'understudy[metrics]'"
 
+ENCRYPTED = "https://"
+"""In front of an address at which metrics are served over TLS."""
+
 T = TypeVar("T")
 
 logger = logging.getLogger("understudy.metrics")
@@ -72,26 +79,48 @@ class BlockedLoopError(Exception):
     """The node's event loop did not answer in time. Never leaves this module."""
 
 
-def check_metrics(address: str) -> HostPort:
-    """Return host and port of `HOST:PORT`, or of a port of 127.0.0.1. Raises ValueError, and
-    ImportError that says what to install.
+@attrs.frozen
+class MetricsAddress:
+    """Where metrics are served, and whether over TLS."""
+
+    host: str
+    port: int
+    encrypted: bool
+
+
+def check_metrics(address: str, *, certified: bool) -> MetricsAddress:
+    """Read `HOST:PORT`, or a port of 127.0.0.1, perhaps with `https://` in front. `certified`: the
+    node has a certificate of its own. Raises ValueError, and ImportError that says what to install.
     """
     try:
         import h11  # noqa: F401
         import prometheus_client  # noqa: F401
     except ImportError:
         raise ImportError(MISSING) from None
+    encrypted = address.startswith(ENCRYPTED)
+    where = address.removeprefix(ENCRYPTED)
     try:
-        return split_host_port(address if ":" in address else f"127.0.0.1:{address}")
+        host, port = split_host_port(where if ":" in where else f"127.0.0.1:{where}")
     except ValueError as error:
         raise ValueError(f"metrics: {error}, or a port: 9464") from None
+    if encrypted and not certified:
+        raise ValueError(
+            f"metrics: {address} needs a certificate of the node: give --tls-ca, --tls-cert and "
+            "--tls-key (tls=Tls(...)), or leave https:// out"
+        )
+    return MetricsAddress(host, port, encrypted)
 
 
 class MetricsEndpoint:
-    """The endpoint of one node. `statistics`: of its calls."""
+    """The endpoint of one node. `statistics`: of its calls. `readers`: None where the node has no
+    certificate.
+    """
 
-    def __init__(self, parts: NodeParts, statistics: CallStatistics) -> None:
+    def __init__(
+        self, parts: NodeParts, statistics: CallStatistics, readers: CertifiedReaders | None
+    ) -> None:
         self._parts = parts
+        self._readers = readers
         self._timings = parts.environment.timings
         self._statistics = statistics
         self._health = LoopHealth()
@@ -105,9 +134,10 @@ class MetricsEndpoint:
         Tasks of the node's loop are in `nursery`. Returns where it listens. Raises `ListenError`,
         ValueError and ImportError.
         """
-        host, port = check_metrics(address)
+        where = check_metrics(address, certified=self._readers is not None)
+        readers = self._readers if where.encrypted else None
         try:
-            listeners = await trio.open_tcp_listeners(port, host=host)
+            listeners = await trio.open_tcp_listeners(where.port, host=where.host)
         except OSError as error:
             raise ListenError(
                 f"metrics cannot be served at {address}: {error.strerror or error}; choose another "
@@ -118,11 +148,13 @@ class MetricsEndpoint:
         token = trio.lowlevel.current_trio_token()
         environment = self._parts.environment
         self._beside = environment.run_beside(
-            lambda beside, stack: _serve(listeners, self._answering(token, stack), self._timings)
+            lambda beside, stack: _serve(
+                listeners, self._answering(token, stack), self._timings, readers
+            )
         )
         if self._beside is None:
             # Time is virtual: there is no thread, and the node's own loop serves.
-            nursery.start_soon(self._serve_here, listeners, token)
+            nursery.start_soon(self._serve_here, listeners, token, readers)
         bound = listeners[0].socket.getsockname()
         return join_host_port(bound[0], bound[1])
 
@@ -135,14 +167,17 @@ class MetricsEndpoint:
             await self._beside.end()
 
     async def _serve_here(
-        self, listeners: list[trio.SocketListener], token: trio.lowlevel.TrioToken
+        self,
+        listeners: list[trio.SocketListener],
+        token: trio.lowlevel.TrioToken,
+        readers: CertifiedReaders | None,
     ) -> None:
         with self._scope:
-            await _serve(listeners, self._answering(token, lambda: None), self._timings)
+            await _serve(listeners, self._answering(token, lambda: None), self._timings, readers)
 
     def _answering(
         self, token: trio.lowlevel.TrioToken, stack: Callable[[], FrameType | None]
-    ) -> Callable[[str], Awaitable[HttpAnswer]]:
+    ) -> Answer:
         return partial(self._answer, _LoopQuestions(token, self._timings.loop_answer), stack)
 
     async def _answer(
@@ -240,11 +275,15 @@ class _LoopQuestions:
 
 # HTTP, in the second loop.
 
+Answer = Callable[[str], Awaitable[HttpAnswer]]
+"""Answers the request for a path."""
+
 
 async def _serve(
     listeners: list[trio.SocketListener],
-    answer: Callable[[str], Awaitable[HttpAnswer]],
+    answer: Answer,
     timings: Timings,
+    readers: CertifiedReaders | None,
 ) -> None:
     limit = trio.CapacityLimiter(MOST_CONNECTIONS)
 
@@ -256,7 +295,10 @@ async def _serve(
             return
         try:
             with trio.move_on_after(timings.metrics_request):
-                await _converse(stream, answer)
+                if readers is None:
+                    await _converse(stream, answer)
+                else:
+                    await _converse_securely(stream, answer, readers)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # The client has gone.
             pass
@@ -270,9 +312,34 @@ async def _serve(
     await trio.serve_listeners(serve_one, listeners)
 
 
-async def _converse(
-    stream: trio.SocketStream, answer: Callable[[str], Awaitable[HttpAnswer]]
+async def _converse_securely(
+    stream: trio.SocketStream, answer: Answer, readers: CertifiedReaders
 ) -> None:
+    """Shake hands, read one request, and answer it as far as the one who asks may know."""
+    first = await stream.socket.recv(1, socket.MSG_PEEK)
+    if first[:1] != bytes((FIRST_BYTE,)):
+        await _converse(stream, _only_over_tls)
+        return
+    secured = await readers.secured(stream)
+    if secured is None:
+        return
+    encrypted, refusal = secured
+
+    async def admitted(path: str) -> HttpAnswer:
+        # Health is for all: what looks at it, as kubelets and load balancers, has no certificate.
+        return _text(403, refusal) if refusal and path == "/metrics" else await answer(path)
+
+    await _converse(encrypted, admitted)
+    # With the end that TLS has, by which the other side knows that nothing was cut off.
+    await encrypted.aclose()
+
+
+async def _only_over_tls(path: str) -> HttpAnswer:
+    await trio.lowlevel.checkpoint()
+    return _text(400, "this address is served over TLS: request https://...\n")
+
+
+async def _converse(stream: trio.SocketStream | Secured, answer: Answer) -> None:
     """Read one request, and answer it."""
     import h11
 
@@ -283,7 +350,7 @@ async def _converse(
         while event is h11.NEED_DATA:
             event = connection.next_event()
             if event is h11.NEED_DATA:
-                connection.receive_data(await stream.receive_some(MAX_HEAD))
+                connection.receive_data(bytes(await stream.receive_some(MAX_HEAD)))
         if not isinstance(event, h11.Request):
             return
         with_body = event.method != b"HEAD"
@@ -301,7 +368,8 @@ async def _converse(
     head = connection.send(h11.Response(status_code=told.status, headers=headers)) or b""
     body = (connection.send(h11.Data(data=told.body)) or b"") if with_body else b""
     await stream.send_all(head + body)
-    await stream.send_eof()
+    if isinstance(stream, trio.SocketStream):
+        await stream.send_eof()
     with trio.move_on_after(LINGER_SECONDS):
         size = 0
         while size < LINGER_BYTES and (data := await stream.receive_some(4096)):

@@ -686,11 +686,12 @@ class Node(BaseNode):
             self._nursery.start_soon(stand_by.beat, name="beats of the loop")
 
     async def _serve_metrics(self, address: str) -> None:
-        """Serve metrics and health at `HOST:PORT`, until the node has left. Raises `ListenError`,
-        ValueError, and ImportError if the extra is missing.
+        """Serve metrics and health until the node has left, at an address as `open_node` takes it.
+        Raises `ListenError`, ValueError, and ImportError if the extra is missing.
         """
         # Brings h11 and prometheus-client, which other nodes do not need.
         from runtime.metrics.endpoint import MetricsEndpoint
+        from runtime.metrics.readers import CertifiedReaders
         from runtime.metrics.readings import NodeParts
 
         parts = NodeParts(
@@ -702,7 +703,14 @@ class Node(BaseNode):
             environment=self._environment,
             intensity=lambda: max((work.intensity_used for work in self._supervisions), default=0),
         )
-        self._metrics = MetricsEndpoint(parts, self._measurement.keep())
+        network = self._network
+        files = network.files if isinstance(network, EncryptedNetwork) else None
+        readers = (
+            None
+            if files is None
+            else CertifiedReaders(files, self.cluster, self._environment.stopwatch)
+        )
+        self._metrics = MetricsEndpoint(parts, self._measurement.keep(), readers)
         self.metrics_address = await self._metrics.open(address, self._nursery)
 
     def _store_peer(self) -> Peer:

@@ -245,8 +245,9 @@ async def open_node(
       connections from and to other machines are encrypted.
     - `filters`: around calls made and run on this node, each a `Filter`.
     - `metrics`: `HOST:PORT`, or a port of 127.0.0.1 (0: a free one), where this node serves
-      `/metrics`, `/healthz` and `/readyz` (extra `metrics`) to all who can reach it. Then
-      `node.metrics_address` has it.
+      `/metrics`, `/healthz` and `/readyz` (extra `metrics`) to all who can reach it. With
+      `https://` in front, over TLS by the certificate of `tls`: `/metrics` to those with a
+      certificate, too. Then `node.metrics_address` has it.
     - `tracing`: make spans with OpenTelemetry.
     - `on_process_start`: a function, or its `module:function`, that each process of an isolated
       actor calls before all else, such as to set up an SDK.
@@ -266,9 +267,9 @@ async def open_node(
     `NotAMemberError`.
     """
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
-    _check(name, cluster, options, data_dir, metrics)
     platform = platform or Platform()
     found_tls = settle_tls(secret, tls)
+    _check(name, cluster, options, data_dir, metrics, found_tls)
     network = _network(platform, found_tls)
     role, listen = await _place(network, role, options)
     settings = _NodeSettings(
@@ -367,6 +368,7 @@ def _check(
     given: Mapping[str, object],
     data_dir: object,
     metrics: object,
+    tls: Tls,
 ) -> None:
     """Raises TypeError or ValueError, naming the options that make no sense, by themselves or
     together.
@@ -391,7 +393,7 @@ def _check(
     if isinstance(metrics, str):
         from runtime.metrics.endpoint import check_metrics
 
-        check_metrics(metrics)
+        check_metrics(metrics, certified=tls.has_files)
 
 
 def _role(asked: PeerRole | None, network: Network, options: Mapping[str, object]) -> PeerRole:

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from runtime.observation.tree import plain
+from runtime.printable import plain
 
 SIGNS: Final = ("!=", ">=", "<=", "=", ">", "<")
 """Those of two characters first: the others are within them."""

@@ -19,6 +19,7 @@ from actors.errors import ActorNotFoundError
 from actors.html import card, dotted_state, escaped, fixed_width, html_table
 from actors.supervision import ChildKind, ExitReason
 from actors.supervisor import ChildStatus, DeathReport, SupervisorStatus
+from runtime.printable import plain
 
 CLUSTER = "@cluster"
 """Who supervises a singleton; `runtime.membership.names` writes it."""
@@ -442,17 +443,6 @@ def draw_age(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
     return f"{int(seconds)} s" if seconds >= 10 else f"{int(seconds * 10) / 10:.1f} s"
-
-
-def plain(text: str) -> str:
-    """Without line breaks and what else could move a terminal's cursor: names and reasons come from
-    anywhere.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else repr(character)[1:-1] for character in text
-    )
 
 
 def _cut(text: str, width: int | None, lines: TreeLines) -> str:

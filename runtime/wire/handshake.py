@@ -47,6 +47,7 @@ from actors.errors import (
     WrongPeerError,
     WrongSecretError,
 )
+from actors.options import CONTROL_CHARACTERS
 from actors.peers import may_act_as
 from runtime.identifiers import NodeId
 from runtime.wire.builtin_tags import BUILTIN_TAGS
@@ -88,6 +89,16 @@ MAX_VERSION: Final = 2**16 - 1
 
 
 def check_text(value: object, what: str, *, least: int = 1, most: int = MAX_NAME) -> str:
+    """Raises ValueError for what is no string of such a length, or could pose as another line of a
+    log: names and addresses of peers stand there.
+    """
+    text = check_string(value, what, least=least, most=most)
+    if CONTROL_CHARACTERS.search(text):
+        raise ValueError(f"{what} must have no control characters")
+    return text
+
+
+def check_string(value: object, what: str, *, least: int, most: int) -> str:
     """Raises ValueError for what is no string of such a length."""
     if not isinstance(value, str) or not least <= len(value) <= most:
         raise ValueError(f"{what} must be a string of {least} to {most} characters")
@@ -452,7 +463,7 @@ class Dialer(_Side):
         """
         with _reading("REFUSED"):
             code = check_text(fields.get("code"), "code")
-            text = check_text(fields.get("text"), "text", least=0, most=MAX_REFUSAL_TEXT)
+            text = check_string(fields.get("text"), "text", least=0, most=MAX_REFUSAL_TEXT)
         kind = next((each for each in _REFUSALS if each.code == code), HandshakeError)
         refuser = "the node dialled" if self._expected is None else _shown(self._expected)
         readable = "".join(character if character.isprintable() else " " for character in text)

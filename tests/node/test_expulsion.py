@@ -411,16 +411,20 @@ async def test_a_process_that_is_expelled_says_so_and_ends_with_a_status_of_its_
 
                 nursery.start_soon(run)
                 await w1.wait_for(2)
-                unknown = await command("expel", "w3", *reach)
+                unknown = await command("expel", "w3", "--keep-secret", *reach)
                 assert (unknown.exit_code, "with --absent" in unknown.output) == (1, True)
-                done = await command("expel", "w2", *reach)
+                # The secret is all that proves it: without another one it would come back.
+                alone = await command("expel", "w2", *reach)
+                assert (alone.exit_code, "Add --rotate --to FILE" in alone.output) == (2, True)
+                assert {member.name for member in w1.members()} == {"w1", "w2"}
+                done = await command("expel", "w2", "--keep-secret", *reach)
                 assert done.exit_code == 0
                 assert "node w2 was expelled: " in done.output
                 assert "still knows the cluster's secret" in done.output
             assert ends[0].returncode == EXPELLED_STATUS
             assert b"node 'w2' was expelled from the cluster on 20" in ends[0].stderr
             assert b"Traceback" not in ends[0].stderr
-            twice = await command("expel", "w2", *reach)
+            twice = await command("expel", "w2", "--keep-secret", *reach)
             assert (twice.exit_code, "was expelled already" in twice.output) == (0, True)
             # It does not reach the ports of the machine: it is refused before it listens for long.
             again = await command("node", *words)
@@ -439,6 +443,8 @@ async def test_a_process_that_is_expelled_says_so_and_ends_with_a_status_of_its_
         (("w1", "--list"), "give a NODE"),
         (("w1", "--rotate"), "--to FILE are given together"),
         (("--list", "--absent"), "--to FILE are given together"),
+        (("--list", "--keep-secret"), "and with a NODE"),
+        (("w1", "--rotate", "--to", "next", "--keep-secret"), "not both"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(words: tuple[str, ...], said: str) -> None:

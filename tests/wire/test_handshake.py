@@ -595,6 +595,12 @@ def test_no_tag_is_decoded_before_the_peer_is_known(tag: int) -> None:
         ("cluster", ""),
         ("name", "n" * 256),
         ("name", b"alice"),
+        # As another line of a log, or what controls the terminal that shows it.
+        ("name", "alice\nERROR"),
+        ("name", "alice\x1b[2J"),
+        ("cluster", "tests\x9b2J"),
+        ("addresses", ["tcp:a:1\n"]),
+        ("host", "h\u202e"),
         ("incarnation", -1),
         ("incarnation", True),
         ("incarnation", 1.0),

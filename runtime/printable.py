@@ -1,0 +1,30 @@
+"""Text from anywhere, such as names and reasons of peers, as it may stand in a line."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """Without line breaks and what else could move a terminal's cursor: names and reasons come from
+    anywhere.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )
+
+
+def without_controls(text: str) -> str:
+    """With its lines and tabs, and without what else could control a terminal. Cheap for text that
+    has nothing of that kind.
+    """
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def plain_lines(text: str) -> str:
+    """Like `plain`, line by line; tabs become spaces."""
+    return "\n".join(plain(line.expandtabs()) for line in text.split("\n"))

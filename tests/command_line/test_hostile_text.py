@@ -1,0 +1,193 @@
+"""What a cluster says is shown as text: it moves no cursor, begins no line, and sets no title,
+whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from actors import Actor, ChildSpec, Supervisor, method
+from actors.errors import BadArgumentsError, RemoteError
+from actors.options import SpawnOptions
+from runtime import open_node
+from runtime.command_line import call as call_command
+from runtime.command_line.main import main
+from runtime.command_line.node_answers import Answers
+from runtime.logs.formats import TextFormatter
+from runtime.node import Node
+from tests.live_pair import SECRET
+
+EVIL = "evil\x1b]0;title\x07\x1b[2J\x9b31m\u202e\nFAKE line\rFAKE line\u2028FAKE line"
+
+ODD = compile(
+    "async def stand(event, begun):\n    begun.set()\n    await event.wait()\n"
+    "async def keep(node):\n    return await node.put(b'kept')\n",
+    f"odd{EVIL}.py",
+    "exec",
+)
+"""Code whose file has such a name: it stands in stacks, and where values are made."""
+
+
+class Villain(Actor):
+    """Says such text wherever it can."""
+
+    def __init__(self) -> None:
+        self.odd: dict[str, Any] = {}
+        self.begun = trio.Event()
+        exec(ODD, self.odd)
+
+    @method
+    async def log(self) -> None:
+        logging.getLogger("villain").warning("%s", EVIL)
+
+    @method
+    async def fail(self) -> None:
+        raise ValueError(EVIL)
+
+    @method
+    async def say(self) -> str:
+        return EVIL
+
+    @method
+    async def keep(self) -> Any:
+        return await self.odd["keep"](self.node)
+
+    @method(concurrent=True)
+    async def stand(self) -> None:
+        await self.odd["stand"](trio.Event(), self.begun)
+
+    @method(concurrent=True)
+    async def begin(self) -> None:
+        await self.begun.wait()
+
+    @method
+    async def crash(self) -> None:
+        raise SystemExit(EVIL)
+
+    async def on_inspect(self) -> object:
+        return EVIL
+
+
+def check(output: str, words: tuple[str, ...]) -> None:
+    # Without the colours of the commands themselves.
+    for line in re.sub(r"\x1b\[\d+m", "", output).split("\n"):
+        assert line.isprintable(), f"{words} printed {line!r}"
+        assert not line.startswith("FAKE"), f"{words} printed a line of its own"
+
+
+async def test_no_command_prints_what_controls_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    file.chmod(0o600)
+    async with (
+        open_node("w1", secret=SECRET, trace_references=True) as node,
+        trio.open_nursery() as nursery,
+    ):
+        villain = await node.options(name="villain").spawn(Villain)
+        await node.options(name="boss").spawn(
+            Supervisor, [ChildSpec.of("child", Villain).changed(name="child")]
+        )
+        await villain.log()
+        kept = await villain.keep()
+        child = await node.lookup("child", Villain)
+        with pytest.raises(RemoteError):
+            await child.crash()
+        nursery.start_soon(villain.stand)
+        await villain.begin()
+        shown = await _shown(node, file)
+        nursery.cancel_scope.cancel()
+        del kept
+    # They were shown, all of them.
+    for words in (("logs",), ("call", "villain", "fail"), ("list", "deaths"), ("stack", "villain")):
+        assert "\\x1b]0;title" in shown[words], (words, shown[words])
+
+
+async def _shown(node: Node, file: Path) -> dict[tuple[str, ...], str]:
+    found: dict[tuple[str, ...], str] = {}
+    reach = ("--address", node.address, "--secret-file", str(file))
+    for words in (
+        ("status",),
+        ("list", "actors"),
+        ("list", "deaths"),
+        ("list", "calls"),
+        ("top",),
+        ("tree",),
+        ("logs",),
+        ("stack", "villain"),
+        ("stack", "w1", "--all"),
+        ("inspect", "villain"),
+        ("refs", "--where"),
+        ("why", "villain"),
+        ("call", "villain", "fail"),
+        ("call", "nobody", "fail"),
+        ("secret", "status"),
+        ("expel", "--list"),
+    ):
+        with trio.fail_after(60):
+            # With colours: click takes some of what controls a terminal out for a file.
+            result = await trio.to_thread.run_sync(
+                lambda words=words: CliRunner().invoke(main, [*words, *reach], color=True)  # type: ignore[misc]
+            )
+        check(result.output, words)
+        found[words] = result.output
+    return found
+
+
+def test_a_result_is_for_a_terminal_without_and_for_a_file_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    text = call_command._text(f"first\n\tsecond{EVIL}")
+    assert isinstance(text, str)
+    assert text.split("\n")[1].startswith("        secondevil\\x1b")
+    assert all(line.isprintable() for line in text.split("\n"))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert call_command._text(EVIL) == EVIL
+
+
+def test_a_node_that_does_not_answer_is_named_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    Answers(silent={EVIL: EVIL}, left_out={EVIL: 3}).warn()
+    check(capsys.readouterr().err, ("warn",))
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\x1b[2J", "a\x7f", "a\x9b31m", "a\u2028b", "a\u202eb", "a\u2066b", "a\x00"]
+)
+async def test_no_name_has_control_characters(name: str) -> None:
+    with pytest.raises(ValueError, match="control characters"):
+        SpawnOptions(name=name)
+    with pytest.raises(ValueError, match="control characters"):
+        async with open_node(name):
+            raise AssertionError("it is open")
+
+
+def test_a_log_line_controls_no_terminal() -> None:
+    formatter = TextFormatter(times=False)
+    record = logging.LogRecord(
+        "villain", logging.ERROR, "", 0, "%s", (f"first\n\tsecond{EVIL}",), None
+    )
+    try:
+        raise ValueError(EVIL)
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    text = formatter.format(record)
+    assert "first\n\tsecondevil\\x1b]0;title\\x07\\x1b[2J\\x9b31m\\u202e\n" in text
+    assert all(line.replace("\t", "").isprintable() for line in text.split("\n"))
+
+
+async def test_names_of_many_are_checked_where_they_start(tmp_path: Path) -> None:
+    async with open_node("w1", secret=SECRET) as node:
+        service = node._endpoint.node_service("w1", node.incarnation)
+        path = f"{Villain.__module__}:{Villain.__qualname__}"
+        for names in (["good", EVIL], ["@node"], [""], ["x" * 256], [b"bytes"], [7]):
+            with pytest.raises((RemoteError, BadArgumentsError)):
+                await service.spawn_many(path, [()] * len(names), names, SpawnOptions())
+        assert not [name for name in node._endpoint.host.cells if not name.startswith("@")]
