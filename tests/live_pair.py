@@ -28,8 +28,12 @@ class Pair:
 
 @pytest.fixture
 def timings() -> Timings:
-    """Of both nodes of the pair; a test parametrizes it to have others."""
-    return Timings()
+    """Of both nodes of the pair; a test parametrizes it to have others.
+
+    Leases are long: on a busy machine a loop with two nodes may stand still for longer than the
+    usual ones allow, and would lose them, as it must. Nothing here waits for one to end.
+    """
+    return Timings(lease=30.0)
 
 
 LONG_LEASE = pytest.mark.parametrize("timings", [Timings(lease=60.0)], ids=["long lease"])

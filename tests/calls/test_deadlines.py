@@ -158,7 +158,7 @@ async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will
 async def test_a_call_that_was_handed_over_may_have_run(two: tuple[Node, Worker]) -> None:
     _, worker = two
     with pytest.raises(CallTimeoutError, match="may have taken effect"):
-        await worker.block.options(timeout=0.05)()
+        await worker.block.options(timeout=0.3)()
     assert await worker.count() == 1
 
 

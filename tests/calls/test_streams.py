@@ -645,8 +645,8 @@ async def test_an_actor_that_is_stopped_ends_the_stream_that_would_not_end(
 async def test_a_timeout_covers_the_whole_stream(source: Source) -> None:
     seen: list[int] = []
     with trio.fail_after(60):
-        with pytest.raises(CallTimeoutError, match=r"0\.1 s"):
-            await read_into(seen, source.waiting.options(timeout=0.1)(3))
+        with pytest.raises(CallTimeoutError, match=r"0\.5 s"):
+            await read_into(seen, source.waiting.options(timeout=0.5)(3))
         assert seen == [0, 1, 2]
         await source.seen("cancelled")
 
@@ -655,7 +655,7 @@ async def test_a_stream_whose_timeout_passes_while_nobody_asks_is_closed_all_the
     source: Source,
 ) -> None:
     with trio.fail_after(60):
-        async with source.endless.options(timeout=0.1)() as items:
+        async with source.endless.options(timeout=0.5)() as items:
             await anext(items)
             await source.seen("closed")
             with pytest.raises(CallTimeoutError):

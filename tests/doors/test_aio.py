@@ -98,7 +98,7 @@ def test_errors_are_those_of_any_call(
         with pytest.raises(BadArgumentsError, match="amount"):
             counter.add()  # type: ignore[call-arg, unused-coroutine]
         with pytest.raises(CallTimeoutError):
-            await counter.hang.options(timeout=0.2)("late")
+            await counter.hang.options(timeout=0.5)("late")
         assert await counter.wait_for("late cancelled")
         with pytest.raises(JoinError, match="no node answers"):
             await connect("127.0.0.1:9", secret="none")

@@ -67,7 +67,7 @@ def test_errors_are_those_of_any_call(
 
 def test_a_timeout_ends_the_call_and_the_method(counter: Blocking[Counter]) -> None:
     with pytest.raises(CallTimeoutError):
-        counter.hang.options(timeout=0.2)("late")
+        counter.hang.options(timeout=0.5)("late")
     assert counter.wait_for("late cancelled")
 
 

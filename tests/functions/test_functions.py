@@ -175,6 +175,8 @@ async def test_a_cancelled_function_ends(node: Node, tmp_path: Path) -> None:
 @pytest.mark.parametrize("function", [used.block, used.block_the_loop])
 async def test_what_ignores_its_end_is_killed(node: Node, tmp_path: Path, function: Any) -> None:
     path = tmp_path / "blocks"
+    # A worker that has started, so that the time is for the function alone.
+    assert await node.run(used.double, 1) == 2
     with pytest.raises(CallTimeoutError, match=f"functions_used:{function.__name__}"):
         await node.options(timeout=2).run(function, str(path))
     (pid,) = await noted(path)

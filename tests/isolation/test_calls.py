@@ -130,7 +130,7 @@ async def test_a_call_that_is_cancelled_or_late_is_stopped_in_the_process(
         await until_exists(tmp_path / "cancelled-ended")
         await until_exists(tmp_path / "beside-ended")
         with pytest.raises(CallTimeoutError):
-            await waiter.wait.options(timeout=0.2)("late")
+            await waiter.wait.options(timeout=0.5)("late")
         await until_exists(tmp_path / "late-ended")
 
 

@@ -602,7 +602,7 @@ async def test_a_timeout_option_ends_the_call_with_a_named_error_and_cancels_the
 ) -> None:
     with trio.fail_after(60):
         with pytest.raises(CallTimeoutError) as caught:
-            await worker.wait.options(timeout=0.05)()
+            await worker.wait.options(timeout=0.3)()
         assert isinstance(caught.value, TimeoutError)
         assert (caught.value.actor, caught.value.method, caught.value.outcome) == (
             "worker",
@@ -777,9 +777,9 @@ async def test_a_call_that_may_have_run_is_not_made_again_unless_it_is_idempoten
     pair: Pair, where: str
 ) -> None:
     slow = await pair.here.options(on=where).spawn(Slow)
-    policy = RetryPolicy(max_retries=3, initial_delay=0.001, attempt_timeout=0.05)
+    policy = RetryPolicy(max_retries=3, initial_delay=0.001, attempt_timeout=0.3)
     with trio.fail_after(60):
-        with pytest.raises(CallTimeoutError, match=r"attempt_timeout of 0\.05 s") as caught:
+        with pytest.raises(CallTimeoutError, match=r"attempt_timeout of 0\.3 s") as caught:
             await slow.write.options(retry=policy)()
         assert caught.value.attempts == 1
         assert await slow.count() == 1
@@ -917,7 +917,7 @@ async def test_a_crash_ends_the_running_call_unknown_and_queued_ones_unexecuted(
 async def test_options_of_a_handle_hold_for_its_calls_and_travel_with_nothing(
     worker: Worker,
 ) -> None:
-    impatient = worker.options(timeout=0.02)
+    impatient = worker.options(timeout=0.3)
     with trio.fail_after(60):
         with pytest.raises(CallTimeoutError):
             await impatient.wait()
