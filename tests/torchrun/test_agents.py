@@ -256,14 +256,14 @@ async def test_what_a_process_starts_is_marked_while_it_is_guarded_and_killed_in
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(guardian.MARK)
-    guard = Guard(SystemEnvironment(), "a mark of its own", 0.4)
+    guard = Guard(SystemEnvironment(), "a mark of its own", 1.5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(guard.beat)
         assert is_guarded()
         # it has no part in the nursery
         worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
         # Beats go on until the end, and not on a descriptor that is closed.
-        await trio.sleep(0.5)
+        await trio.sleep(1.6)
         assert worker.poll() is None
         await guard.aclose()
     assert not is_guarded()
