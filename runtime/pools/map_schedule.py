@@ -126,6 +126,15 @@ class Batch:
     sent_at: float
     expected: float
     recalled: bool = False
+    first_at: float = math.inf
+    """When it became the first of those with its member, as far as is known."""
+
+
+@attrs.define(eq=False)
+class KnownPace:
+    """What the items of one method have taken in the latest map, for the next one."""
+
+    seconds: float | None = None
 
 
 @attrs.define(eq=False)
@@ -140,6 +149,16 @@ class _Pace:
     place: str = ""
 
 
+def _expected_end(pace: _Pace) -> float:
+    """When a member has answered all that it has, as far as is known; infinite if that is not, and
+    minus infinity if it is idle.
+    """
+    if not pace.batches:
+        return -math.inf
+    first = next(iter(pace.batches.values()))
+    return first.first_at + sum(batch.expected for batch in pace.batches.values())
+
+
 class MapSchedule:
     """One `map`. See the module.
 
@@ -147,7 +166,7 @@ class MapSchedule:
     what `is_retried` accepts, or timed out, is run again. `batch`: items per batch, None for
     automatic. `window`: bound on items that were taken and not given, None for automatic.
     `total`: how many items the source has, if it says so. `journalled`: what an item has returned
-    is a result only after `on_written`.
+    is a result only after `on_written`. `known`: what items have taken before; it is kept up.
     """
 
     def __init__(
@@ -162,6 +181,7 @@ class MapSchedule:
         delay: Callable[[int], float] = lambda attempt: 0.0,
         total: int | None = None,
         journalled: bool = False,
+        known: KnownPace | None = None,
         now: float = 0.0,
     ) -> None:
         self._ordered = ordered
@@ -173,6 +193,7 @@ class MapSchedule:
         self._delay = delay
         self._total = total
         self._journalled = journalled
+        self._known = known or KnownPace()
         self._with_place = 0
         """Waiting items that have a place: without any, no item is looked for."""
         self._turned_away: float | None = None
@@ -384,6 +405,8 @@ class MapSchedule:
         per_item = pace.seconds if pace.seconds is not None else self._seconds
         expected = math.inf if per_item is None else per_item * len(items)
         batch = Batch(self._next_batch, member, items, now, expected)
+        if not pace.batches:
+            batch.first_at = now
         self._batches[batch.number] = pace.batches[batch.number] = batch
         return batch
 
@@ -405,7 +428,12 @@ class MapSchedule:
                     continue
                 first = next(iter(pace.batches.values()))
                 expected = 0.0 if math.isinf(first.expected) else first.expected
-                if now - first.sent_at >= OVERDUE_FACTOR * expected + OVERDUE_SECONDS:
+                # What one item more would take is worth a message.
+                behind = (
+                    place and expected >= BATCH_SECONDS / 2 and now >= first.first_at + expected
+                )
+                late = now - first.sent_at >= OVERDUE_FACTOR * expected + OVERDUE_SECONDS
+                if behind or late:
                     batch.recalled = True
                     found.append(batch)
         return found
@@ -440,6 +468,10 @@ class MapSchedule:
         ran = sum([code != NOT_STARTED for code, _ in outcomes])
         self._learn(batch, ran, seconds, weight)
         self._close(batch)
+        pace = self._members.get(batch.member)
+        if pace is not None and pace.batches:
+            following = next(iter(pace.batches.values()))
+            following.first_at = min(following.first_at, now)
         unstarted: list[MapItem] = []
         finish = self._finish
         if ran == len(outcomes) == len(batch.items) and not any(code for code, _ in outcomes):
@@ -648,10 +680,12 @@ class MapSchedule:
 
     def _credit(self, pace: _Pace) -> int:
         """How many batches may be with a member at once."""
-        if pace.seconds is None or not pace.batches:
+        seconds = pace.seconds if pace.seconds is not None else self._seconds
+        seconds = seconds if seconds is not None else self._known.seconds
+        if seconds is None or not pace.batches:
             return 1
         last = next(reversed(pace.batches.values()))
-        return 2 if pace.seconds * len(last.items) < PREFETCH_BELOW else 1
+        return 2 if seconds * len(last.items) < PREFETCH_BELOW else 1
 
     def _would_take(self, pace: _Pace) -> bool:
         """True if a member takes a batch of what waits now.
@@ -665,11 +699,27 @@ class MapSchedule:
         if not pace.batches:
             return True
         if self._source_over:
-            # The last items are for those who are idle first: none waits behind another one while a
-            # member has nothing to do.
-            return len(self._waiting) > len(self._members)
+            # The last items are for those who are idle first, or will be: none waits behind another
+            # one while a member has nothing to do.
+            return len(self._waiting) > len(self._members) or self._is_next_idle(pace)
         part = self._limit() // (PARTS * (len(self._members) or 1))
         return len(self._waiting) >= min(self._full(pace), part)
+
+    def _is_next_idle(self, pace: _Pace) -> bool:
+        """True if fewer other members than there are items are to be idle before this one. Only for
+        items that take as long as a batch: of shorter ones the last are divided further.
+        """
+        end = _expected_end(pace)
+        if math.isinf(end) or self._full(pace) > 1:
+            return False
+        before = sum(
+            other is not pace
+            and not other.draining
+            and len(other.batches) < 2
+            and _expected_end(other) <= end
+            for other in self._members.values()
+        )
+        return before < len(self._waiting)
 
     def _take_first(self, pace: _Pace, now: float) -> MapItem | None:
         """The first item of a member's next batch; None if all that it may have are for others, who
@@ -751,6 +801,7 @@ class MapSchedule:
             )
             pace.largest = max(pace.largest, len(batch.items))
             self._largest = max(self._largest, 2 * pace.largest)
+        self._known.seconds = self._seconds
 
     def _close(self, batch: Batch) -> None:
         """The batch is with its member no more."""

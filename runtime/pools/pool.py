@@ -43,7 +43,7 @@ from runtime.identifiers import ActorId
 from runtime.membership.journals import Journals, check_journal_name
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_run import MapOptions, MapResults, MapRun
-from runtime.pools.map_schedule import MapSchedule
+from runtime.pools.map_schedule import KnownPace, MapSchedule
 from runtime.pools.member_plan import PoolSize, PoolSpec
 from runtime.pools.supervisor import (
     CoroutineMember,
@@ -351,6 +351,8 @@ class Pool(Generic[A]):
         self._members = members
         self._actor = actor
         self._turn = 0
+        self._paces: dict[str, KnownPace] = {}
+        """By method."""
         self._token = trio.lowlevel.current_trio_token()
 
     @property
@@ -603,6 +605,7 @@ class Pool(Generic[A]):
             ),
             total=len(items) if isinstance(items, Sized) else None,
             journalled=options.journal is not None,
+            known=self._paces.setdefault(definition.name, KnownPace()),
             now=environment.now(),
         )
         driver: JournalDriver | None = None

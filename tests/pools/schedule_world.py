@@ -78,6 +78,8 @@ class World:
         )
         self.now = 0.0
         self.workers: list[Worker] = []
+        self.everyone: list[Worker] = []
+        """With those that have gone."""
         self.born = 0
         self.given = 0
         self.ran: Counter[int] = Counter()
@@ -127,6 +129,7 @@ class World:
             self.born += 1
             worker = Worker(f"member-{self.born}")
             self.workers.append(worker)
+            self.everyone.append(worker)
             self.schedule.on_member(worker.name, self.draw.choice(self.places))
         else:
             self.work(self.draw.choice(self.workers))
@@ -165,7 +168,8 @@ class World:
                 worker.batches.append(batch)
                 worker.counts[batch.number] = len(batch.items)
                 worker.done[batch.number] = []
-                assert len(worker.batches) <= 1 + worker.known, "more than the credit"
+                known = any(each.known for each in self.everyone)
+                assert len(worker.batches) <= 1 + known, "more than the credit"
                 for item in batch.items:
                     assert self.now >= self.not_before.get(item.index, 0.0), "before its delay"
                     self.repeated += item.index in self.tried

@@ -23,6 +23,7 @@ from runtime.pools.map_schedule import (
     RAISED,
     RETURNED,
     Batch,
+    KnownPace,
     MapItem,
     MapSchedule,
 )
@@ -159,6 +160,56 @@ def test_what_waits_behind_a_slow_item_is_recalled_when_another_member_is_idle()
     assert indices(taken(schedule, "member-1", 1.3)) == [6, 7, 8, 9]
     schedule.on_done(stuck, [(RETURNED, 25), *[(NOT_STARTED, None)] * 4], 0.3, 1.4)
     schedule.check_invariants()
+
+
+def test_the_last_items_follow_in_the_members_that_are_the_next_to_be_idle() -> None:
+    """Items as long as a batch: a member that asked for its last one first when it was idle would
+    wait for it.
+    """
+    schedule = filled(5, members=3)
+    began = {"member-0": 0.0, "member-1": 0.01, "member-2": 0.02}
+    for member in began:
+        answer(schedule, taken(schedule, member), 0.05)
+    for member in ("member-0", "member-1"):
+        taken(schedule, member, 2.0 + began[member])
+    assert not schedule.has_work, "two items, and each has one"
+    schedule = filled(7, members=3)
+    for member in began:
+        answer(schedule, taken(schedule, member), 0.05)
+    for member, now in began.items():
+        taken(schedule, member, 2.0 + now)
+    assert schedule.take("member-2", 2.02) is None, "two others are idle before it"
+    assert schedule.take("member-1", 2.02) is None, "one item, and one other is idle before it"
+    assert indices(taken(schedule, "member-0", 2.02)) == [6]
+
+
+def test_an_item_behind_one_that_takes_longer_than_it_should_goes_to_who_is_idle() -> None:
+    schedule = filled(5, members=2)
+    for number in (0, 1):
+        answer(schedule, taken(schedule, f"member-{number}"), 0.05)
+    first, other = taken(schedule, "member-0", 2.0), taken(schedule, "member-1", 2.01)
+    behind = taken(schedule, "member-0", 2.01)
+    schedule.on_done(other, [(RETURNED, 9)], 0.01, 2.02)
+    assert schedule.recalls(2.04) == [], "it is about to be done"
+    assert schedule.recalls(2.06) == [behind]
+    schedule.on_recalled(behind, 0)
+    assert indices(taken(schedule, "member-1", 2.06)) == [4]
+    schedule.on_done(first, [(RETURNED, 9)], 0.1, 2.1)
+    schedule.check_invariants()
+
+
+def test_what_items_took_in_the_map_before_lets_the_second_follow_the_first() -> None:
+    known = KnownPace()
+    schedule = filled(9, members=2, known=known)
+    taken(schedule)
+    assert schedule.take("member-0", 0.0) is None, "nobody knows how long it takes"
+    answer(schedule, taken(schedule, "member-1"), 0.03)
+    assert len(taken(schedule).items) == 1, "the other one has told"
+    for seconds, batches in ((0.03, 2), (3.0, 1)):
+        known.seconds = seconds
+        again = filled(9, members=2, known=known)
+        found = [again.take("member-0", 0.0) for _ in range(3)]
+        assert [len(batch.items) for batch in found if batch is not None] == [1] * batches
 
 
 def test_nothing_is_recalled_while_all_members_work() -> None:
