@@ -807,6 +807,9 @@ class Link(Outbound):
         whole = frame if frame.kind in LENDING_KINDS else self._reassembly.take(frame)
         # A loan travels in parts as well, if what it has besides is large.
         if whole is not None and whole.kind in LENDING_KINDS and self._lending is not None:
+            if whole.kind == Kind.RETURNED:
+                # It asks for no answer: that of the frame beside it need not be gathered.
+                self.batch -= 1
             whole = self._lending.on_frame(whole)
         if whole is not None:
             handler = self._handlers.get(whole.kind)

@@ -121,8 +121,12 @@ class LendingPools:
 
     def take(self, pool: MemoryPool, size: int) -> Block | None:
         """A block of one of the pools; None if its own limit or that of all forbids it."""
+        before = pool.allocated
         block = pool.take(size)
-        if block is not None and sum(each.allocated for each in self._pools) > self._limit:
+        # A block that was used before takes no more than there was.
+        if block is None or pool.allocated <= before:
+            return block
+        if sum(each.allocated for each in self._pools) > self._limit:
             for each in self._pools:
                 each.tidy()
             if sum(each.allocated for each in self._pools) > self._limit:
@@ -367,7 +371,8 @@ class Borrower:
         """
         # The views of a frame that was refused end too, and were never lent.
         self._ended += [number for number in self._ends.gone() if number in self._read]
-        if sum(map(self._read.__getitem__, self._ended)) < least:
+        # Asked before each frame that is sent or received: mostly nothing has ended.
+        if not self._ended or sum(map(self._read.__getitem__, self._ended)) < least:
             return None
         control = b"".join(map(_RETURNED.pack, self._ended))
         for number in self._ended:

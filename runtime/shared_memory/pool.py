@@ -223,6 +223,8 @@ class FinalizerQueue(Generic[T]):
     def gone(self) -> list[T]:
         """Return what has ended since the last call."""
         gone: list[T] = []
+        if not self._ended:
+            return gone
         for _ in range(len(self._ended)):
             token = self._ended.popleft()
             if sys.getrefcount(token) > _ALONE:

@@ -1155,7 +1155,6 @@ class Codec:
         """Return the reader of an encoded value that is a segment. Such a value cannot contain
         another one, or the depth of nesting would be without a bound.
         """
-        inner = {**readers, SPILLED: _callback(_refuser(SPILLED))}
 
         def spilled(index: object) -> object:
             segment = take(index)
@@ -1164,6 +1163,7 @@ class Codec:
                     f"an encoded value of {len(segment)} bytes, where {self._max_payload} are "
                     "allowed"
                 )
+            inner = {**readers, SPILLED: _callback(_refuser(SPILLED))}
             return self._load(bytes(segment), inner)
 
         return spilled

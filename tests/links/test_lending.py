@@ -9,6 +9,7 @@ import os
 import random
 import struct
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from actors.errors import ProtocolError
 from runtime.environment import SystemEnvironment
+from runtime.links.link import Link
 from runtime.links.loans import (
     IDLE_BEATS,
     LOAN_BYTES,
@@ -28,6 +30,7 @@ from runtime.links.loans import (
     LendingPools,
 )
 from runtime.wire.frames import HEADER, Buffer, Frame, FrameReader, Kind, encode_frame
+from runtime.wire.handshake import Peer
 
 MEBIBYTE = 1024 * 1024
 
@@ -209,6 +212,31 @@ def test_idle_memory_goes_back_to_the_kernel() -> None:
     assert not sender.send(bytes(MEBIBYTE))
     deliver(sender, receiver)
     assert sender.send(bytes(MEBIBYTE))
+
+
+class CountingReceiver:
+    """Takes calls, and notes with how many frames each came."""
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+        self.handlers: dict[int, Callable[[Link, Frame], None]] = {Kind.CALL: self._on_call}
+
+    def _on_call(self, link: Link, frame: Frame) -> None:
+        self.found.append(link.batch)
+
+    def link_ended(self, link: Link, reason: str) -> None:
+        """Is not asked."""
+
+
+async def test_a_call_beside_returned_memory_counts_as_alone() -> None:
+    receiver = CountingReceiver()
+    link = Link(Peer(name="peer", incarnation=1, role="node"), cast("Any", receiver))
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid())
+    call, returned = Frame(Kind.CALL, 0, b"", ()), Frame(Kind.RETURNED, 0, b"", ())
+    for frames in ([call], [returned, call], [returned, call, call]):
+        link._handle(frames, 1)
+    # Its answer is sent at once, as that of a call which comes alone.
+    assert receiver.found == [1, 1, 2, 2]
 
 
 def test_a_peer_that_cannot_map_is_lent_nothing_and_asked_once() -> None:
