@@ -33,13 +33,13 @@ logger = logging.getLogger("understudy.filters")
 class Call:
     """What a filter sees of a call. It cannot be changed.
 
-    `actor`, `class_path`, `method`, `node`, `epoch`: whose method, and where; on the client side
-    the node is where the actor was last seen. `args`, `kwargs`: on the server side copies of the
-    caller's. `side`: "client" where the call is made, "server" where it runs. `kind`: how it was
-    made; on the server side "remote" counts as "call". `deadline`: on trio's clock, infinite
-    without one. `attempt`: 1, on the server side more for a repeat. `peer`: on the server side the
-    proven peer that makes the call; None on the client side, and for calls from within the actor's
-    process.
+    `actor`, `class_path`, `method`, `node`, `incarnation`, `epoch`: whose method, and where; on the
+    client side the node is where the actor was last seen. `args`, `kwargs`: on the server side
+    copies of the caller's. `side`: "client" where the call is made, "server" where it runs. `kind`:
+    how it was made; on the server side "remote" counts as "call". `deadline`: on trio's clock,
+    infinite without one. `attempt`: 1, on the server side more for a repeat. `peer`: on the server
+    side the proven peer that makes the call; None on the client side, and for calls from within the
+    actor's process.
     """
 
     __slots__ = (
@@ -50,11 +50,13 @@ class Call:
         "class_path",
         "deadline",
         "epoch",
+        "incarnation",
         "kind",
         "kwargs",
         "method",
         "node",
         "peer",
+        "peer_addresses",
         "side",
         "waited",
     )
@@ -69,6 +71,7 @@ class Call:
         method: str,
         node: str,
         epoch: int,
+        incarnation: int = 0,
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
         deadline: float = math.inf,
@@ -90,6 +93,11 @@ class Call:
         self.waited = waited
         """Seconds in the mailbox behind others; 0 on the client side."""
         self.peer = peer
+        self.incarnation = incarnation
+        self.peer_addresses: tuple[str, ...] = ()
+        """On the client side, of the last attempt: where the node listens that it was sent to, as
+        `tcp:HOST:PORT` or `unix:PATH`; empty for the own node.
+        """
         self._observers: tuple[Callable[[int, str], None], ...] = ()
 
     @property
@@ -103,8 +111,9 @@ class Call:
         """
         self._observers = (*self._observers, function)
 
-    def attempted(self, number: int, node: str) -> None:
-        """For the runtime: an attempt was made."""
+    def attempted(self, number: int, node: str, addresses: tuple[str, ...]) -> None:
+        """For the runtime: an attempt was made, to a node that listens there."""
+        self.peer_addresses = addresses
         for function in self._observers:
             try:
                 function(number, node)

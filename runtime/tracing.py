@@ -44,6 +44,14 @@ class Spans(Protocol):
         """
         ...
 
+    def part(
+        self, name: str, attributes: Mapping[str, str | int]
+    ) -> AbstractContextManager[object]:
+        """A span around a block, if the task is in a trace. It is for what also happens all the
+        time in the background, where each would begin a trace of its own.
+        """
+        ...
+
     def leave_trace(self, tasks: ContextVars) -> None:
         """Take the span that is the current one out of the context in which tasks are to start."""
         ...
@@ -54,6 +62,12 @@ class NoSpans:
 
     def span(
         self, name: str, attributes: Mapping[str, str | int], *, root: bool = False
+    ) -> AbstractContextManager[object]:
+        """Return a block without a span."""
+        return nullcontext()
+
+    def part(
+        self, name: str, attributes: Mapping[str, str | int]
     ) -> AbstractContextManager[object]:
         """Return a block without a span."""
         return nullcontext()
@@ -108,6 +122,7 @@ class Tracing(Filter):
             call_context.reset(token)
             if sent:
                 span.set_attribute("understudy.attempts", sent)
+                span.set_attributes(_peer_address(call.peer_addresses))
             span.end()
 
     @contextmanager
@@ -125,6 +140,14 @@ class Tracing(Filter):
             raise
         finally:
             span.end()
+
+    def part(
+        self, name: str, attributes: Mapping[str, str | int]
+    ) -> AbstractContextManager[object]:
+        """Run the block within a span, if there is a trace that it can be part of."""
+        if self._trace.get_current_span(self._around()).get_span_context().is_valid:
+            return self.span(name, attributes)
+        return nullcontext()
 
     def leave_trace(self, tasks: ContextVars) -> None:
         """Remove the current span from the context in which tasks will start."""
@@ -241,7 +264,20 @@ def _attributes(call: Call) -> dict[str, str | int]:
         "understudy.actor": call.actor,
         "understudy.epoch": call.epoch,
         "understudy.node": call.node,
+        "understudy.incarnation": call.incarnation,
     }
+
+
+def _peer_address(addresses: Sequence[str]) -> dict[str, str | int]:
+    """Where a node listens, as the conventions name it: TCP first, which says the machine."""
+    for address in sorted(addresses, key=lambda one: not one.startswith("tcp:")):
+        kind, _, place = address.partition(":")
+        host, _, port = place.rpartition(":")
+        if kind == "tcp" and port.isdecimal():
+            return {"network.peer.address": host.strip("[]"), "network.peer.port": int(port)}
+        if kind == "unix":
+            return {"network.peer.address": place}
+    return {}
 
 
 def _failed(span: Span, error: BaseException, status: Any) -> None:

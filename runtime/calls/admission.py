@@ -185,6 +185,7 @@ class CallAdmission:
             method=method,
             node=address.node,
             epoch=address.epoch,
+            incarnation=address.incarnation,
             args=args,
             kwargs=kwargs,
             peer=peer,

@@ -367,7 +367,7 @@ class RetryingCall:
         if self._kept is not None:
             request.state = self._kept.state_at(route)
         if self._seen is not None:
-            self._seen.attempted(request.attempt, route.address.node)
+            self._seen.attempted(request.attempt, route.address.node, _addresses(route))
         self._caller.post(call, route, request)
         if self._kept is not None:
             self._kept.posted()
@@ -1132,6 +1132,11 @@ async def _arrival(call: StreamCall) -> None:
     await trio.lowlevel.wait_task_rescheduled(unpark)
 
 
+def _addresses(route: Route) -> tuple[str, ...]:
+    """Where the node of a route listens; empty for the own node."""
+    return () if route.link is None else route.link.peer.addresses
+
+
 def _abandon(caller: CallClient, call: StreamCall, route: Route | None) -> None:
     """Withdraw the call of a stream that has no reader any more, and wake a task that waits on
     it.
@@ -1476,7 +1481,7 @@ class CallClient:
                 flags = 0 if bound._load is None else TELL_DEPTH
                 request = OutgoingRequest(bound, args, kwargs, soon, flags, chain, CURRENT.get())
                 if seen is not None:
-                    seen.attempted(1, route.address.node)
+                    seen.attempted(1, route.address.node, _addresses(route))
                 self.post(call, route, request)
                 if call.finished:
                     await trio.lowlevel.checkpoint()

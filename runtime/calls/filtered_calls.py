@@ -127,6 +127,7 @@ class FilteredCaller:
             method=bound._definition.name,
             node=address.node,
             epoch=address.epoch,
+            incarnation=address.incarnation,
             args=args,
             kwargs=kwargs,
             deadline=deadline,

@@ -93,6 +93,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"  state       {_state(facts)}",
         f"  served      {many(facts['served'], 'call')}",
         f"  mailbox     {facts['waiting']} of {facts['mailbox_limit']:,} calls"
+        # A node of an earlier version does not say it.
+        + (f", {facts['given_up']:,} given up by their callers" if facts.get("given_up") else "")
         + (
             ""
             if facts["oldest_seconds"] is None

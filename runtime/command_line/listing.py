@@ -1,4 +1,4 @@
-"""`understudy list`: nodes, actors, calls, links, pools or deaths, filtered and sorted."""
+"""`understudy list`: nodes, actors, calls, links, groups, pools or deaths, filtered and sorted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import trio
 
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
+from runtime.command_line.groups import COLUMNS as GROUP_COLUMNS
+from runtime.command_line.groups import groups_of
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
 from runtime.command_line.pools import pools_of
@@ -30,6 +32,7 @@ COLUMNS = {
     "actors": ACTOR_COLUMNS,
     "calls": ("actor", "method", "node", "state", "seconds", "left", "caller", "from_node"),
     "links": ("node", "peer", "connected", "connections", "bytes_received"),
+    "groups": GROUP_COLUMNS,
     "pools": POOL_COLUMNS,
     "deaths": ("time", "name", "node", "epoch", "kind", "reason", "supervisor"),
 }
@@ -38,6 +41,7 @@ SORTED_BY = {
     "actors": "-waiting",
     "calls": "-seconds",
     "links": "node",
+    "groups": "name",
     "pools": "name",
     "deaths": "-time",
 }
@@ -62,7 +66,7 @@ class Selection:
     name="list",
     epilog="Example:  understudy list actors --filter node=w1 --filter 'waiting>10' --sort -served",
 )
-@click.argument("kind", type=click.Choice(list(COLUMNS)))
+@click.argument("kind", metavar="KIND", type=click.Choice(list(COLUMNS)))
 @click.option(
     "--filter",
     "filters",
@@ -92,8 +96,8 @@ def listing(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """List nodes, actors, calls, links, pools or deaths of a cluster. Says how many rows it leaves
-    out, and which nodes did not answer: then the exit status is 1.
+    """List nodes, actors, calls, links, groups, pools or deaths of a cluster. Says how many rows it
+    leaves out, and which nodes did not answer: then the exit status is 1.
     """
     columns = COLUMNS[kind]
     column = sort or SORTED_BY[kind]
@@ -111,6 +115,7 @@ def listing(
             "left_out": left_out,
             "left_out_by_nodes": answers.left_out,
             "silent": answers.silent,
+            "problems": [*answers.problems, *answers.notes],
         }
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -118,7 +123,7 @@ def listing(
         if left_out:
             click.echo(f"{left_out} more are left out: --limit shows more")
         answers.warn()
-    raise SystemExit(1 if answers.silent else 0)
+    raise SystemExit(answers.status)
 
 
 async def _ask(
@@ -150,6 +155,8 @@ async def _rows(kind: str, client: ClusterClient) -> tuple[list[Row], Answers]:
         return await _deaths(client)
     if kind == "pools":
         return await pools_of(client)
+    if kind == "groups":
+        return await groups_of(client)
     answers = await ask_nodes(client, lambda member: inspection(client, member).overview())
     return list(_links(answers) if kind == "links" else _nodes(client, answers)), answers
 
@@ -176,7 +183,10 @@ def _calls(answers: Answers) -> Iterator[Row]:
 
 
 def _links(answers: Answers) -> Iterator[Row]:
+    answers.thing = "link"
     for node, status in answers.by_node.items():
+        if status["links_left_out"]:
+            answers.left_out[node] = status["links_left_out"]
         for link in status["links"]:
             yield {"node": node, **link}
 
@@ -211,4 +221,4 @@ async def _deaths(client: ClusterClient) -> tuple[list[Row], Answers]:
         for end in ends
         if (end["name"], end.get("epoch")) not in known
     ]
-    return rows, Answers(silent=dict.fromkeys(tree.problems, ""))
+    return rows, Answers(problems=list(tree.problems), notes=list(tree.left_out))

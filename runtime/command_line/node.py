@@ -270,6 +270,13 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
     "the address; HOST is 127.0.0.1 if left out. With https://, over TLS by --tls-cert, and "
     "/metrics to those with a certificate, too. Needs the extra metrics.",
 )
+@click.option(
+    "--measured-supervisor",
+    "measured_supervisors",
+    multiple=True,
+    metavar="NAME",
+    help="Supervisor whose restarts the metrics tell apart; may be repeated.",
+)
 @import_option
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
@@ -298,6 +305,7 @@ def node(
     on_process_start: str | None,
     dashboard: bool,
     metrics: str | None,
+    measured_supervisors: tuple[str, ...],
     modules: tuple[str, ...],
     secret_file: Path | None,
     as_json: bool,
@@ -339,6 +347,7 @@ def node(
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),
         metrics=_checked(metrics),
+        measured_supervisors=measured_supervisors,
         tracing=tracing,
         on_process_start=on_process_start,
     )

@@ -15,8 +15,10 @@ import trio
 
 from actors.errors import ActorNotFoundError, CallError, NotAllowedError, StoreError
 from runtime.command_line.units import many
+from runtime.identifiers import NodeId
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.inspection_service import inspection_of
+from runtime.observation.node_queries import ask_for_tree
 from runtime.printable import plain
 
 NODE_SECONDS = 3.0
@@ -30,19 +32,31 @@ Member = dict[str, Any]
 @attrs.define
 class Answers:
     """What the nodes have said, by their names. `silent`: why the others have not. `left_out`: how
-    much those left out whose answers would have been too long.
+    much those left out whose answers would have been too long, counted in `thing`. `problems`:
+    what else could not be read, one sentence each; `notes`: what else is not shown.
     """
 
     by_node: dict[str, Any] = attrs.field(factory=dict)
     silent: dict[str, str] = attrs.field(factory=dict)
     left_out: dict[str, int] = attrs.field(factory=dict)
+    thing: str = "call"
+    problems: list[str] = attrs.field(factory=list)
+    notes: list[str] = attrs.field(factory=list)
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that shows them: 1 if anything is missing."""
+        return 1 if self.silent or self.problems else 0
 
     def warn(self) -> None:
         """Tell on stderr who has not answered, or not in full."""
         for node, reason in sorted(self.silent.items()):
             click.echo(plain(f"node {node} did not answer: {reason}"), err=True)
         for node, count in sorted(self.left_out.items()):
-            click.echo(plain(f"node {node} left out {many(count, 'more call')}"), err=True)
+            text = f"node {node} left out {many(count, f'more {self.thing}')}"
+            click.echo(plain(text), err=True)
+        for text in (*self.problems, *self.notes):
+            click.echo(plain(text), err=True)
 
 
 async def ask_nodes(
@@ -77,7 +91,8 @@ def why(error: CallError) -> str:
     if isinstance(error, TimeoutError):
         return (
             f"nothing came within {NODE_SECONDS:g} s; its process may be stopped, its machine cut "
-            "off, or its event loop blocked by an actor's method (its log says by which)"
+            "off, or its event loop blocked by an actor's method (`understudy stack` with the "
+            "node's name shows it)"
         )
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
@@ -90,7 +105,8 @@ def inspection(client: ClusterClient, member: Member, seconds: float = 0.0) -> A
 
 async def find_actor(client: ClusterClient, name: str) -> Member:
     """The member on which an actor is, also one that is no registered name and is known to its
-    node only. Raises ActorNotFoundError, with the nearest name there is.
+    node only. Raises ActorNotFoundError, with what its supervisor says of it, or with the nearest
+    name there is.
     """
     members: dict[str, Member] = {one["name"]: one for one in client.status["members"]}
     with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
@@ -103,6 +119,8 @@ async def find_actor(client: ClusterClient, name: str) -> Member:
         if found:
             return members[node]
     text = f"no actor called {name!r} is on a node that answers"
+    if supervised := await _state_of_child(client, name):
+        raise ActorNotFoundError(f"{text}: {supervised}", actor=name)
     alike = await ask_nodes(client, lambda member: inspection(client, member).near(name))
     names = {one for found in alike.by_node.values() for one in found}
     near = difflib.get_close_matches(name, sorted(names), n=1)
@@ -111,3 +129,15 @@ async def find_actor(client: ClusterClient, name: str) -> Member:
     if answers.silent:
         text = f"{text} ({', '.join(sorted(answers.silent))} did not answer)"
     raise ActorNotFoundError(text, actor=name)
+
+
+async def _state_of_child(client: ClusterClient, name: str) -> str:
+    """What its supervisor says of a child that has no actor at the moment; "" if nobody does."""
+    members = [NodeId(one["name"], one["incarnation"]) for one in client.status["members"]]
+    tree = await ask_for_tree(client.endpoint, client.names, members, client.status["cluster"])
+    for supervisor in tree.walk():
+        for child in supervisor.children:
+            if child.name == name and child.node is None:
+                last = "" if child.last_exit is None else f"; last exit: {child.last_exit}"
+                return plain(f"its supervisor {supervisor.name} says {child.state}{last}")
+    return ""

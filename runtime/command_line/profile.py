@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import trio
 
 from actors.errors import CallError, NodeUnreachableError
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, find_actor, inspection, why
 from runtime.command_line.units import Number
 from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS
@@ -56,9 +56,10 @@ def profile(
     https://www.speedscope.app.
     """
     path = output or Path(f"{name.replace('/', '-')}.speedscope.json")
-    told = trio.run(_ask, name, seconds, rate, address, cluster, secret_file)
-    told["file"]["name"] = name
-    path.write_text(json.dumps(told["file"]))
+    with written_whole(path) as file:
+        told = trio.run(_ask, name, seconds, rate, address, cluster, secret_file)
+        told["file"]["name"] = name
+        json.dump(told["file"], file)
     facts = {
         "file": str(path),
         **told["facts"],
@@ -93,8 +94,7 @@ async def _ask(
             f"{name} cannot be profiled now: another profile of it is being taken, or its process "
             "has ended"
         )
-    # Bounded: what a peer sends may uncompress to more than there is memory.
-    told: dict[str, Any] = json.loads(zlib.decompressobj().decompress(packed, MOST_BYTES))
+    told: dict[str, Any] = unpacked(packed, member["name"], MOST_BYTES)
     return told
 
 

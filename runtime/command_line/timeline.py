@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import trio
 
 from actors.errors import NotExecutedError
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes, inspection
 from runtime.command_line.units import Number, many
 from runtime.membership.cluster_client import ClusterClient
@@ -58,8 +58,7 @@ def timeline(
     the turns and calls of actors, their starts and ends, and pauses of event loops. Nodes record
     only while this command runs. Exit status 1 if a node does not answer.
     """
-    # Before the recording: a file that cannot be written would cost its time.
-    with output.open("w") as file:
+    with written_whole(output) as file:
         recordings, answers = trio.run(_ask, seconds, address, cluster, secret_file)
         drawn = Timeline(recordings)
         facts = _facts(drawn, recordings, answers)
@@ -91,7 +90,8 @@ async def _record(client: ClusterClient, member: Member, seconds: float) -> Node
     if not packed:
         raise NotExecutedError("another timeline is being recorded there")
     clock = estimate_clock([*before, *await _read_clock(service)])
-    return NodeRecording(member["name"], member["incarnation"], member["pid"], clock, _told(packed))
+    told: dict[str, Any] = unpacked(packed, member["name"], MOST_BYTES)
+    return NodeRecording(member["name"], member["incarnation"], member["pid"], clock, told)
 
 
 async def _read_clock(service: Any) -> list[tuple[float, float, float]]:
@@ -101,12 +101,6 @@ async def _read_clock(service: Any) -> list[tuple[float, float, float]]:
         told: float = await service.clock()
         samples.append((sent, told, trio.current_time()))
     return samples
-
-
-def _told(packed: bytes) -> dict[str, Any]:
-    # Bounded: what a peer sends may uncompress to more than there is memory.
-    told: dict[str, Any] = json.loads(zlib.decompressobj().decompress(packed, MOST_BYTES))
-    return told
 
 
 def _facts(drawn: Timeline, recordings: list[NodeRecording], answers: Answers) -> dict[str, Any]:

@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import click
 import trio
 
+from actors.errors import ActorNotFoundError
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import Answers, ask_nodes, find_actor, inspection
+from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.open_calls import OpenCall, WaitGraph, WaitStep, read_calls
 from runtime.printable import plain
 
 
-@click.command(epilog="Example:  understudy why counter        understudy why")
-@click.argument("actor", required=False)
+@click.command(epilog="Example:  understudy why counter        understudy why counter.add")
+@click.argument("target", metavar="[ACTOR|CALL]", required=False)
 @cluster_options
 def why(
-    actor: str | None, address: str, cluster: str, secret_file: Path | None, as_json: bool
+    target: str | None, address: str, cluster: str, secret_file: Path | None, as_json: bool
 ) -> None:
     """Say what ACTOR waits for: the call that it runs, the call that this one awaits, and so on,
-    over all nodes. Without ACTOR: find the cycles of actors that wait for each other. Exit status 1
-    if there is a cycle, or a node does not answer.
+    over all nodes. CALL, as ACTOR.METHOD: the same for a call of this method, which may also wait
+    in the mailbox. Without either: find the cycles of actors that wait for each other. Exit status
+    1 if there is a cycle, or a node does not answer.
     """
-    graph, answers = trio.run(_ask, actor, address, cluster, secret_file)
-    if actor is None:
+    subject, graph, answers = trio.run(_ask, target, address, cluster, secret_file)
+    queued: list[OpenCall] = []
+    if subject is None:
         steps: list[WaitStep] = []
         cycles = list(graph.cycles())
     else:
-        steps, cycle = graph.explain(actor)
+        if subject.method and not graph.runs(*subject):
+            queued = graph.waits(*subject)
+        # What a call in the mailbox waits for is whatever its actor runs.
+        steps, cycle = graph.explain(subject.actor, "" if queued else subject.method)
         cycles = [cycle] if cycle else []
     if as_json:
         facts: dict[str, Any] = {
-            "actor": actor,
+            "actor": subject.actor if subject is not None else None,
+            "method": subject.method if subject is not None else None,
+            "waits": attrs.asdict(queued[0]) if queued else None,
             "steps": [attrs.asdict(step) for step in steps],
             "cycles": cycles,
             "left_out_by_nodes": answers.left_out,
@@ -43,27 +52,58 @@ def why(
         }
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(map(plain, _lines(actor, steps, cycles))))
+        click.echo("\n".join(map(plain, _lines(subject, queued, steps, cycles))))
         answers.warn()
     raise SystemExit(1 if cycles or answers.silent else 0)
 
 
+class _Subject(NamedTuple):
+    """An actor, or its calls of one method; "" for all."""
+
+    actor: str
+    method: str
+
+
 async def _ask(
-    actor: str | None, address: str, cluster: str, secret_file: Path | None
-) -> tuple[WaitGraph, Answers]:
+    target: str | None, address: str, cluster: str, secret_file: Path | None
+) -> tuple[_Subject | None, WaitGraph, Answers]:
     async with connect(address, cluster, secret_file, "observer") as client:
-        if actor is not None:
-            await find_actor(client, actor)
+        subject = None if target is None else await _subject_of(client, target)
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
     calls = [call for node, told in answers.by_node.items() for call in read_calls(node, told)]
     answers.left_out = {
         node: told["left_out"] for node, told in answers.by_node.items() if told["left_out"]
     }
-    return WaitGraph(calls), answers
+    return subject, WaitGraph(calls), answers
 
 
-def _lines(actor: str | None, steps: list[WaitStep], cycles: list[list[str]]) -> list[str]:
+async def _subject_of(client: ClusterClient, target: str) -> _Subject:
+    """What the user names. Raises ActorNotFoundError."""
+    try:
+        # First as a whole: names of actors may have dots.
+        await find_actor(client, target)
+    except ActorNotFoundError:
+        actor, _, method = target.rpartition(".")
+        if not actor or not method:
+            raise
+        # Of `actor.method` the actor is the part that can be mistyped: the error is about that.
+        await find_actor(client, actor)
+        return _Subject(actor, method)
+    return _Subject(target, "")
+
+
+def _lines(
+    subject: _Subject | None,
+    queued: list[OpenCall],
+    steps: list[WaitStep],
+    cycles: list[list[str]],
+) -> list[str]:
     lines: list[str] = []
+    if queued:
+        first = queued[0]
+        lines.append(
+            f"{first.text} waits in the mailbox of {first.actor} on {first.node}{_time(first)}"
+        )
     for step in steps:
         lines.append(f"{step.running.text} on {step.running.node} runs{_time(step.running)}")
         if step.waits_for is None:
@@ -80,11 +120,15 @@ def _lines(actor: str | None, steps: list[WaitStep], cycles: list[list[str]]) ->
                 f"  and awaits {awaited.text}, which waits in the mailbox of {awaited.actor} on "
                 f"{awaited.node}{_time(awaited)}"
             )
-    if actor is not None and not steps:
-        lines.append(f"{actor} runs nothing: it waits for calls")
+    if subject is not None and not steps and not queued:
+        lines.append(
+            f"{subject.actor} has no call of {subject.method}: none runs, and none waits"
+            if subject.method
+            else f"{subject.actor} runs nothing: it waits for calls"
+        )
     for cycle in cycles:
         lines.append(f"cycle: {' -> '.join([*cycle, cycle[0]])}: none of them can go on")
-    if actor is None and not cycles:
+    if subject is None and not cycles:
         lines.append("no actors wait for each other in a cycle")
     return lines
 

@@ -112,6 +112,7 @@ def _call_of(
         method=method,
         node=address.node,
         epoch=address.epoch,
+        incarnation=address.incarnation,
         args=args,
         kwargs=kwargs,
         deadline=job.deadline,

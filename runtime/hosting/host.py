@@ -1048,7 +1048,8 @@ class ActorHost:
             # Nothing of the user's runs that could wait, call others, or end the actor.
             self._on_started(cell, options, began)
             return
-        self.counts.starting += 1
+        class_path = class_of(address)
+        self.counts.starting.add(class_path)
         within = STARTING.set(cell)
         try:
             with self.turns.start(address, before) as turn:
@@ -1062,7 +1063,7 @@ class ActorHost:
             self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
             raise
         finally:
-            self.counts.starting -= 1
+            self.counts.starting.add(class_path, count=-1)
             STARTING.reset(within)
         # The actor was stopped, or one of its own tasks raised, while `on_start` ran.
         if cell.ended is not None:

@@ -123,13 +123,12 @@ DEFINITIONS: Final = (
         "Calls that were refused on arrival at their actor, by the class of the error.",
     ),
     Definition("mailboxes", "understudy_methods_running", "gauge", (), "Methods that run now."),
-    Definition("actors", "understudy_actors", "gauge", ("class",), "Actors that are here."),
     Definition(
         "actors",
-        "understudy_actors_starting",
+        "understudy_actors",
         "gauge",
-        (),
-        "Of these, actors whose on_start has not returned.",
+        ("class", "state"),
+        "Actors that are here: running, or starting while their on_start has not returned.",
     ),
     Definition(
         "actors",
@@ -149,16 +148,17 @@ DEFINITIONS: Final = (
         "actors",
         "understudy_restarts_total",
         "counter",
-        ("reason",),
+        ("supervisor", "reason"),
         "Ends of children after which supervisors of this node started children again, by the kind "
-        "of exit reason.",
+        "of exit reason. `supervisor` is empty for those that --measured-supervisor does not name.",
     ),
     Definition(
         "actors",
         "understudy_intensity_used_ratio",
         "gauge",
-        (),
-        "Restarts within their period as a share of those that are allowed, of the supervisor here "
+        ("supervisor",),
+        "Restarts within their period as a share of those that are allowed: of each supervisor "
+        "that --measured-supervisor names, and, with an empty label, of the one of all others here "
         "that has used most. Above 1 it gives up.",
     ),
     Definition(
@@ -228,6 +228,13 @@ DEFINITIONS: Final = (
     ),
     Definition(
         "members",
+        "understudy_lease_renewal_seconds",
+        "histogram",
+        (),
+        "How long the store took to renew the node's lease.",
+    ),
+    Definition(
+        "members",
         "understudy_names_paused",
         "gauge",
         (),
@@ -270,17 +277,10 @@ DEFINITIONS: Final = (
     ),
     Definition(
         "links",
-        "understudy_link_received_bytes_total",
+        "understudy_link_bytes_total",
         "counter",
-        (),
-        "Bytes received from other processes over sockets.",
-    ),
-    Definition(
-        "links",
-        "understudy_link_sent_bytes_total",
-        "counter",
-        (),
-        "Bytes sent to other processes over sockets.",
+        ("direction",),
+        "Bytes sent to other processes, and received from them, over sockets.",
     ),
     Definition(
         "links",
@@ -317,8 +317,8 @@ DEFINITIONS: Final = (
         "understudy_store_request_seconds",
         "histogram",
         ("op",),
-        "How long requests to the coordination store took, by operation. Renewals of the lease are "
-        "keep_alive.",
+        "How long requests to the coordination store took, by operation, besides renewals of the "
+        "lease.",
     ),
     Definition(
         "store",

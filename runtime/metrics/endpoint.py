@@ -125,6 +125,7 @@ class MetricsEndpoint:
         self._statistics = statistics
         self._health = LoopHealth()
         self._beside: Beside | None = None
+        self._listeners: list[trio.SocketListener] = []
         self._scope = trio.CancelScope()
         self._collections = self._note_collection
         self._began = 0.0
@@ -138,6 +139,7 @@ class MetricsEndpoint:
         readers = self._readers if where.encrypted else None
         try:
             listeners = await trio.open_tcp_listeners(where.port, host=where.host)
+            self._listeners = listeners
         except OSError as error:
             raise ListenError(
                 f"metrics cannot be served at {address}: {error.strerror or error}; choose another "
@@ -165,6 +167,9 @@ class MetricsEndpoint:
         self._scope.cancel()
         if self._beside is not None:
             await self._beside.end()
+        for listener in self._listeners:
+            # A thread that was ended before it began to serve has not closed it.
+            listener.socket.close()
 
     async def _serve_here(
         self,

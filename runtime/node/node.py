@@ -216,9 +216,8 @@ class Node(BaseNode):
         self._lifetime = self._endpoint.lifetime
         self._leased_names = LeasedNames(self._endpoint.host, self.name, self._was_given_up)
         self._contact = self._find_contact(coordination)
-        self._store = store = MeasuredStore(
-            coordination.store or cast("StoreLocator", self._contact).store, environment.stopwatch
-        )
+        asked = coordination.store or cast("StoreLocator", self._contact).store
+        self._store = store = MeasuredStore(asked, environment.stopwatch, self._endpoint.spans)
         codec = self._endpoint.codec
         registration.use(store)
         self._identity = NodeId(self.name, self.incarnation)
@@ -701,7 +700,7 @@ class Node(BaseNode):
             registration=self._registration,
             store=self._store,
             environment=self._environment,
-            intensity=lambda: max((work.intensity_used for work in self._supervisions), default=0),
+            intensity=self._intensity_used,
         )
         network = self._network
         files = network.files if isinstance(network, EncryptedNetwork) else None
@@ -712,6 +711,14 @@ class Node(BaseNode):
         )
         self._metrics = MetricsEndpoint(parts, self._measurement.keep(), readers)
         self.metrics_address = await self._metrics.open(address, self._nursery)
+
+    def _intensity_used(self) -> dict[str, float]:
+        """The greatest share that supervisors here have used of their restarts, by label."""
+        named, used = self._endpoint.host.counts.named_supervisors, {"": 0.0}
+        for work in self._supervisions:
+            label = work.name if work.name in named else ""
+            used[label] = max(used.get(label, 0.0), work.intensity_used)
+        return used
 
     def _store_peer(self) -> Peer:
         """The node that serves the store, as far as is known. Only for a node that does not reach

@@ -65,6 +65,7 @@ from runtime.observation.inspection_service import inspection_of
 from runtime.references.inspection import calling_site
 from runtime.references.manager import MemoryOptions, OnLeave
 from runtime.references.memory.values import MEMORY_BYTES
+from runtime.statistics.counts import checked_supervisors
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Store
@@ -104,6 +105,15 @@ class Platform:
     """Failpoints between nodes, see `Faults`. By default those of `UNDERSTUDY_FAULTS`."""
 
 
+@attrs.frozen
+class _Debugging:
+    """What a node keeps for those who look for mistakes; see `open_node`."""
+
+    trace_references: bool
+    post_mortem: bool
+    debuggable: bool
+
+
 @attrs.frozen(kw_only=True)
 class _NodeSettings:
     """What `open_node` was given, checked and completed."""
@@ -124,9 +134,7 @@ class _NodeSettings:
     isolation: IsolationFactory
     faults: Faults | None
     memory: MemoryOptions
-    trace_references: bool
-    post_mortem: bool
-    debuggable: bool
+    debugging: _Debugging
     thread_limit: int = attrs.field(validator=attrs.validators.ge(1))
     blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
     log_memory: int | None = attrs.field(
@@ -135,6 +143,7 @@ class _NodeSettings:
     call_timeout: float | None
     filters: tuple[Filter, ...]
     metrics: str | None
+    measured_supervisors: frozenset[str]
     on_process_start: str
     rules: AdmissionRules
     role: PeerRole
@@ -199,6 +208,7 @@ async def open_node(
     tls: Tls | TlsMode | None = None,
     filters: Sequence[Filter] = (),
     metrics: str | None = None,
+    measured_supervisors: Iterable[str] = (),
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
     spawnable: Iterable[type[Actor] | str | ModuleType] = (),
@@ -248,6 +258,7 @@ async def open_node(
       `/metrics`, `/healthz` and `/readyz` (extra `metrics`) to all who can reach it. With
       `https://` in front, over TLS by the certificate of `tls`: `/metrics` to those with a
       certificate, too. Then `node.metrics_address` has it.
+    - `measured_supervisors`: names of supervisors that metrics of restarts tell apart.
     - `tracing`: make spans with OpenTelemetry.
     - `on_process_start`: a function, or its `module:function`, that each process of an isolated
       actor calls before all else, such as to set up an SDK.
@@ -289,14 +300,13 @@ async def open_node(
         isolation=_isolation(platform, found_tls),
         faults=platform.faults or _faults_asked_for(),
         memory=_memory(reference_memory, reference_directory, references_on_leave, platform),
-        trace_references=trace_references,
-        post_mortem=post_mortem,
-        debuggable=debuggable,
+        debugging=_Debugging(trace_references, post_mortem, debuggable),
         thread_limit=thread_limit,
         blocked_limit=blocked_limit,
         log_memory=log_memory if platform.network is None else None,
         call_timeout=CallOptions(timeout=call_timeout).timeout,
         metrics=metrics,
+        measured_supervisors=checked_supervisors(measured_supervisors),
         filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
         on_process_start=hook_path(on_process_start),
         rules=AdmissionRules(checked_spawnable(spawnable), checked_authorize(authorize)),
@@ -329,7 +339,7 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
             nursery: trio.Nursery = await outer.start(_shelter)
             try:
                 with ExitStack() as hooks, ExitStack() as joining:
-                    if settings.debuggable:
+                    if settings.debugging.debuggable:
                         hooks.enter_context(breakpoint_hook())
                     span = spans_of(settings.filters).span
                     joining.enter_context(
@@ -630,14 +640,17 @@ def _record(
 
 def _configure(node: Node, settings: _NodeSettings) -> None:
     """What can be said to a node after it is made."""
-    if settings.trace_references:
+    if settings.debugging.trace_references:
         node._endpoint.references.site = calling_site
     node._endpoint.on_process_start = settings.on_process_start
-    if settings.post_mortem or settings.debuggable:
+    node._endpoint.host.counts.named_supervisors = settings.measured_supervisors
+    if settings.debugging.post_mortem or settings.debugging.debuggable:
         node._endpoint.host.keep_failures(
-            PostMortems(settings.environment, node._nursery, keeps_frames=settings.debuggable)
+            PostMortems(
+                settings.environment, node._nursery, keeps_frames=settings.debugging.debuggable
+            )
         )
-    if settings.debuggable:
+    if settings.debugging.debuggable:
         node._endpoint.host.allow_breakpoints(node._nursery, node.address)
 
 

@@ -53,7 +53,7 @@ class Condition:
         compare = _COMPARISONS.get(self.sign)
         if compare is not None:
             return isinstance(value, int | float) and compare(value, self._number)
-        equal = str(value) == self.wanted or fnmatch.fnmatchcase(shown(value), self.wanted)
+        equal = str(value) == self.wanted or fnmatch.fnmatchcase(_text(value), self.wanted)
         return equal == (self.sign == "=")
 
     def told(self) -> list[str]:
@@ -77,8 +77,17 @@ def check_column(column: str, columns: Collection[str]) -> None:
         raise ValueError(f"there is no column {column!r}; choose one of {', '.join(columns)}")
 
 
+MOST_SHOWN = 60
+"""Characters of a value in a table."""
+
+
 def shown(value: object) -> str:
     """One value as it stands in a table: short, and in one line whatever is in it."""
+    text = _text(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
+def _text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -86,4 +95,4 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
     # One row is one line, whatever a name or an error has in it.
-    return plain(str(value))[:60]
+    return plain(str(value))

@@ -263,7 +263,8 @@ class InspectionService(Actor):
         if cell is None or cell.system:
             return None
         now = self._environment.now()
-        oldest = cell.mailbox[0] if cell.mailbox else None
+        waiting = [job for job in cell.mailbox or () if not job.cancelled]
+        oldest = waiting[0] if waiting else None
         instance = cell.instance
         return {
             "name": name,
@@ -277,6 +278,7 @@ class InspectionService(Actor):
             "paused": cell.paused,
             "served": cell.served,
             "waiting": cell.waiting,
+            "given_up": cell.waiting - len(waiting),
             "mailbox_limit": cell.limit,
             "oldest_seconds": now - oldest.queued_at if oldest and oldest.queued_at else None,
             "pid": instance.pid if isinstance(instance, ActorProxy) else None,

@@ -135,6 +135,11 @@ def read_calls(node: str, told: dict[str, Any]) -> list[OpenCall]:
     ]
 
 
+def _longest_first(calls: Iterable[OpenCall], method: str) -> list[OpenCall]:
+    chosen = [call for call in calls if not method or call.method == method]
+    return sorted(chosen, key=lambda call: -(call.seconds or 0.0))
+
+
 @attrs.frozen
 class WaitStep:
     """One step of an explanation: what an actor runs, and the call that it waits for, None where
@@ -150,21 +155,26 @@ class WaitGraph:
 
     def __init__(self, calls: Iterable[OpenCall]) -> None:
         self._running: dict[str, list[OpenCall]] = {}
+        self._waiting: dict[str, list[OpenCall]] = {}
         self._awaited: dict[tuple[str, str], list[OpenCall]] = {}
         for call in calls:
-            if call.state == "running":
-                self._running.setdefault(call.actor, []).append(call)
+            found = self._running if call.state == "running" else self._waiting
+            found.setdefault(call.actor, []).append(call)
             if call.caller is not None:
                 self._awaited.setdefault(call.caller, []).append(call)
 
-    def runs(self, actor: str) -> list[OpenCall]:
-        """What an actor runs, the longest first."""
-        return sorted(self._running.get(actor, ()), key=lambda call: -(call.seconds or 0.0))
+    def runs(self, actor: str, method: str = "") -> list[OpenCall]:
+        """What an actor runs, of one method if it is named, the longest first."""
+        return _longest_first(self._running.get(actor, ()), method)
 
-    def explain(self, actor: str) -> tuple[list[WaitStep], list[str]]:
+    def waits(self, actor: str, method: str) -> list[OpenCall]:
+        """The calls of a method in an actor's mailbox, the longest first."""
+        return _longest_first(self._waiting.get(actor, ()), method)
+
+    def explain(self, actor: str, method: str = "") -> tuple[list[WaitStep], list[str]]:
         """Why an actor does not get on: what it runs, what that waits for, what runs there, and so
         on. If that comes back to an actor, its cycle is the second result: the names of the actors
-        in it.
+        in it. `method`: begin with a call of this method that the actor runs.
         """
         steps: list[WaitStep] = []
         seen: list[str] = []
@@ -173,7 +183,7 @@ class WaitGraph:
             if actor in seen:
                 return steps, seen[seen.index(actor) :]
             seen.append(actor)
-            step = self._step(actor)
+            step = self._step(actor, "" if steps else method)
             if step is None:
                 break
             steps.append(step)
@@ -182,8 +192,8 @@ class WaitGraph:
             actor = step.waits_for.actor
         return steps, []
 
-    def _step(self, actor: str) -> WaitStep | None:
-        runs = self.runs(actor)
+    def _step(self, actor: str, method: str) -> WaitStep | None:
+        runs = self.runs(actor, method)
         for running in runs:
             for awaited in self._awaits(running):
                 return WaitStep(running, awaited)

@@ -5,8 +5,9 @@ happens that is no part of the way of every call.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from actors.options import check_name
 from runtime.statistics.call_statistics import OTHER
 from runtime.statistics.histograms import Histogram
 from runtime.statistics.waits import WaitedSeconds
@@ -73,6 +74,24 @@ class LatestCounts:
         }
 
 
+MOST_NAMED = 100
+"""Supervisors that metrics tell apart."""
+
+
+def checked_supervisors(given: Iterable[str]) -> frozenset[str]:
+    """Names of supervisors for labels of metrics. Raises TypeError or ValueError for what are no
+    names of actors, and for more than `MOST_NAMED`.
+    """
+    if isinstance(given, str):
+        raise TypeError("give the names of supervisors as a list, even if there is only one")
+    names = frozenset(given)
+    for name in names:
+        check_name("measured_supervisors", name)
+    if len(names) > MOST_NAMED:
+        raise ValueError(f"metrics tell at most {MOST_NAMED} supervisors apart, not {len(names)}")
+    return names
+
+
 class NodeCounts:
     """What happened on one node since it was opened, besides calls."""
 
@@ -89,14 +108,20 @@ class NodeCounts:
         """Repeats that arrived of calls that ran already, or had run."""
         self.living = LabelledCount()
         """Actors that are here, by class."""
-        self.starting = 0
+        self.starting = LabelledCount()
         """Of these, those whose `on_start` has not returned."""
         self.starts = LabelledCount()
         """Starts of actors, by class, also those that failed."""
         self.ends = LabelledCount()
         """Ends of actors, by class and kind of their exit reason."""
         self.restarts = LabelledCount()
-        """Ends of children after which supervisors here act, by kind of exit reason."""
+        """Ends of children after which supervisors here act, by the supervisor if it is among
+        `named_supervisors`, else "", and by kind of exit reason.
+        """
+        self.named_supervisors: frozenset[str] = frozenset()
+        """Supervisors that metrics tell apart. The names of others are no labels: of those there
+        may be any number.
+        """
         self.restarted = LatestCounts()
         """Restarts by supervisors here, by the names of their children."""
         self.escalations = 0

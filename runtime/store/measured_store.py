@@ -18,8 +18,12 @@ from runtime.store.interface import (
     TransactionResult,
     WatchBatch,
 )
+from runtime.tracing import NO_SPANS, Spans
 
 T = TypeVar("T")
+
+RENEWAL = "keep_alive"
+"""The operation that renews the lease of the node."""
 
 OPERATIONS = (
     "get",
@@ -28,7 +32,7 @@ OPERATIONS = (
     "delete",
     "transaction",
     "grant",
-    "keep_alive",
+    RENEWAL,
     "time_to_live",
     "revoke",
 )
@@ -37,12 +41,16 @@ OPERATIONS = (
 
 class MeasuredStore(Store):
     """Passes everything on to `store`. A request that is cancelled is not counted: its time says
-    nothing. `stopwatch`: see `Environment.stopwatch`.
+    nothing. `stopwatch`: see `Environment.stopwatch`. `spans`: a transaction that is part of a
+    trace has a span.
     """
 
-    def __init__(self, store: Store, stopwatch: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, stopwatch: Callable[[], float], spans: Spans = NO_SPANS
+    ) -> None:
         self._store = store
         self._stopwatch = stopwatch
+        self._spans = spans
         self.seconds = {name: Histogram() for name in OPERATIONS}
         """How long requests took that were answered, also with a refusal."""
         self.unavailable = 0
@@ -86,15 +94,18 @@ class MeasuredStore(Store):
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
         """Carry out a transaction, and count how long the store took."""
-        result = await self._measured(
-            "transaction", self._store.transaction(compare, then, otherwise)
-        )
+        with self._spans.part("store.txn", {"understudy.store.operations": len(then)}):
+            result = await self._measured(
+                "transaction", self._store.transaction(compare, then, otherwise)
+            )
         self._heard(result.revision)
         return result
 
     async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
         """Carry out several transactions, and count how long the store took, once for all."""
-        outcomes = await self._measured("transaction", self._store.transactions(batch))
+        operations = sum(len(one.then) for one in batch)
+        with self._spans.part("store.txn", {"understudy.store.operations": operations}):
+            outcomes = await self._measured("transaction", self._store.transactions(batch))
         for outcome in outcomes:
             if isinstance(outcome, TransactionResult):
                 self._heard(outcome.revision)
@@ -106,7 +117,7 @@ class MeasuredStore(Store):
 
     async def keep_alive(self, lease: int) -> float:
         """Renew a lease, and count how long the store took."""
-        return await self._measured("keep_alive", self._store.keep_alive(lease))
+        return await self._measured(RENEWAL, self._store.keep_alive(lease))
 
     async def time_to_live(self, lease: int) -> float:
         """Ask for the rest of a lease, and count how long the store took."""

@@ -1020,7 +1020,13 @@ class SupervisionWork:
     def _count(self, effects: list[Effect], reason: ExitReason) -> None:
         """Count an end after which children are started again."""
         if any(isinstance(effect, StartChild | StopChild | TryAgain) for effect in effects):
-            self._counts.restarts.add(reason.kind)
+            named = self._name in self._counts.named_supervisors
+            self._counts.restarts.add(self._name if named else "", reason.kind)
+
+    @property
+    def name(self) -> str:
+        """The supervisor's."""
+        return self._name
 
     @property
     def intensity_used(self) -> float:

@@ -26,6 +26,10 @@ from actors import Actor, ChildSpec, Supervisor, method
 from threading import Event
 
 class Waiter(Actor):
+    async def on_start(self) -> None:
+        if self.name in ("asker", "waiter"):
+            await self.join("a/b")
+
     @method
     async def double(self, item: int) -> int:
         return 2 * item
@@ -188,6 +192,8 @@ def test_list_filters_sorts_and_says_what_it_leaves_out(cluster: Cluster) -> Non
     assert {"first", "w1"} <= {link["peer"] for link in cluster.facts("list", "links")["links"]}
     (death,) = cluster.facts("list", "deaths")["deaths"]
     assert (death["name"], death["supervisor"]) == ("child", "boss")
+    (group,) = cluster.facts("list", "groups", "--filter", "members>=2")["groups"]
+    assert group == {"name": "a/b", "members": 2, "nodes": "first 1, w1 1", "class": "crew:Waiter"}
 
 
 @pytest.mark.cluster
@@ -253,6 +259,10 @@ def test_why_follows_a_call_over_nodes(cluster: Cluster) -> None:
     assert done.returncode == 0
     assert "and awaits waiter.wait, which runs on w1" in done.stdout
     assert "`understudy stack waiter`" in done.stdout
+    steps = cluster.facts("why", "asker.ask")["steps"]
+    assert [step["running"]["method"] for step in steps] == ["ask", "wait"]
+    none = cluster.run("why", "waiter.double").stdout
+    assert none == "waiter has no call of double: none runs, and none waits\n"
     assert cluster.run("why").stdout == "no actors wait for each other in a cycle\n"
     assert cluster.run("why", "boss").stdout == "boss runs nothing: it waits for calls\n"
 
@@ -277,15 +287,21 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
         # At once: its lease ends five seconds after it was stopped, and the node with it.
-        with ThreadPoolExecutor(3) as threads:
-            commands = (["list", "actors"], ["stack", "waiter"], ["inspect", "waiter"])
-            listed, *others = threads.map(lambda words: cluster.run(*words), commands)
+        with ThreadPoolExecutor(4) as threads:
+            commands = (
+                *(["list", "actors"], ["list", "deaths"]),
+                *(["stack", "waiter"], ["inspect", "waiter"]),
+            )
+            listed, deaths, *others = threads.map(lambda words: cluster.run(*words), commands)
     finally:
         cluster.worker.send_signal(signal.SIGCONT)
     assert listed.returncode == 1, listed
     assert "asker" in listed.stdout
     assert "node w1 did not answer: " in listed.stderr
     assert "Traceback" not in listed.stderr
+    assert deaths.returncode == 1, deaths
+    assert deaths.stderr.count("w1") == 1, "it is named once"
+    assert "node w1 does not answer: " in deaths.stderr
     for done in others:
         check_mistake(done, "node w1", "did not answer")
 
@@ -302,6 +318,12 @@ def test_rows_without_a_value_come_last_and_names_cannot_move_the_cursor() -> No
 def test_who_was_silent_and_who_left_something_out_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Answers({"w1": {}}, {"w2": "it was stopped"}, {"w1": 3}).warn()
-    lines = ["node w2 did not answer: it was stopped", "node w1 left out 3 more calls"]
-    assert capsys.readouterr().err.splitlines() == lines
+    answers = Answers({"w1": {}}, {"w2": "it was stopped"}, {"w1": 3}, notes=["there is more"])
+    answers.warn()
+    assert capsys.readouterr().err.splitlines() == [
+        "node w2 did not answer: it was stopped",
+        "node w1 left out 3 more calls",
+        "there is more",
+    ]
+    assert answers.status == Answers(problems=["no store"]).status == 1
+    assert Answers(left_out={"w1": 3}, notes=["there is more"]).status == 0

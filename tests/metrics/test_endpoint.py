@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -18,6 +19,7 @@ from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.membership.lease import LeaseClock
 from runtime.metrics.definitions import DEFINITIONS
+from runtime.metrics.endpoint import MetricsEndpoint
 from runtime.metrics.readings import LoopHealth, read
 from runtime.node import Node
 from runtime.testing import Platform
@@ -95,10 +97,10 @@ async def test_calls_are_told_by_class_and_method(node: Node) -> None:
         )
         == 1
     )
-    assert found["understudy_actors"][(("class", CLERK),)] == 1
+    assert found["understudy_actors"][(("class", CLERK), ("state", "running"))] == 1
     await node.stop(clerk)
     found = await scrape(node.metrics_address)
-    assert found["understudy_actors"][(("class", CLERK),)] == 0
+    assert found["understudy_actors"][(("class", CLERK), ("state", "running"))] == 0
     assert found["understudy_actor_ends_total"][(("class", CLERK), ("kind", "stopped"))] == 1
 
 
@@ -128,7 +130,7 @@ async def test_a_scrape_does_not_look_at_actors_one_by_one(node: Node) -> None:
         found = read(metrics._parts, metrics._statistics, LoopHealth())
     finally:
         host.cells = cells
-    assert ((CLERK,), 20.0) in found.numbers["understudy_actors"]
+    assert ((CLERK, "running"), 20.0) in found.numbers["understudy_actors"]
 
 
 async def test_health_and_readiness(node: Node) -> None:
@@ -263,6 +265,35 @@ async def test_a_port_in_use_is_named_and_the_node_is_not_opened(node: Node) -> 
         ):
             raise AssertionError("it is open")
     await node.wait_gone("other")
+
+
+class _Ended:
+    """A thread that was ended before it began."""
+
+    async def end(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class _LateEnvironment(SystemEnvironment):
+    def run_beside(self, *_: object) -> Any:
+        return _Ended()
+
+
+async def test_a_port_is_free_again_also_where_serving_has_never_begun(node: Node) -> None:
+    opened = node._metrics
+    assert opened is not None
+    parts = attrs.evolve(opened._parts, environment=_LateEnvironment())
+    late = MetricsEndpoint(parts, opened._statistics)
+    async with trio.open_nursery() as nursery:
+        address = await late.open("0", nursery)
+        with pytest.raises(OSError, match="in use"):
+            await trio.open_tcp_listeners(int(address.rpartition(":")[2]), host="127.0.0.1")
+        await late.close()
+        nursery.cancel_scope.cancel()
+    for listener in await trio.open_tcp_listeners(
+        int(address.rpartition(":")[2]), host="127.0.0.1"
+    ):
+        await listener.aclose()
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "1.2.3.4:99999", "x:y", ""])

@@ -14,8 +14,8 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from actors import Actor, method
-from actors.errors import OwnerDiedError
+from actors import Actor, ChildSpec, Supervisor, method
+from actors.errors import CallError, OwnerDiedError
 from runtime import open_node
 from runtime.calls.deadlines import Deadlines
 from runtime.environment import SystemEnvironment
@@ -44,6 +44,10 @@ class Maker(Actor):
         return bytes(size)
 
     @method
+    async def crash(self) -> None:
+        raise SystemExit("on purpose")
+
+    @method
     async def count(self) -> AsyncIterator[int]:
         for number in range(1_000_000):
             yield number
@@ -62,8 +66,8 @@ async def pair() -> AsyncIterator[Pair]:
         yield Pair(here, there)
 
 
-def number(node: Node, name: str) -> float | None:
-    """A number of a node that has no labels; of a histogram, how much it counts."""
+def number(node: Node, name: str, *labels: str) -> float | None:
+    """A number of a node, with these labels; of a histogram, how much it counts."""
     metrics = node._metrics
     assert metrics is not None
     found = read(metrics._parts, metrics._statistics, LoopHealth())
@@ -72,18 +76,44 @@ def number(node: Node, name: str) -> float | None:
     values = found.numbers.get(name)
     if values is None:
         return None
-    assert [labels for labels, _ in values] == [()]
-    return values[0][1]
+    by_labels = dict(values)
+    assert labels or list(by_labels) == [()]
+    return by_labels[labels]
 
 
 async def test_bytes_that_were_sent(pair: Pair) -> None:
     maker = await pair.here.options(on="there").spawn(Maker)
-    before = cast("float", number(pair.there, "understudy_link_sent_bytes_total"))
+    before = cast("float", number(pair.there, "understudy_link_bytes_total", "sent"))
     assert len(await maker.make(3 * MIB)) == 3 * MIB
-    sent = cast("float", number(pair.there, "understudy_link_sent_bytes_total"))
-    received = cast("float", number(pair.here, "understudy_link_received_bytes_total"))
+    sent = cast("float", number(pair.there, "understudy_link_bytes_total", "sent"))
+    received = cast("float", number(pair.here, "understudy_link_bytes_total", "received"))
     assert 3 * MIB < sent - before < 3.5 * MIB
     assert received > 3 * MIB
+
+
+async def test_restarts_of_supervisors_that_are_named() -> None:
+    async with open_node(
+        "alone", secret=SECRET, metrics="0", measured_supervisors=["shop"]
+    ) as node:
+        for name in ("shop", "other"):
+            boss = node.options(name=name)
+            await boss.spawn(Supervisor, [ChildSpec.of("maker", Maker)], intensity=4)
+            with pytest.raises(CallError):
+                await (await node.lookup(f"{name}/maker", Maker)).crash()
+        restarts = "understudy_restarts_total"
+        used = "understudy_intensity_used_ratio"
+        for label in ("shop", ""):
+            await until(lambda label=label: number(node, used, label), "it restarts", bool)  # type: ignore[misc]
+            assert number(node, used, label) == 0.25
+            assert number(node, restarts, label, "raised") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", ["shop", [""], [7], [f"supervisor-{number}" for number in range(101)]], ids=repr
+)
+async def test_what_is_no_list_of_supervisors_is_refused(wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="supervisor"):
+        await open_node(secret=SECRET, measured_supervisors=wrong).__aenter__()
 
 
 async def test_bytes_that_were_given_in_shared_memory(pair: Pair) -> None:

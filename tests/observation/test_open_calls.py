@@ -42,6 +42,20 @@ def test_a_call_in_a_mailbox_waits_for_what_its_actor_runs() -> None:
     assert [step.running.text for step in steps] == ["a.ask", "b.slow"]
 
 
+def test_a_chain_may_begin_with_one_method_of_several_that_run() -> None:
+    graph = WaitGraph(
+        [
+            *(call("a.ask", seconds=2.0), call("a.tell"), call("a.tell", seconds=3.0)),
+            *(call("b.get", caller="a.ask"), call("a.late", "waiting")),
+        ]
+    )
+    assert [step.running.text for step in graph.explain("a", "ask")[0]] == ["a.ask", "b.get"]
+    assert [step.running.seconds for step in graph.explain("a", "tell")[0]] == [3.0]
+    assert graph.explain("a", "late") == ([], [])
+    assert [one.text for one in graph.waits("a", "late")] == ["a.late"]
+    assert graph.waits("a", "ask") == []
+
+
 def test_two_chains_that_block_each_other_are_one_cycle() -> None:
     graph = WaitGraph(
         [
@@ -174,4 +188,26 @@ async def test_a_full_mailbox_is_told_in_part(pair: Pair) -> None:
             return bool((await service.calls())["left_out"] == 50)
 
         await until(left_out, "50 are left out")
+        nursery.cancel_scope.cancel()
+
+
+async def test_calls_that_their_callers_have_given_up_are_told_apart(pair: Pair) -> None:
+    actor = await pair.here.options(on="there", name="busy").spawn(Waiter)
+    service = inspection_of(pair.here._endpoint, "there", pair.there.incarnation)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(actor.wait)
+        await until(lambda: service.actor("busy"), "it runs", lambda facts: facts["calls"])
+        with trio.CancelScope() as early:
+            nursery.start_soon(actor.wait)
+            async with trio.open_nursery() as inner:
+                inner.start_soon(actor.wait)
+                await until(
+                    lambda: service.actor("busy"), "two wait", lambda facts: facts["waiting"] == 2
+                )
+                early.cancel()
+        facts = await until(
+            lambda: service.actor("busy"), "one is given up", lambda facts: facts["given_up"] == 1
+        )
+        assert facts["oldest_seconds"] is not None
+        assert [call["state"] for call in facts["calls"]] == ["running", "waiting"]
         nursery.cancel_scope.cancel()

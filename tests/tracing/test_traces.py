@@ -41,6 +41,7 @@ class Traced:
     """Two nodes with traces."""
 
     here: Node
+    there: Node
     hop: Hop
     path: Path
 
@@ -58,10 +59,10 @@ async def traced(recorded: Path, where: str) -> AsyncIterator[Traced]:
     """See `Traced`."""
     async with (
         open_node("here", secret=SECRET, tracing=True) as here,
-        open_node("there", join=here.address, secret=SECRET, tracing=True),
+        open_node("there", join=here.address, secret=SECRET, tracing=True) as there,
     ):
         await here.wait_for(2)
-        yield Traced(here, await here.options(on=where, name="hop").spawn(Hop), recorded)
+        yield Traced(here, there, await here.options(on=where, name="hop").spawn(Hop), recorded)
 
 
 async def test_a_call_is_two_spans_with_the_names_of_the_conventions(
@@ -82,8 +83,12 @@ async def test_a_call_is_two_spans_with_the_names_of_the_conventions(
             "understudy.node": where,
         }
         assert facts.items() <= span.attributes.items()
+        assert span.attributes["understudy.incarnation"] > 0
     assert client.attributes["understudy.attempts"] == 1
     assert client.events == ["attempt"]
+    address = f"{client.attributes.get('network.peer.address')}:"
+    address += str(client.attributes.get("network.peer.port"))
+    assert address == ("None:None" if where == "here" else traced.there.address)
     assert server.attributes["understudy.repeat"] is False
     assert server.attributes["understudy.mailbox_wait"] >= 0
 
@@ -178,6 +183,12 @@ async def test_starts_restarts_joins_and_fetches(recorded: Path) -> None:
     (again,) = [one for one in spans if one.name == "actor.restart"]
     assert again.parent == ""
     assert [one.parent == again.span for one in starts] == [False, True]
+    transactions = [one for one in spans if one.name == "store.txn"]
+    assert all(one.attributes["understudy.store.operations"] > 0 for one in transactions)
+    # The claim of the name; what the node writes in the background begins no trace.
+    boss = next(one for one in spans if one.attributes.get("understudy.actor") == "boss")
+    assert boss.span in {one.parent for one in transactions}
+    assert all(one.parent for one in transactions)
 
 
 @pytest.mark.cluster
