@@ -94,8 +94,9 @@ class ClusterView:
             name = member["name"]
             if name in answers:
                 self._heard(wall, now, name, answers[name])
-            else:
-                self._not_heard(wall, name, silent.get(name, "it was not asked"))
+            elif name in silent:
+                self._not_heard(wall, name, silent[name])
+            # What has joined in this round has not been asked yet, and is not silent by that.
         self._part(wall, {NodeId(one["name"], one["incarnation"]) for one in members})
         self._follow_actors(wall)
         self._began = True

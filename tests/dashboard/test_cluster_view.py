@@ -121,6 +121,17 @@ def test_members_that_are_left_out_do_not_stay_with_their_last_answers() -> None
     assert kinds(after)[-1] != "gone", "it is a member still"
 
 
+def test_a_node_that_has_just_joined_is_not_silent_before_it_is_asked() -> None:
+    world = World()
+    world.see([member("w1")], w1=overview("w1"))
+    both = [member("w1"), member("w2", 2)]
+    found = world.view.observe(world.now + 1e9, world.now, both, {"w1": overview("w1")}, {})
+    world.view.check_invariants()
+    assert found.sections["nodes"]["w2"]["state"] == "up"
+    assert kinds(found) == ["joined"]
+    assert kinds(world.see(both, w1=overview("w1"))) == ["joined", "silent"]
+
+
 def test_a_death_and_the_move_of_its_actors_are_seen() -> None:
     world = World()
     both = [member("w1"), member("w2")]

@@ -283,7 +283,7 @@ async def test_a_port_is_free_again_also_where_serving_has_never_begun(node: Nod
     opened = node._metrics
     assert opened is not None
     parts = attrs.evolve(opened._parts, environment=_LateEnvironment())
-    late = MetricsEndpoint(parts, opened._statistics)
+    late = MetricsEndpoint(parts, opened._statistics, None)
     async with trio.open_nursery() as nursery:
         address = await late.open("0", nursery)
         with pytest.raises(OSError, match="in use"):

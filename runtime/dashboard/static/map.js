@@ -80,7 +80,7 @@ export class ClusterMap {
   }
 
   drawNodes(nodes) {
-    const radius = this.radius;
+    const radius = this.radius, known = this.nodes.size > 0;
     for (const [name, { x, y }] of this.at) {
       const row = nodes[name];
       let node = this.nodes.get(name);
@@ -88,11 +88,12 @@ export class ClusterMap {
         const disc = s("circle", { class: "disc" }), cross = s("path", { class: "cross" });
         const label = s("text", { class: "name" }), note = s("text", { class: "under" }), title = s("title");
         const root = s("a", { href: `#/node/${encodeURIComponent(name)}` }, title, disc, cross, label, note);
-        node = { root, disc, cross, label, note, title };
+        // One that joins is seen when those that make room for it have moved.
+        node = { root, disc, cross, label, note, title, late: known ? " late" : "" };
         this.nodes.set(name, node);
         this.discs.append(root);
       }
-      attribute(node.root, "class", `node ${row.state}${row.unseen_by.length ? " unseen" : ""}`);
+      attribute(node.root, "class", `node ${row.state}${row.unseen_by.length ? " unseen" : ""}${node.late}`);
       node.root.style.transform = `translate(${x}px, ${y}px)`;
       attribute(node.disc, "r", radius);
       const arm = radius * 0.32;

@@ -113,7 +113,7 @@ const noActors = () => empty("No actors", "Start one with node.spawn(…) or a s
 
 function nodePage(root, name) {
   const title = heading(name, "One node of the cluster.");
-  const state = h("p", { class: "stateline" }), told = facts(["State", "Address", "Process", "Incarnation", "Up since", "Python", "Labels", "Resources", "Store", "References"]);
+  const state = h("p", { class: "stateline" }), told = facts(["State", "Address", "Process", "Incarnation", "Up for", "Python", "Labels", "Resources", "Store", "References"]);
   const calls = new Spark(`Calls a second on ${name}`, { width: 600, height: 60, format: rate }), waits = new Spark(`Calls waiting on ${name}`, { width: 600, height: 60 });
   const table = new Table(actorColumns(false), { label: `Actors on ${name}`, sort: "waiting", down: true, filter: "Filter actors", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
   const drain = actionButton("Drain and leave", () => ({ action: "drain-node", name }), `${name} takes no new work, moves its actors, and leaves the cluster.`);
@@ -131,7 +131,7 @@ function nodePage(root, name) {
     told.set("Address", row.address);
     told.set("Process", `pid ${row.pid}`);
     told.set("Incarnation", row.incarnation);
-    told.set("Up since", `${age(now() - row.joined)}`);
+    told.set("Up for", `${age(now() - row.joined)}`);
     told.set("Python", row.python);
     told.set("Labels", Object.entries(row.labels).map((pair) => pair.join("=")).join(", ") || "none");
     told.set("Resources", Object.entries(row.resources).map((pair) => pair.join("=")).join(", ") || "none");
