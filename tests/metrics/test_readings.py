@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -81,6 +81,11 @@ def number(node: Node, name: str, *labels: str) -> float | None:
     return by_labels[labels]
 
 
+def reading(node: Node, name: str, *labels: str) -> Callable[[], float | None]:
+    """What reads that number."""
+    return lambda: number(node, name, *labels)
+
+
 async def test_bytes_that_were_sent(pair: Pair) -> None:
     maker = await pair.here.options(on="there").spawn(Maker)
     before = cast("float", number(pair.there, "understudy_link_bytes_total", "sent"))
@@ -103,7 +108,7 @@ async def test_restarts_of_supervisors_that_are_named() -> None:
         restarts = "understudy_restarts_total"
         used = "understudy_intensity_used_ratio"
         for label in ("shop", ""):
-            await until(lambda label=label: number(node, used, label), "it restarts", bool)  # type: ignore[misc]
+            await until(reading(node, used, label), "it restarts")
             assert number(node, used, label) == 0.25
             assert number(node, restarts, label, "raised") == 1
 
