@@ -238,7 +238,8 @@ async def test_what_cannot_be_sent_is_told_by_the_name_of_its_parameter(
     with pytest.raises(EncodeError) as caught:
         await (put if way in ("call", "policy") else getattr(put, way))(*args, **kwargs)
     assert caught.value.path == path
-    assert str(caught.value).startswith(f"shop.put was not called: argument {path} is a ")
+    # "a" or "an", as what follows begins.
+    assert str(caught.value).startswith(f"shop.put was not called: argument {path} is a")
 
 
 async def test_a_parameter_that_is_called_args_is_no_position(pair: Pair, where: str) -> None:

@@ -22,6 +22,17 @@ WIDTHS = {"wide": 1360, "narrow": 420}
 TALLEST = 6000
 """Pixels of a page that are photographed."""
 
+PAINTED = (
+    "new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
+    "() => setTimeout(done, 500))))"
+)
+"""Resolves when what has come into the window has been painted. A frame from a file is of another
+origin, so nobody can look whether it is.
+"""
+
+WINDOW = 900
+"""Pixels of the window's height, as long as no frame has to be in it."""
+
 DRAWN = "document.readyState === 'complete' && document.fonts.status === 'loaded'"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -52,20 +63,43 @@ async def photograph(site: Path, folder: Path) -> list[str]:
                         place = "-".join(path.relative_to(site).with_suffix("").parts)
                         scheme = "dark" if dark else "light"
                         picture = folder / f"{place}-{name}-{scheme}.png"
-                        picture.write_bytes(await whole(page))
+                        picture.write_bytes(await whole(page, width))
                         if (more := await page.run(OVERFLOW)) > 0:
                             wrong.append(f"{picture.stem}: {more} pixels wider than the window")
                     await page.close()
             return [*wrong, *browser.errors]
 
 
-async def whole(page: BrowserPage) -> bytes:
+async def whole(page: BrowserPage, width: int) -> bytes:
     """The page from its top, up to TALLEST."""
-    height = await page.run("document.documentElement.scrollHeight")
-    width = await page.run("document.documentElement.clientWidth")
-    clip = {"x": 0, "y": 0, "width": width, "height": min(height, TALLEST), "scale": 1}
+    height = min(await page.run("document.documentElement.scrollHeight"), TALLEST)
+    frames = await page.run("document.querySelector('iframe') !== null")
+    if frames:
+        # Frames that are out of the window are not painted.
+        await resize(page, width, height)
+        await page.run(PAINTED)
+    clip = {
+        "x": 0,
+        "y": 0,
+        "width": await page.run("document.documentElement.clientWidth"),
+        "height": height,
+        "scale": 1,
+    }
     told = await page.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+    if frames:
+        await resize(page, width, WINDOW)
     return base64.b64decode(told["data"])
+
+
+async def resize(page: BrowserPage, width: int, height: int) -> None:
+    """Give the page's window another size."""
+    await page.send(
+        "Emulation.setDeviceMetricsOverride",
+        width=width,
+        height=height,
+        deviceScaleFactor=1,
+        mobile=width < 700,
+    )
 
 
 if __name__ == "__main__":
