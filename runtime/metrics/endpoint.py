@@ -304,7 +304,7 @@ async def _serve(
                     await _converse(stream, answer)
                 else:
                     await _converse_securely(stream, answer, readers)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             # The client has gone.
             pass
         except Exception as error:

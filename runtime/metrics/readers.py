@@ -34,20 +34,23 @@ class CertifiedReaders:
 
     async def secured(self, stream: trio.SocketStream) -> tuple[Secured, str] | None:
         """Shake hands over `stream`. Returns the encrypted stream, and why its other end may not
-        read metrics: "" if it may. None if no handshake came about, which is logged.
+        read metrics: "" if it may. None if no handshake came about, which is logged. Raises OSError
+        where the other end has gone already.
         """
         credentials = self._files.current()
         # Anyone may shake hands: health is for those without a certificate, too.
         context = credentials.for_anyone
         assert context is not None, "credentials of files have one"
         secured = Secured(stream, context, server_side=True, https_compatible=True)
+        # Before the handshake, in which it may go.
+        remote = stream.socket.getpeername()[0]
         try:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
             reason = error.__cause__
             self._log.warning(
                 "closed a connection of %s for metrics: its TLS handshake failed (%s)",
-                stream.socket.getpeername()[0],
+                remote,
                 tls_reason(reason) if isinstance(reason, ssl.SSLError) else reason or error,
             )
             return None

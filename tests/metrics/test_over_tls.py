@@ -8,6 +8,7 @@ import random
 import shutil
 import socket
 import ssl
+import struct
 import urllib.request
 from collections.abc import AsyncIterator
 from functools import partial
@@ -169,6 +170,22 @@ async def test_half_handshakes_and_garbage_end_their_own_connections_only(
             spoiled[draw.randrange(len(spoiled))] ^= 1 << draw.randrange(8)
             nursery.start_soon(sent, node.metrics_address, bytes(spoiled))
     assert (await get(node, "/healthz", context))[0] == 200
+
+
+async def test_clients_that_reset_their_connections_are_no_failures(
+    node: Node, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reset(data: bytes) -> None:
+        with socket.create_connection(split_host_port(node.metrics_address), 20) as stream:
+            stream.sendall(data)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    for _ in range(20):
+        for data in (b"", b"\x16", b"GET"):
+            await trio.to_thread.run_sync(reset, data)
+    context = trusting(None, str(authority.place / "ca.pem"))
+    assert (await get(node, "/healthz", context))[0] == 200
+    assert "an answer failed" not in caplog.text
 
 
 @pytest.mark.parametrize("address", ["https://0", "https://127.0.0.1:9464"])

@@ -1,4 +1,6 @@
-"""Calls and large values over TCP, with TLS and without."""
+"""Calls and large values over TCP, with TLS and without; and the same with bare sockets, which says
+what Python's `ssl` costs by itself.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from runtime import open_node
 from runtime.environment import Process, SystemEnvironment
 from runtime.links.encryption import TlsMode
 from runtime.testing import Platform
+from tests.benchmarks.bare_echo import SMALL, BareEcho, open_bare_echo
 from tests.benchmarks.measuring import (
     MEBIBYTE,
     Row,
@@ -77,6 +80,28 @@ async def measure(settings: Settings) -> list[Row]:
         at_least(
             Row(f"echo of {size} MiB, TLS", "MiB/s", bulk, bare_bulk, against=against), ratio=0.5
         ),
+        *await _measure_bare(settings, size),
+    ]
+
+
+async def _measure_bare(settings: Settings, size: int) -> list[Row]:
+    """The shares that remain to blocking sockets: near what those above can have at most."""
+    seconds, against = settings.seconds, "bare sockets without TLS"
+
+    async def small(echo: BareEcho) -> float:
+        return await echo.rate(SMALL, seconds)
+
+    async def bulk(echo: BareEcho) -> float:
+        return 2 * size * await echo.rate(size * MEBIBYTE, seconds)
+
+    with open_bare_echo(tls=True) as secured, open_bare_echo(tls=False) as plain:
+        one, bare_one = await in_turn(settings.rounds, lambda: small(secured), lambda: small(plain))
+        whole, bare_whole = await in_turn(
+            settings.rounds, lambda: bulk(secured), lambda: bulk(plain)
+        )
+    return [
+        Row(f"{SMALL} bytes there and back, bare TLS", "1/s", one, bare_one, against=against),
+        Row(f"{size} MiB there and back, bare TLS", "MiB/s", whole, bare_whole, against=against),
     ]
 
 
