@@ -22,7 +22,7 @@ import trio
 from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
-from runtime.functions.function_names import call_hook
+from runtime.functions.function_names import call_hook, hook_path
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
@@ -93,8 +93,11 @@ class NodeProcess:
 class LocalCluster:
     """An open local cluster of real processes: `open_local_cluster(...)`."""
 
-    def __init__(self, node: Node, server: ForkServer, store: str | None) -> None:
+    def __init__(
+        self, node: Node, server: ForkServer, store: str | None, on_process_start: str = ""
+    ) -> None:
         self._store = store
+        self._on_process_start = on_process_start
         self.node = node
         """The founding node, in this process: spawn and look up through it."""
         self._server = server
@@ -147,7 +150,7 @@ class LocalCluster:
             "level": written_level(),
             "log_format": written_format(),
             "tracing": self.node._endpoint.spans is not NO_SPANS,
-            "on_process_start": self.node._endpoint.on_process_start,
+            "on_process_start": self._on_process_start,
         }
         # Processes that start at the same moment share the cores: the more there are, the later
         # each of them comes to renew the lease that it has joined with.
@@ -279,7 +282,7 @@ async def open_cluster_on(
         announcement = Announcement(
             node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name
         )
-        opened = LocalCluster(node, server, store)
+        opened = LocalCluster(node, server, store, hook_path(on_process_start))
         async with trio.open_nursery() as starting:
             for _ in range(nodes):
                 starting.start_soon(opened.start_node)

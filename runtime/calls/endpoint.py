@@ -241,10 +241,6 @@ class RpcEndpoint:
         self.spans = self.host.spans = self.references.spans = spans_of(filters)
         # A node may be opened within a span. Its workers go on when that has ended.
         self.spans.leave_trace(self.host.workers.context)
-        self.on_process_start = ""
-        """The path of a function that each process of an isolated actor calls first; "" for
-        none.
-        """
         self.host.filters = on_side(filters, "server")
         around = on_side(filters, "client")
         return FilteredCaller(self.caller, around) if around else self.caller

@@ -64,6 +64,8 @@ class LocalCalls:
         """Run a method of an actor of this node; its outcome finishes `call`, at once if it is
         refused. Raises EncodeError.
         """
+        # As for calls from other nodes: the store may name this node as the actor's already, while
+        # its cell does not exist yet. The calls that wait are handled in order when it does.
         if self._host.claiming and self._host.is_about_to_start(address.name):
             later = partial(self._begin_later, call, address, request)
             self._host.claiming[address.name].calls.append(later)
@@ -153,6 +155,7 @@ class LocalCalls:
         """The method has returned: wake the caller with a copy of the value."""
         call = cast("Waiting | None", job.link)
         if call is None or call.finished:
+            # A one-way call, or one whose caller does not wait any more.
             return
         try:
             call.value = self._codec.copy(value)
@@ -223,6 +226,8 @@ class LocalCalls:
         if isinstance(found, CallError):
             return self._lifetime.error() if self._lifetime.has_ended else found
         cell, hosted_definition = found
+        # Copied now, in the caller's task: when the method begins, the caller may have changed what
+        # it has given.
         try:
             copied = tuple(map(self._codec.copy, args))
             copied_kwargs = {

@@ -69,7 +69,7 @@ async def items_in_trio(
         task.result()
     finally:
         try:
-            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(pump.end, task)
         except RuntimeError:
             # The loop is closed: it has ended all its tasks, or never came to start this one.
             pass
@@ -107,17 +107,29 @@ class _Pump(Generic[T]):
         self._token = token
         self._item: tuple[T] | None = None
         self._there = trio.Event()
+        self._over = False
+        """Set in the loop's thread."""
         self.wanted = asyncio.Event()
 
     async def run(self) -> None:
         """Take the items from the generator, each when it is wanted. Runs under asyncio."""
         try:
             async for item in self._generator:
+                if self._over:
+                    # It has caught its cancellation, and no task wants its items any more.
+                    return
                 self._token.run_sync_soon(self._arrived, item)
                 await self.wanted.wait()
                 self.wanted.clear()
         finally:
             await self._generator.aclose()
+
+    def end(self, task: AsyncioTask[None]) -> None:
+        """Take no more items, and cancel `task`, which is that of `run`. Call it in the loop's
+        thread.
+        """
+        self._over = True
+        task.cancel()
 
     async def next(self, done: trio.Event) -> tuple[T] | None:
         """Wait for the next item; None when there is none any more. Runs under trio. `done` is set

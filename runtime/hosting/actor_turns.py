@@ -91,7 +91,7 @@ class ActorTurns:
         self._running = running
         self._environment = environment
         self.starts: dict[trio.lowlevel.Task, _Part] = {}
-        """The innermost start that each task is in."""
+        """The innermost start that each task is in. Each start removes its tasks at its end."""
 
     @contextmanager
     def start(self, address: Address, before: Chain | None) -> Iterator[StartTurn]:
@@ -108,6 +108,7 @@ class ActorTurns:
         try:
             yield turn
         finally:
+            # Tasks of the actor's own live on, and are part of no start from here on.
             for other in turn.tasks:
                 self.starts.pop(other, None)
             if outer is None:

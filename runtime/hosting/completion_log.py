@@ -76,12 +76,14 @@ class _Table:
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
+        """Held from the look at the records to the end of the write that follows from it: a change
+        is planned from what is committed.
+        """
         self.calls: CompletionRecords | None = None
         self.doubt: Change | None = None
-        """True after a change of unknown outcome: all records are read again before they are
-        used.
-        """
+        """A change of unknown outcome: all records are read again before they are used."""
         self.saves = 0
+        """Saves since the records were read."""
 
     @property
     def is_unsettled(self) -> bool:
@@ -106,6 +108,7 @@ class CompletionLog:
         self._environment = environment
         self._tables: dict[ActorCell, _Table] = {}
         self._watermarks: dict[RequestClient, int] = {}
+        """Of the clients with a connection: each is removed when it has lost that, or ended."""
         self._is_gone = is_gone
 
     async def save(self, cell: ActorCell, state: object, answer: object) -> None:
@@ -135,6 +138,8 @@ class CompletionLog:
             calls = await self._known(cell, table)
             if call is not None:
                 self._tidy(table, calls, call.client)
+            # What must be evicted first, in as many transactions as that needs. The last part goes
+            # with the state, so that the call and its effect are saved together or not at all.
             while (change := calls.plan(call, encoded)).more:
                 await self._commit(table, calls, change, claims.change_applied(name, epoch, change))
             await self._commit(table, calls, change, claims.save(name, epoch, state, change))
@@ -297,8 +302,10 @@ class CompletionLog:
         try:
             await writing
         except (EncodeError, StaleEpochError):
+            # Nothing was written, certainly.
             raise
         except BaseException:
+            # A cancellation as well: the write may be on its way to the store.
             table.doubt = change
             raise
         calls.on_committed(change)

@@ -230,10 +230,7 @@ class TaskWorkers:
         """That in which the worker tasks start."""
         self.names_until = math.inf
         """The time until which the node relies on its lease, on its own clock."""
-        self.ask_lease: Callable[[], float] = lambda: self.names_until
-        """Returns until when the lease may be relied on by now: it may have been renewed while the
-        loop was blocked.
-        """
+        self._ask_lease: Callable[[], float] = lambda: self.names_until
         self.statistics: CallStatistics | None = None
         """Counts runs; None while nothing is measured."""
         self.on_failure: Callable[[ActorCell, str, BaseException], None] | None = None
@@ -280,6 +277,12 @@ class TaskWorkers:
     def hold_names_until(self, doubtful_at: float) -> None:
         """Run named actors until then, by this node's clock: the lease was renewed."""
         self.names_until = doubtful_at
+
+    def ask_lease_by(self, ask: Callable[[], float]) -> None:
+        """Ask the lease by `ask` before named actors pause: it returns until when the lease may be
+        relied on by now, for it may have been renewed while the loop was blocked.
+        """
+        self._ask_lease = ask
 
     def submit(self, item: ActorCell | Invocation) -> None:
         """Queue a cell that has mail, or an invocation of a concurrent method."""
@@ -589,7 +592,7 @@ class TaskWorkers:
         """
         if self._environment.now() < self.names_until:
             return False
-        self.names_until = max(self.names_until, self.ask_lease())
+        self.names_until = max(self.names_until, self._ask_lease())
         return self._environment.now() >= self.names_until
 
     def _doubt_if_in_doubt(self) -> None:

@@ -189,7 +189,7 @@ class ActorProxy(Actor):
         chain = self._waiting()
         self._chain = chain.told if chain is not None else ""
         self._call_context = call_context.get().text
-        self.nursery.start_soon(self._live, name=f"process of {self.name}")
+        self.nursery.start_soon(self._manage_process, name=f"process of {self.name}")
         await self._begun.wait()
         if self._failure is not None:
             raise self._failure
@@ -232,7 +232,7 @@ class ActorProxy(Actor):
             # calls are not lost.
             await trio.sleep(END_SECONDS)
 
-    async def told(self, watch: int) -> None:
+    async def wait_delivered(self, watch: int) -> None:
         """If a notice of this watch is on its way to the actor, wait until the actor's `on_ended`
         has returned.
         """
@@ -286,19 +286,19 @@ class ActorProxy(Actor):
             return RefusedElsewhereError(ActorDiedError(text))
         return RefusedElsewhereError(error)
 
-    async def _live(self) -> None:
+    async def _manage_process(self) -> None:
         """Manage the process from its start to its end. Raises `EndedElsewhereError` when the actor
         in it ends by itself.
         """
         process: ChildProcessHandle | None = None
         try:
             try:
-                process = self._process = await self._prepare(self._order())
+                process = self._process = await self._prepare(self._launch_request())
                 failure = await process.started()
                 if failure is not None and not process.is_launched:
                     # Killed before it knew of us, perhaps while it was spare: nothing has run.
                     await process.close(kindly=False)
-                    process = self._process = await self._prepare(self._order())
+                    process = self._process = await self._prepare(self._launch_request())
                     failure = await process.started()
                 if failure is not None and failure.needless:
                     raise Ignore(failure.what)
@@ -317,7 +317,7 @@ class ActorProxy(Actor):
                 # shielded and bounded in there
                 await process.close(kindly=self._stopped)  # noqa: ASYNC102, ASYNC120
 
-    def _order(self) -> LaunchRequest:
+    def _launch_request(self) -> LaunchRequest:
         address = self.address
         path = address.class_path or import_path(self._cls)
         # Who the members are is added at the last moment.

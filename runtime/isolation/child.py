@@ -342,7 +342,8 @@ class WatchingClient:
     def __init__(self, api: NodeApi, nursery: trio.Nursery) -> None:
         self.api = api
         self._nursery = nursery
-        self._under_way: dict[int, _ToldEnds] = {}
+        self._deliveries: dict[int, _NoticeDelivery] = {}
+        """By watch: the node sends one notice of a watch, and one notice at a time."""
         self._cancelled: set[int] = set()
         """Watches that the actor has cancelled, until the node has confirmed that no notice of them
         follows.
@@ -370,9 +371,9 @@ class WatchingClient:
         definition = MethodDefinition(
             name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended)
         )
-        told = self._under_way[notice.watch] = _ToldEnds(host)
-        told.job = job = Invocation(
-            cell, definition, (notice,), {}, told, None, notice.watch, math.inf
+        delivery = self._deliveries[notice.watch] = _NoticeDelivery(host)
+        delivery.job = job = Invocation(
+            cell, definition, (notice,), {}, delivery, None, notice.watch, math.inf
         )
         # That of the code that watches: the node calls this service in it.
         job.context = CURRENT.get()
@@ -383,12 +384,12 @@ class WatchingClient:
             cell.busy = True
             host.workers.submit(cell)
         try:
-            await told.over.wait()
+            await delivery.over.wait()
         except trio.Cancelled:
             job.cancel()
             raise
         finally:
-            del self._under_way[notice.watch]
+            del self._deliveries[notice.watch]
         return cell.ended is None
 
     def cancel(self, cell: ActorCell, number: int) -> None:
@@ -398,9 +399,9 @@ class WatchingClient:
         if number in self._cancelled:
             return
         self._cancelled.add(number)
-        told = self._under_way.get(number)
-        if told is not None:
-            told.recall()
+        delivery = self._deliveries.get(number)
+        if delivery is not None:
+            delivery.recall()
         self._nursery.start_soon(self._unwatch, cell, number, name="unwatch")
 
     async def _unwatch(self, cell: ActorCell, number: int) -> None:
@@ -416,7 +417,7 @@ class WatchingClient:
             self._cancelled.discard(number)
 
 
-class _ToldEnds:
+class _NoticeDelivery:
     """One notice on its way through the mailbox of this process. Also the `ReplySink` of its
     invocation: a failure ends the actor.
     """
@@ -687,13 +688,13 @@ def run(argument: bytes, report: Callable[[bytes], None]) -> None:
     call_hook(settings.on_process_start)
     tracing = Tracing() if settings.tracing else None
     try:
-        trio.run(_reside, settings, () if tracing is None else (tracing,))
+        trio.run(_run_child, settings, () if tracing is None else (tracing,))
     finally:
         if tracing is not None:
             tracing.flush()
 
 
-async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
+async def _run_child(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
     environment = SystemEnvironment(Timings(**cast("Any", settings.timings)))
     me = Peer(
         name=settings.name,
@@ -806,6 +807,7 @@ async def _host(
         else:
             failure = StartFailure(*why_not_started(error, module))
     else:
+        # Both before the node hears that the actor has started, after which it calls them.
         host.cells[ISOLATED_ACTOR] = host.cells[address.name]
         host.add_system(CONTROL_SERVICE, control)
     if failure is not None:

@@ -23,7 +23,7 @@ CHILD_DEBUG_SERVICE = "@child-debug"
 
 ISOLATED_ACTOR = "@resident"
 """The name under which the node calls the actor in such a process. Under its own name a forwarded
-call would look like a call of the actor to itself.
+call would look like a call of the actor to itself. The text is part of the protocol.
 """
 
 

@@ -305,7 +305,7 @@ class NodeApi:
         cell = self._cell(name, epoch)
         self._watcher.cancel(number)
         if isinstance(cell.instance, ActorProxy):
-            await cell.instance.told(number)
+            await cell.instance.wait_delivered(number)
 
     @operation
     async def link(self, name: str, epoch: int, address: Address) -> None:
@@ -382,7 +382,7 @@ OPERATIONS: Final[Mapping[str, MethodDefinition]] = {
 
 class IsolationService(Actor):
     """The service `@isolation` of a node: the life of the child processes, and the operations of
-    the node API. `children`: the connections, expected or present, by ticket. `on_failure`: called
+    the node API. `children`: the processes, connected or expected, by ticket. `on_failure`: called
     with what a process tells of a failure of its actor.
     """
 

@@ -112,7 +112,8 @@ class WithoutProcesses:
 
 class IsolatedProcesses:
     """The isolation of a node, with real processes. `nursery` is the node's, so that nothing
-    outlives the node. `tls`: how the processes dial other nodes.
+    outlives the node. `tls`: how the processes dial other nodes. `on_process_start`: the path of a
+    function that each calls first; "" for none.
     """
 
     def __init__(
@@ -123,8 +124,10 @@ class IsolatedProcesses:
         environment: Environment,
         keyring: Keyring,
         tls: Tls | None = None,
+        on_process_start: str = "",
     ) -> None:
         self._tls = tls or Tls()
+        self._on_process_start = on_process_start
         self._endpoint = endpoint
         self._nursery = nursery
         self._environment = environment
@@ -174,10 +177,10 @@ class IsolatedProcesses:
         """Send the cluster's secrets to all connected children."""
         secrets = list(self._keyring.secrets())
         async with trio.open_nursery() as nursery:
-            for connection in self._children.values():
+            for process in self._children.values():
                 # One that has not dialled yet was forked with secrets that are still accepted.
-                if connection.identity in self._endpoint.peers.links:
-                    nursery.start_soon(connection.replace_secrets, secrets)
+                if process.identity in self._endpoint.peers.links:
+                    nursery.start_soon(process.replace_secrets, secrets)
 
     def on_lease_renewed(self, asked: float) -> None:
         """Let the children run for another lease. `asked`: when the renewal was requested, on the
@@ -201,19 +204,17 @@ class IsolatedProcesses:
         spare. Raises ProcessError.
         """
         # A spare that has ended stays in the list until its end is handled.
-        connection = next((spare for spare in self._spares if spare.reason is None), None)
-        if connection is None:
-            connection = await self._new(cls.__module__)
+        process = next((spare for spare in self._spares if spare.reason is None), None)
+        if process is None:
+            process = await self._new(cls.__module__)
         else:
-            self._spares.remove(connection)
-        self._names[connection.identity.name] = request.address.name
-        connection.assign(request, forwarded({**cls.__methods__, **BATCH_METHODS}))
+            self._spares.remove(process)
+        self._names[process.identity.name] = request.address.name
+        process.assign(request, forwarded({**cls.__methods__, **BATCH_METHODS}))
         if not self._spares and not self._adding:
             self._adding = True
-            self._nursery.start_soon(
-                self._add_spare, cls.__module__, connection, name="spare process"
-            )
-        return connection
+            self._nursery.start_soon(self._add_spare, cls.__module__, process, name="spare process")
+        return process
 
     async def _add_spare(self, module: str, before: ChildProcessHandle) -> None:
         try:
@@ -233,9 +234,9 @@ class IsolatedProcesses:
         identity = NodeId(
             f"process-{self._environment.token(6).hex()}", self._endpoint.identity.incarnation
         )
-        connection = ChildProcessHandle(self._endpoint, identity, self._environment.timings)
+        process = ChildProcessHandle(self._endpoint, identity, self._environment.timings)
         # Before the process exists: it may ask for its launch request before the fork returns here.
-        self._children[ticket] = connection
+        self._children[ticket] = process
         try:
             child = await self._fork(
                 cbor2.dumps(self._settings(ticket, identity)), identity.name, module
@@ -243,16 +244,16 @@ class IsolatedProcesses:
         except BaseException:
             del self._children[ticket]
             raise
-        connection.take(child)
-        self._nursery.start_soon(self._watch, ticket, connection, name=f"end of {identity.name}")
-        return connection
+        process.take(child)
+        self._nursery.start_soon(self._watch, ticket, process, name=f"end of {identity.name}")
+        return process
 
-    async def _watch(self, ticket: str, connection: ChildProcessHandle) -> None:
-        await connection.watch()
+    async def _watch(self, ticket: str, process: ChildProcessHandle) -> None:
+        await process.watch()
         del self._children[ticket]
-        self._names.pop(connection.identity.name, None)
-        if connection in self._spares:
-            self._spares.remove(connection)
+        self._names.pop(process.identity.name, None)
+        if process in self._spares:
+            self._spares.remove(process)
 
     def _settings(self, ticket: str, identity: NodeId) -> dict[str, object]:
         introduction = self._endpoint.peers.introduction
@@ -278,7 +279,7 @@ class IsolatedProcesses:
             "level": written_level(),
             "log_format": written_format(),
             "tracing": self._endpoint.spans is not NO_SPANS,
-            "on_process_start": self._endpoint.on_process_start,
+            "on_process_start": self._on_process_start,
             "kept_failures": self._kept_failures(),
             "debug_address": "" if breakpoints is None else breakpoints.address,
         }

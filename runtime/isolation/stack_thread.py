@@ -52,12 +52,12 @@ def answer_from_thread(identity: str) -> None:
 def _answer(listening: socket.socket) -> None:
     while True:
         try:
-            asking, _ = listening.accept()
-            with asking:
-                asking.settimeout(WRITE_SECONDS)
-                if _same_user(asking):
-                    asking.sendall(
-                        _answer_to(json.loads(asking.makefile("rb").read(MOST_QUESTION)))
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(WRITE_SECONDS)
+                if _same_user(connection):
+                    connection.sendall(
+                        _answer_to(json.loads(connection.makefile("rb").read(MOST_QUESTION)))
                     )
         except (OSError, ValueError, RuntimeError) as error:
             # The next one is answered: threads come and go while they are read.
@@ -71,9 +71,11 @@ def _answer_to(question: dict[str, object]) -> bytes:
     return packed_profile(seconds, rate, "", threading.Event())
 
 
-def _same_user(asking: socket.socket) -> bool:
+def _same_user(connection: socket.socket) -> bool:
     size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    _, user, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    )
     return bool(user == os.getuid())
 
 
@@ -93,13 +95,13 @@ async def ask_for_profile(identity: str, seconds: float, rate: int) -> bytes:
 
 
 async def _ask(identity: str, question: dict[str, object]) -> bytes:
-    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        await asking.connect(_path(identity))
-        await asking.send(json.dumps(question).encode())
-        asking.shutdown(socket.SHUT_WR)
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        await connection.connect(_path(identity))
+        await connection.send(json.dumps(question).encode())
+        connection.shutdown(socket.SHUT_WR)
         found = bytearray()
         while len(found) < MOST_BYTES:
-            some = await asking.recv(65_536)
+            some = await connection.recv(65_536)
             if not some:
                 break
             found += some

@@ -411,8 +411,7 @@ class Registration:
         self._codec = Codec(sentinel=environment.token(8))
         self.clock = LeaseClock(self._timings.held, environment.now())
         """Until when this node may rely on its lease."""
-        self.explain: Callable[[], str] = lambda: ""
-        """Returns a possible reason for the loss of the lease, or ""."""
+        self._explain: Callable[[], str] = lambda: ""
         self.store_is_away = False
         """True from a renewal that failed to the next that succeeded."""
         self.record = record
@@ -423,6 +422,10 @@ class Registration:
         own link later.
         """
         self._store = store
+
+    def explain_by(self, explain: Callable[[], str]) -> None:
+        """Have a loss of the lease explained by what `explain` returns then, "" for no reason."""
+        self._explain = explain
 
     async def enter(self, network: Network) -> int:
         """Write this node's record; returns its incarnation.
@@ -516,7 +519,7 @@ class Registration:
                 renewed = await self._renewed(self._report(names))
         except LeaseLostError:
             silent = self._environment.now() - self.clock.asked
-            why = self.explain()
+            why = self._explain()
             names.lose(
                 f"its lease of {self._timings.lease:g} s has ended, last renewed {silent:.1f} s "
                 f"ago{why and '; '}{why}"

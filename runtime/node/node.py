@@ -160,6 +160,24 @@ def _no_pause(members: int) -> float:
     return 0.0
 
 
+@attrs.frozen(kw_only=True)
+class NodeParameters:
+    """How a node works, checked: what `open_node` was given for the node itself, and not for the
+    way into its cluster.
+    """
+
+    faults: Faults | None = None
+    memory: MemoryOptions = UNSHARED
+    thread_limit: int = attrs.field(default=NODE_THREADS, validator=attrs.validators.ge(1))
+    call_timeout: float | None = None
+    log_memory: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(0))
+    )
+    """Bytes of the process's log; None for nodes of which many share a process."""
+    filters: tuple[Filter, ...] = ()
+    rules: AdmissionRules = NO_RULES
+
+
 class Node(BaseNode):
     """One node of a cluster, open for use. Get one from `open_node`; see
     `actors.actor.NodeInterface` for what it offers.
@@ -174,18 +192,11 @@ class Node(BaseNode):
         nursery: trio.Nursery,
         coordination: ClusterSession,
         make_isolation: IsolationFactory,
-        faults: Faults | None = None,
-        memory: MemoryOptions = UNSHARED,
-        thread_limit: int = NODE_THREADS,
-        call_timeout: float | None = None,
-        log_memory: int | None = None,
-        filters: tuple[Filter, ...] = (),
-        rules: AdmissionRules = NO_RULES,
+        parameters: NodeParameters,
     ) -> None:
         self._environment = environment
         self._network = network
-        self._thread_limit = thread_limit
-        self._references_move = memory.on_leave == "move"
+        self._parameters = parameters
         self._nursery = nursery
         self._introduction = introduction
         self._coordination = coordination
@@ -212,7 +223,7 @@ class Node(BaseNode):
         # store, which most nodes reach over their own links. So the endpoint comes first, and asks
         # them by functions (see `_make_endpoint` and `_make_host`) that are not called before the
         # node serves. So the registration, made over a client's link, is given the store here.
-        self._endpoint = self._make_endpoint(network, faults, memory, call_timeout, filters, rules)
+        self._endpoint = self._make_endpoint(network, parameters)
         self._lifetime = self._endpoint.lifetime
         self._leased_names = LeasedNames(self._endpoint.host, self.name, self._was_given_up)
         self._contact = self._find_contact(coordination)
@@ -229,7 +240,7 @@ class Node(BaseNode):
             store, codec, self._gone, environment.timings.renewal_retry, self._expulsions, pause
         )
         self._add_placement()
-        self._add_services(coordination, log_memory)
+        self._add_services(coordination)
         self._isolation: Isolation = make_isolation(
             self._endpoint, self._api, nursery, environment, self._keyring
         )
@@ -279,7 +290,7 @@ class Node(BaseNode):
         service = JournalService(store, journals, environment)
         self._endpoint.host.add_system(JOURNAL_SERVICE, service)
 
-    def _add_services(self, coordination: ClusterSession, log_memory: int | None) -> None:
+    def _add_services(self, coordination: ClusterSession) -> None:
         """Add what users and actors use, and the services that other processes call."""
         endpoint, host = self._endpoint, self._endpoint.host
         self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
@@ -290,7 +301,7 @@ class Node(BaseNode):
         if not endpoint.is_member:
             # A client is asked for nothing, but told of the ends that it watches.
             return
-        self._log = self._keep_log(log_memory)
+        self._log = self._keep_log(self._parameters.log_memory)
         host.add_system(
             NODE_SERVICE,
             NodeService(host, self.name, self._bounded_status, self._contact_facts, self.leave),
@@ -680,8 +691,8 @@ class Node(BaseNode):
             )
         )
         if self._beside is not None:
-            registration.explain = lambda: stand_by.last or self._endpoint.peers.refusal()
-            self._endpoint.host.workers.ask_lease = lambda: registration.clock.doubtful_at
+            registration.explain_by(lambda: stand_by.last or self._endpoint.peers.refusal())
+            self._endpoint.host.workers.ask_lease_by(lambda: registration.clock.doubtful_at)
             self._nursery.start_soon(stand_by.beat, name="beats of the loop")
 
     async def _serve_metrics(self, address: str) -> None:
@@ -789,7 +800,7 @@ class Node(BaseNode):
                     await self._registration.set_state("draining")
                 await self._endpoint.host.drain(timings.drain_calls, timings.drain_actors)
                 # After the actors have ended: the last of them may have made references.
-                if self._references_move and not alone:
+                if self._parameters.memory.on_leave == "move" and not alone:
                     await self._hand_over_references()
                 self._endpoint.references.owned.take_nothing_over()
                 # Before the lease is revoked: a renewal that found it revoked would report that the
@@ -853,15 +864,7 @@ class Node(BaseNode):
         ]
         return [node for node in others if self._members.is_current(node)]
 
-    def _make_endpoint(
-        self,
-        network: Network,
-        faults: Faults | None,
-        memory: MemoryOptions,
-        call_timeout: float | None,
-        filters: tuple[Filter, ...],
-        rules: AdmissionRules,
-    ) -> RpcEndpoint:
+    def _make_endpoint(self, network: Network, parameters: NodeParameters) -> RpcEndpoint:
         return RpcEndpoint(
             self._introduction,
             self._keyring,
@@ -874,11 +877,11 @@ class Node(BaseNode):
             outdated=lambda peer: self._failure_detector.is_outdated(peer),
             member=lambda peer: self._members.is_current(peer.identity),
             departed=self._departed,
-            faults=faults,
-            memory=memory,
-            call_timeout=call_timeout,
-            filters=filters,
-            rules=rules,
+            faults=parameters.faults,
+            memory=parameters.memory,
+            call_timeout=parameters.call_timeout,
+            filters=parameters.filters,
+            rules=parameters.rules,
             policy=PeerPolicy(self._expulsions.refusal, self._was_expelled, self._was_cut_off),
         )
 
@@ -892,7 +895,7 @@ class Node(BaseNode):
             endpoint.make_handle,
             self._supervision,
             lambda cls, options: self._isolation.instance(cls, options),
-            self._thread_limit,
+            self._parameters.thread_limit,
             lambda name, incarnation: self._members.is_gone(NodeId(name, incarnation)),
         )
 

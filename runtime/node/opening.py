@@ -61,6 +61,7 @@ from runtime.membership.cluster_session import (
 from runtime.membership.members import NodeRecord
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, Report, reach_by_member
 from runtime.node import Node
+from runtime.node.node import NodeParameters
 from runtime.observation.inspection_service import inspection_of
 from runtime.references.inspection import calling_site
 from runtime.references.manager import MemoryOptions, OnLeave
@@ -132,21 +133,12 @@ class _NodeSettings:
     network: Network
     disk: Disk
     isolation: IsolationFactory
-    faults: Faults | None
-    memory: MemoryOptions
     debugging: _Debugging
-    thread_limit: int = attrs.field(validator=attrs.validators.ge(1))
     blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
-    log_memory: int | None = attrs.field(
-        validator=attrs.validators.optional(attrs.validators.ge(0))
-    )
-    call_timeout: float | None
-    filters: tuple[Filter, ...]
     metrics: str | None
     measured_supervisors: frozenset[str]
-    on_process_start: str
-    rules: AdmissionRules
     role: PeerRole
+    parameters: NodeParameters
 
 
 @attrs.frozen
@@ -279,9 +271,8 @@ async def open_node(
     """
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
     platform = platform or Platform()
-    found_tls = settle_tls(secret, tls)
+    found_tls, network = _network(platform, secret, tls)
     _check(name, cluster, options, data_dir, metrics, found_tls)
-    network = _network(platform, found_tls)
     role, listen = await _place(network, role, options)
     settings = _NodeSettings(
         name=name,
@@ -297,20 +288,21 @@ async def open_node(
         environment=platform.environment,
         network=network,
         disk=platform.disk,
-        isolation=_isolation(platform, found_tls),
-        faults=platform.faults or _faults_asked_for(),
-        memory=_memory(reference_memory, reference_directory, references_on_leave, platform),
+        isolation=_isolation(platform, found_tls, hook_path(on_process_start)),
         debugging=_Debugging(trace_references, post_mortem, debuggable),
-        thread_limit=thread_limit,
         blocked_limit=blocked_limit,
-        log_memory=log_memory if platform.network is None else None,
-        call_timeout=CallOptions(timeout=call_timeout).timeout,
         metrics=metrics,
         measured_supervisors=checked_supervisors(measured_supervisors),
-        filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
-        on_process_start=hook_path(on_process_start),
-        rules=AdmissionRules(checked_spawnable(spawnable), checked_authorize(authorize)),
         role=role,
+        parameters=NodeParameters(
+            faults=platform.faults or _faults_asked_for(),
+            memory=_memory(platform, reference_memory, reference_directory, references_on_leave),
+            thread_limit=thread_limit,
+            log_memory=log_memory if platform.network is None else None,
+            call_timeout=CallOptions(timeout=call_timeout).timeout,
+            filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
+            rules=AdmissionRules(checked_spawnable(spawnable), checked_authorize(authorize)),
+        ),
     )
     async with _sheltered(settings) as node:
         yield node
@@ -325,9 +317,14 @@ def _secret(given: GivenSecret | None, platform: Platform, listen: str, tls: Tls
     )
 
 
-def _network(platform: Platform, tls: Tls) -> Network:
-    return platform.network or system_network(
-        platform.environment, tls, os.environ.get(SPIN_VARIABLE) or "auto", platform.may_spin
+def _network(
+    platform: Platform, secret: GivenSecret | None, tls: Tls | TlsMode | None
+) -> tuple[Tls, Network]:
+    """How connections are encrypted, and the network that does it."""
+    found = settle_tls(secret, tls)
+    spin = os.environ.get(SPIN_VARIABLE) or "auto"
+    return found, platform.network or system_network(
+        platform.environment, found, spin, platform.may_spin
     )
 
 
@@ -341,7 +338,7 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
                 with ExitStack() as hooks, ExitStack() as joining:
                     if settings.debugging.debuggable:
                         hooks.enter_context(breakpoint_hook())
-                    span = spans_of(settings.filters).span
+                    span = spans_of(settings.parameters.filters).span
                     joining.enter_context(
                         span("node.join", {"understudy.cluster": settings.cluster})
                     )
@@ -426,18 +423,18 @@ def _role(asked: PeerRole | None, network: Network, options: Mapping[str, object
     return role
 
 
-def _isolation(platform: Platform, tls: Tls) -> IsolationFactory:
+def _isolation(platform: Platform, tls: Tls, on_process_start: str) -> IsolationFactory:
     """Processes of this machine dial other nodes as their node does."""
     if platform.isolation is IsolatedProcesses:
-        return partial(IsolatedProcesses, tls=tls)
+        return partial(IsolatedProcesses, tls=tls, on_process_start=on_process_start)
     return platform.isolation
 
 
 def _memory(
+    platform: Platform,
     limit: int,
     directory: str | os.PathLike[str] | None,
     on_leave: OnLeave,
-    platform: Platform,
 ) -> MemoryOptions:
     """How values are kept. Not shared with simulated nodes, whose processes are all one."""
     asked = os.environ.get(SHARED_MEMORY_VARIABLE) or "on"
@@ -456,7 +453,10 @@ def _memory(
             f"references_on_leave is one of {', '.join(get_args(OnLeave))}, not {on_leave!r}"
         )
     return MemoryOptions(
-        limit, Path(directory) if directory is not None else None, shared, on_leave
+        limit,
+        Path(directory) if directory is not None else None,
+        shared,
+        on_leave,
     )
 
 
@@ -526,13 +526,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         nursery,
         coordination,
         settings.isolation,
-        settings.faults,
-        settings.memory,
-        settings.thread_limit,
-        settings.call_timeout,
-        settings.log_memory,
-        settings.filters,
-        settings.rules,
+        settings.parameters,
     )
     _configure(node, settings)
     try:
@@ -569,7 +563,7 @@ async def _opened_as_client(nursery: trio.Nursery, settings: _NodeSettings) -> A
     coordination = await enter_as_client(
         cast("str", settings.join), *place, Introduction(settings.cluster, peer)
     )
-    features = frozenset({FEATURE} if settings.memory.shared else ())
+    features = frozenset({FEATURE} if settings.parameters.memory.shared else ())
     peer = attrs.evolve(peer, store=coordination.identity, features=features)
     node = Node(
         Introduction(settings.cluster, peer),
@@ -577,13 +571,8 @@ async def _opened_as_client(nursery: trio.Nursery, settings: _NodeSettings) -> A
         nursery,
         coordination,
         WithoutProcesses,
-        settings.faults,
-        settings.memory,
-        settings.thread_limit,
-        settings.call_timeout,
-        None,
-        settings.filters,
-        settings.rules,
+        # The log is kept by nodes alone.
+        attrs.evolve(settings.parameters, log_memory=None),
     )
     _configure(node, settings)
     try:
@@ -607,7 +596,7 @@ def _introduction(
         role="node",
         addresses=record.addresses,
         host=record.host,
-        features=frozenset({FEATURE} if settings.memory.shared else ()),
+        features=frozenset({FEATURE} if settings.parameters.memory.shared else ()),
         store=coordination.identity,
         life=settings.environment.token(8).hex(),
     )
@@ -640,17 +629,15 @@ def _record(
 
 def _configure(node: Node, settings: _NodeSettings) -> None:
     """What can be said to a node after it is made."""
-    if settings.debugging.trace_references:
-        node._endpoint.references.site = calling_site
-    node._endpoint.on_process_start = settings.on_process_start
     node._endpoint.host.counts.named_supervisors = settings.measured_supervisors
-    if settings.debugging.post_mortem or settings.debugging.debuggable:
+    debugging = settings.debugging
+    if debugging.trace_references:
+        node._endpoint.references.trace(calling_site)
+    if debugging.post_mortem or debugging.debuggable:
         node._endpoint.host.keep_failures(
-            PostMortems(
-                settings.environment, node._nursery, keeps_frames=settings.debugging.debuggable
-            )
+            PostMortems(settings.environment, node._nursery, keeps_frames=debugging.debuggable)
         )
-    if settings.debugging.debuggable:
+    if debugging.debuggable:
         node._endpoint.host.allow_breakpoints(node._nursery, node.address)
 
 

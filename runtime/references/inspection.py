@@ -231,7 +231,7 @@ def listing(references: ReferenceManager, most: int) -> dict[str, Any]:
         references.others(),
         references.now(),
         most,
-        traces=references.site is not None,
+        traces=references.is_traced,
     )
 
 

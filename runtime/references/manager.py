@@ -161,8 +161,7 @@ class ReferenceManager:
         self.table = ReferenceTable(identity, numbers, self._finalized)
         self.passed = PassedReferences()
         self.spans: Spans = NO_SPANS
-        self.site: Callable[[], str] | None = None
-        """Returns the file and line of the program that makes a value, if that is traced."""
+        self._calling_site: Callable[[], str] | None = None
         self.codec = make_codec(
             [
                 Extension(REFERENCE_TAG, Reference, self.write, self.read),
@@ -330,7 +329,16 @@ class ReferenceManager:
         self.apply(self.table.on_node_ended(peer))
 
     def _site(self) -> str:
-        return self.site() if self.site is not None else ""
+        return self._calling_site() if self._calling_site is not None else ""
+
+    def trace(self, site: Callable[[], str]) -> None:
+        """Note where the program makes values from now on: `site()` returns the file and line."""
+        self._calling_site = site
+
+    @property
+    def is_traced(self) -> bool:
+        """True if it is noted where the program makes values."""
+        return self._calling_site is not None
 
     # Operations of a `Reference`; see `actors.reference.ReferenceSource`.
 

@@ -194,7 +194,7 @@ class ReferenceService(RequesterChecked):
         do not answer in time are notified again as long as they may be alive.
         """
 
-        async def tell(holder: NodeId, version: int) -> None:
+        async def notify(holder: NodeId, version: int) -> None:
             try:
                 if not await self._service(*holder).moved(list(identity), *self._table.identity):
                     self._table.release(identity, holder, version)
@@ -206,11 +206,11 @@ class ReferenceService(RequesterChecked):
                     error,
                 )
             else:
-                del untold[holder]
+                del unanswered[holder]
 
         here = self._table.identity
-        untold = dict.fromkeys(earlier, 0)
-        untold.update(
+        unanswered = dict.fromkeys(earlier, 0)
+        unanswered.update(
             (NodeId(name, number), version)
             for name, number, version in registers
             if version > 0 and NodeId(name, number) != here
@@ -218,11 +218,11 @@ class ReferenceService(RequesterChecked):
         try:
             with trio.move_on_after(ANNOUNCE_SECONDS):
                 async with trio.open_nursery() as nursery:
-                    for holder, version in list(untold.items()):
-                        nursery.start_soon(tell, holder, version)
+                    for holder, version in list(unanswered.items()):
+                        nursery.start_soon(notify, holder, version)
         finally:
             # Also if the old owner has stopped waiting: this node owns the value in any case.
-            for holder, version in untold.items():
+            for holder, version in unanswered.items():
                 if not self._table.has_ended(holder):
                     self._protocol.announce(holder, identity, version)
 

@@ -86,7 +86,7 @@ async def test_a_notice_that_arrives_after_its_watch_was_cancelled_is_dropped_an
     process.node.answer.set()
     await trio.testing.wait_all_tasks_blocked()
     assert not process.watching._cancelled
-    assert not process.watching._under_way
+    assert not process.watching._deliveries
 
 
 async def test_one_that_waits_in_the_mailbox_is_taken_out_when_its_watch_is_cancelled(
@@ -118,7 +118,7 @@ async def test_telling_that_is_cancelled_takes_the_notice_back(process: Process)
     process.host.workers.submit(cell)
     await trio.testing.wait_all_tasks_blocked()
     assert actor.notices == []
-    assert not process.watching._under_way
+    assert not process.watching._deliveries
 
 
 @pytest.mark.parametrize("ends", ["before", "in its turn"])

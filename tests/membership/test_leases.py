@@ -317,7 +317,7 @@ async def test_a_lease_renewed_beside_the_blocked_loop_is_not_suspected_after_it
         assert await keeper.work() == 1
         assert workers.names_until > trio.current_time()
         workers.names_until = trio.current_time() - 1
-        workers.ask_lease = lambda: trio.current_time() - 1
+        workers.ask_lease_by(lambda: trio.current_time() - 1)
         with trio.move_on_after(0.05):
             await keeper.work()
         assert node._endpoint.host.cells["keeper"].paused
@@ -342,7 +342,7 @@ async def test_a_named_actor_may_run_while_the_lease_certainly_holds_and_others_
         assert may_run(named)
         assert workers.names_until > trio.current_time()
         workers.names_until = trio.current_time() - 1
-        workers.ask_lease = lambda: trio.current_time() - 1
+        workers.ask_lease_by(lambda: trio.current_time() - 1)
         assert not may_run(named)
         # To ask pauses nothing: that is decided where an actor would have run.
         assert not named.paused

@@ -66,7 +66,8 @@ class Three:
     async def kill(self, node: Node) -> None:
         """End a node for the others, as if its process were gone."""
         # Its block ends in order, later: it must not give away then what was lost with it.
-        node._references_move = False
+        memory = attrs.evolve(node._parameters.memory, on_leave="lose")
+        node._parameters = attrs.evolve(node._parameters, memory=memory)
         identity = NodeId(node.name, node.incarnation)
         for link in list(node._endpoint.peers.links.values()):
             link.end("killed by the test")

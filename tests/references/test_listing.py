@@ -222,7 +222,7 @@ async def test_values_are_traced_to_the_line_that_made_them_once_that_is_asked_f
     maker, adder = await three.spawn(Maker, "first"), await three.spawn(Adder, "driver")
     untraced = await three.driver.put(0)
     for node in (three.driver, three.first):
-        node._endpoint.references.site = calling_site
+        node._endpoint.references.trace(calling_site)
     put = await three.driver.put(1)  # this is where it was put
     remote = await maker.make.remote(2)  # this is where it was asked for
     local = await adder.add.remote(1, 2)  # this is where it was added
