@@ -79,6 +79,7 @@ growth: $(installed)/tests ## what calls, actors, names, children, references an
 	$(python) -m tests.growth.nodes $(NODES)
 
 # Ray, PyTorch and the others are installed in environments of their own below $(VENV)-peers; Erlang is a package of the system.
+# PEERS_MEMBERS=4: so many processes for the maps, instead of two.
 peers: $(installed)/tests ## this library beside Ray, Dask, xoscar, torch.rpc, gRPC, multiprocessing and Erlang, 15 minutes; ARGS="--only ray"
 	$(python) -m tests.peers --environments $(VENV)-peers $(ARGS)
 

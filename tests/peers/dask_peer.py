@@ -15,7 +15,7 @@ from tests.peers.works import MEMBERS, report
 
 
 def _maps(client: Any, seconds: float, names: set[str]) -> None:
-    for name in ("map-10us", "map-1ms"):
+    for name in works.SPINS:
         if name in names:
             items = works.items_of(name, seconds)
             began = time.perf_counter()

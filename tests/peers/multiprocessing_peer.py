@@ -64,7 +64,7 @@ def _calls(actor: Any, seconds: float, names: set[str]) -> None:
 def _maps(seconds: float, names: set[str]) -> None:
     with get_context("forkserver").Pool(MEMBERS) as pool:
         pool.map(works.spin, [1e-5] * MEMBERS)
-        for name in ("map-10us", "map-1ms"):
+        for name in works.SPINS:
             if name in names:
                 items = works.items_of(name, seconds)
                 began = time.perf_counter()

@@ -20,7 +20,7 @@ Bench: Any = ray.remote(num_cpus=0)(works.Bench)
 def _maps(seconds: float, names: set[str]) -> None:
     members = [Bench.remote() for _ in range(MEMBERS)]
     ray.get([member.read.remote() for member in members])
-    for name in ("map-10us", "map-1ms"):
+    for name in works.SPINS:
         if name in names:
             items = works.items_of(name, seconds)
             began = time.perf_counter()

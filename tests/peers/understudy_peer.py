@@ -116,7 +116,7 @@ async def _maps(cluster: LocalCluster, seconds: float, names: set[str]) -> None:
             count = sum([1 async for _ in pool.map(function, items)])
             return count / (time.perf_counter() - began)
 
-    for name in ("map-10us", "map-1ms"):
+    for name in works.SPINS:
         if name in names:
             report(name, await timed(works.spin, works.items_of(name, seconds)))
     if "map-array" in names:

@@ -20,8 +20,10 @@ ACTORS = 1_000
 KIBIBYTE = 1024
 MEBIBYTE = 1024 * KIBIBYTE
 ARRAY_BYTES = 8 * MEBIBYTE
-MEMBERS = 2
+MEMBERS = int(os.environ.get("PEERS_MEMBERS", "2"))
 """Processes that do the items of a map."""
+SPINS = {"map-10us": (1e-5, 5_000), "map-1ms": (1e-3, 1_000), "map-50ms": (0.05, 40)}
+"""Maps of items that compute: seconds of each, and how many in each second of the measurement."""
 LESS_IS_BETTER = ("ms",)
 
 
@@ -48,9 +50,10 @@ WORKS = {
     "first": Work("a new actor in a running process, and its answer", "ms"),
     "actors": Work("1,000 new actors there", "actors/s"),
     "kill": Work("SIGKILL of the process until the caller's error", "ms"),
-    "map-10us": Work("map, items of 10 µs, 2 processes", "items/s"),
-    "map-1ms": Work("map, items of 1 ms, 2 processes", "items/s"),
-    "map-array": Work("map, arrays of 1 MiB, 2 processes", "items/s"),
+    "map-10us": Work(f"map, items of 10 µs, {MEMBERS} processes", "items/s"),
+    "map-1ms": Work(f"map, items of 1 ms, {MEMBERS} processes", "items/s"),
+    "map-50ms": Work(f"map, items of 50 ms, {MEMBERS} processes", "items/s"),
+    "map-array": Work(f"map, arrays of 1 MiB, {MEMBERS} processes", "items/s"),
 }
 
 
@@ -138,7 +141,7 @@ def median_milliseconds(call: Callable[[], object], count: int) -> float:
 
 def items_of(work: str, seconds: float) -> list[float]:
     """The arguments of `spin` for a map: as much work for each library."""
-    each, count = {"map-10us": (1e-5, 5_000), "map-1ms": (1e-3, 1_000)}[work]
+    each, count = SPINS[work]
     return [each] * max(MEMBERS, int(count * seconds))
 
 
