@@ -172,7 +172,8 @@ class NotAMemberError(NotExecutedError):
 
 class WrongDoorError(NotExecutedError, RuntimeError):
     """A blocking call was made inside a running event loop, which it would have blocked, or an
-    asyncio call outside of one. The message names the module whose `connect` to use there.
+    asyncio call outside of one, or a call of a node in another thread than the node's. The message
+    names what to use there.
     """
 
 

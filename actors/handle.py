@@ -21,6 +21,11 @@ from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 class Handle:
     """The address of an actor, with call options; get one from `spawn`, `lookup` or a message."""
 
+    _caller: Caller
+    _address: Address
+    _methods: Mapping[str, MethodDefinition] | None
+    _options: CallOptions
+
     def __init__(
         self,
         caller: Caller,
@@ -28,10 +33,8 @@ class Handle:
         methods: Mapping[str, MethodDefinition] | None,
         options: CallOptions = NO_CALL_OPTIONS,
     ) -> None:
-        self._caller = caller
-        self._address = address
-        self._methods = methods
-        self._options = options
+        # Not by assignment, which a handle refuses.
+        self.__dict__.update(_caller=caller, _address=address, _methods=methods, _options=options)
 
     @property
     def name(self) -> str:
@@ -69,6 +72,16 @@ class Handle:
         # The next access finds it without coming here.
         self.__dict__[attribute] = bound
         return bound
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        if attribute.startswith("_"):
+            object.__setattr__(self, attribute, value)
+            return
+        # It would stay here, and the actor, to which a type checker thinks it goes, has its own.
+        raise AttributeError(
+            f"{attribute} cannot be set on a handle, for the state of {self.name} is with "
+            "the actor: set it in a @method, and call that"
+        )
 
     def __dir__(self) -> list[str]:
         # For completion: what `__getattr__` would find is in no `__dict__` yet.

@@ -26,7 +26,7 @@ from runtime.functions.function_names import call_hook, hook_path
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
-from runtime.node.opening import open_node
+from runtime.node.opening import check_loop, open_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer, open_fork_server
 from runtime.processes.fork_loop import settle_collector
 from runtime.stderr_writer import flush_stderr
@@ -226,6 +226,7 @@ async def open_local_cluster(
     commands of this user find the cluster, and scripts come in with the address and the secret of
     `cluster.node`.
     """
+    check_loop("open_local_cluster")
     _check_count(nodes)
     async with (
         open_fork_server(preload=PRELOADED, on_line=on_line) as server,

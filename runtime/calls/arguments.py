@@ -46,7 +46,7 @@ class StartRequest:
         for arguments that its constructor does not take.
         """
         if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"{asked} takes a subclass of actors.Actor, not {actor!r}")
+            raise TypeError(f"{asked} {_no_actor_class(actor)}")
         try:
             check_start(actor, args, kwargs, options.name)
         except BadArgumentsError as error:
@@ -111,7 +111,7 @@ class StartManyRequest:
         if options.name is not None:
             raise ValueError("spawn_many starts many actors: give names=[...], one for each")
         if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"spawn_many takes a subclass of actors.Actor, not {actor!r}")
+            raise TypeError(f"spawn_many {_no_actor_class(actor)}")
         if not isinstance(argument_list, Iterable) or isinstance(argument_list, str | bytes):
             raise TypeError(
                 f"spawn_many takes a list of argument tuples, one for each actor, not "
@@ -203,3 +203,15 @@ def refused_in_call(
         args,
         kwargs,
     )
+
+
+def _no_actor_class(given: object) -> str:
+    """What is wrong with what was given in the place of a class of actors."""
+    if isinstance(given, Actor):
+        name = type(given).__name__
+        return f"takes the class, not an instance of it: give {name} and then its arguments"
+    if isinstance(given, type):
+        return (
+            f"takes a subclass of actors.Actor, not {given!r}: derive {given.__name__} from Actor"
+        )
+    return f"takes a subclass of actors.Actor, not {given!r}"

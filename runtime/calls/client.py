@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from threading import get_ident
 from typing import Any, TypeVar, cast
 
 import trio
@@ -34,6 +35,7 @@ from actors.errors import (
     RemoteError,
     SelfCallError,
     StaleEpochError,
+    WrongDoorError,
     outcome_of,
 )
 from actors.filters import Call
@@ -610,8 +612,9 @@ class RetainedCalls:
         """Make the call and return a reference to its result, which stays on the node that ran the
         call. Raises like the call itself if it was not sent.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
         caller, options = self._caller, bound._options
+        caller.check_thread(bound)
+        await trio.lowlevel.checkpoint_if_cancelled()
         expires = (
             math.inf if options.timeout is None else caller.environment.now() + options.timeout
         )
@@ -997,6 +1000,7 @@ class StreamReader(Stream[T]):
 
     async def _open(self) -> StreamCall:
         """Have the generator started, and wait until it answers."""
+        self._caller.check_thread(self._bound)
         self._statistics = self._caller.statistics
         if self._statistics is not None:
             self._began = self._caller.environment.stopwatch()
@@ -1175,6 +1179,9 @@ class CallClient:
         nursery: trio.Nursery,
         call_timeout: float | None = None,
     ) -> None:
+        # A call that another thread made would have its task woken from this loop, which trio
+        # forbids: it would end the link, and with it the calls of others.
+        self._thread = get_ident()
         self.environment = environment
         self.routes = routes
         self.lines = CallQueues(routes, environment)
@@ -1377,6 +1384,7 @@ class CallClient:
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> None:
         """Hand a one-way call to the connection. See `BoundMethod.send`."""
+        self.check_thread(bound)
         await trio.lowlevel.checkpoint_if_cancelled()
         route = self.lines.free(bound)
         context = CURRENT.get()
@@ -1394,6 +1402,18 @@ class CallClient:
             route.link.post(frame, kept(segments), lane=route.place.actor)
         # Not cancellable: the call has left, and a cancellation would suggest that it has not.
         await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def check_thread(self, bound: Bound) -> None:
+        """Raises `WrongDoorError` in another thread than that of the node."""
+        if get_ident() == self._thread:
+            return
+        name = f"{bound._address.name}.{bound._definition.name}"
+        raise WrongDoorError(
+            f"{name} was called outside of the thread whose event loop its node runs in: call it "
+            "there, with trio.from_thread.run, or connect with runtime.blocking or runtime.aio",
+            actor=bound._address.name,
+            method=bound._definition.name,
+        )
 
     def _send(
         self,
@@ -1445,6 +1465,7 @@ class CallClient:
         seen: Call | None = None,
         counted: MethodStatistics | None = None,
     ) -> Any:
+        self.check_thread(bound)
         try:
             options, route, expires = bound._options, self.routes.known(bound), math.inf
             if seen is not None:
@@ -1461,9 +1482,8 @@ class CallClient:
                 or (self.lines.all and self.lines.ahead_of(bound))
                 or (route.link is not None and not route.link.has_room)
             ):
-                number = self.numbers()
-                again = RetryingCall(self, bound, args, kwargs, expires, number, None, seen)
-                value = await again.run(None, None)
+                rest = (expires, self.numbers(), None, seen)
+                value = await RetryingCall(self, bound, args, kwargs, *rest).run(None, None)
             else:
                 task = trio.lowlevel.current_task()
                 chain: Chain | None = None

@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Member
-from actors.errors import JoinError, ListenError, NodeNotFoundError
+from actors.errors import JoinError, ListenError, NodeNotFoundError, WrongDoorError
 from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from actors.peers import PeerRole
@@ -172,6 +172,15 @@ class _ConnectionAcceptor:
         """The node is complete."""
         self.node = node
         self.opened.set()
+
+
+def check_loop(what: str) -> None:
+    """Raises `WrongDoorError` outside of trio, whose own error names nothing that helps there."""
+    if not trio.lowlevel.in_trio_task():
+        raise WrongDoorError(
+            f"{what} needs the event loop of trio: start the program with trio.run(main). Under "
+            "asyncio use runtime.aio, and without an event loop runtime.blocking"
+        )
 
 
 @asynccontextmanager
@@ -380,6 +389,7 @@ def _check(
     """Raises TypeError or ValueError, naming the options that make no sense, by themselves or
     together.
     """
+    check_loop("open_node")
     if name is not None:
         check_name("name", name)
         if name.startswith(CLIENT_NAMES):

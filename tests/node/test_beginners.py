@@ -1,0 +1,87 @@
+"""Mistakes of the first day: each has a text that says what to do, and harms no other call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from actors import Actor, method
+from actors.errors import WrongDoorError
+from runtime import open_local_cluster, open_node
+from tests.live_pair import Pair
+
+
+class Counter(Actor):
+    def __init__(self) -> None:
+        self.value = 0
+
+    @method
+    async def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+    @method
+    async def count(self) -> Any:
+        yield self.value
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize("call", ["call", "send", "remote", "stream"])
+async def test_a_call_in_another_loop_is_refused_and_its_link_goes_on(
+    pair: Pair, where: str, call: str
+) -> None:
+    counter = await pair.here.options(name="counter", on=where).spawn(Counter)
+    assert await counter.add(1) == 1
+    calls: dict[str, Callable[[], Any]] = {
+        "call": lambda: counter.add(1),
+        "send": lambda: counter.add.send(1),
+        "remote": lambda: counter.add.remote(1),
+        "stream": lambda: anext(counter.count()),
+    }
+
+    async def elsewhere() -> None:
+        await calls[call]()
+
+    with pytest.raises(WrongDoorError, match=r"counter\.\w+ was called outside of the thread"):
+        await trio.to_thread.run_sync(trio.run, elsewhere)
+    # The way that its text names.
+    assert await trio.to_thread.run_sync(trio.from_thread.run, counter.add, 1) == 2
+
+
+async def test_an_attribute_of_a_handle_cannot_be_set(pair: Pair) -> None:
+    counter = await pair.here.spawn(Counter)
+    with pytest.raises(AttributeError, match="value cannot be set on a handle"):
+        counter.value = 3
+    assert await counter.add(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (Counter(), "not an instance of it: give Counter and then its arguments"),
+        (Plain, "derive Plain from Actor"),
+        ("Counter", "not 'Counter'"),
+    ],
+)
+async def test_what_is_no_class_of_actors_is_not_spawned(pair: Pair, given: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        await pair.here.spawn(given)
+    with pytest.raises(TypeError, match=text):
+        await pair.here.spawn_many(given, [()])
+
+
+@pytest.mark.parametrize("opening", [open_node, open_local_cluster])
+def test_a_node_is_not_opened_under_asyncio(opening: Callable[[], Any]) -> None:
+    async def main() -> None:
+        async with opening():
+            pytest.fail("opened")
+
+    with pytest.raises(WrongDoorError, match=f"{opening.__name__} needs .* use runtime.aio"):
+        asyncio.run(main())
