@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from runtime import open_node
-from runtime.environment import process_start
+from runtime.environment import SystemEnvironment, process_start
 from runtime.node import Node
+from runtime.testing import Platform
+from runtime.timings import Timings
 
 SECRET = "a secret for the tests of isolation"
 
@@ -16,7 +18,9 @@ SECRET = "a secret for the tests of isolation"
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     """A node alone."""
-    async with open_node("alone", secret=SECRET) as opened:
+    # Isolated actors end with the lease of their node, which a busy machine may cost it.
+    platform = Platform(environment=SystemEnvironment(Timings(lease=30.0)))
+    async with open_node("alone", secret=SECRET, platform=platform) as opened:
         yield opened
 
 

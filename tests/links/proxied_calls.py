@@ -260,13 +260,17 @@ async def make_calls(load: Load) -> Books:
 async def _spawn(nodes: list[Node], load: Load) -> list[list[Ledger]]:
     """For each node its own handles of all actors."""
     handles: list[list[Ledger]] = [[] for _ in nodes]
+    # Not all at once: the nodes share this loop, and on a busy machine the last of hundreds of
+    # lookups would wait for longer than a store is given.
+    few = trio.CapacityLimiter(16)
 
     async def spawn(name: str) -> None:
-        handles[0].append(
-            await nodes[0].options(on=NAME, name=name, mailbox_limit=1_000_000).spawn(Ledger)
-        )
-        for node, known in zip(nodes[1:], handles[1:], strict=True):
-            known.append(await node.lookup(name, Ledger))
+        async with few:
+            handles[0].append(
+                await nodes[0].options(on=NAME, name=name, mailbox_limit=1_000_000).spawn(Ledger)
+            )
+            for node, known in zip(nodes[1:], handles[1:], strict=True):
+                known.append(await node.lookup(name, Ledger))
 
     async with trio.open_nursery() as nursery:
         for number in range(load.actors):

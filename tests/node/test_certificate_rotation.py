@@ -32,6 +32,12 @@ pytestmark = pytest.mark.usefixtures("no_secret")
 __all__ = ["no_secret"]
 
 FAST = Timings(lease=3.0, files_looked_at=0.05, trust_checked=0.2)
+"""Where a node is to be given up."""
+
+LASTING = attrs.evolve(FAST, lease=10.0)
+"""Where none is: on a busy machine a lease of three seconds may end, and so may the patience of a
+node that is refused.
+"""
 
 
 @attrs.frozen
@@ -65,6 +71,7 @@ async def machine(
     name: str,
     founder: Machine | None = None,
     store: str | None = None,
+    timings: Timings = LASTING,
     **more: Any,
 ) -> AsyncIterator[Machine]:
     here = place / name
@@ -77,7 +84,7 @@ async def machine(
         store=store,
         tls=tls,
         # Only one of them is on this machine, so that they meet over TCP.
-        platform=Platform(environment=Elsewhere(FAST, host=name)),
+        platform=Platform(environment=Elsewhere(timings, host=name)),
     ) as node:
         yield Machine(node, here)
 
@@ -261,10 +268,12 @@ async def test_a_node_that_all_refuse_for_its_certificate_leaves_and_says_why(
     revoked = tmp_path / "crl.pem"
     revoked.write_bytes(authority.revoke())
 
+    place: dict[str, Any] = {"store": etcd.address, "crl": revoked, "timings": FAST}
+
     async def until_cut_off() -> None:
         async with (
-            machine(authority, tmp_path, "here", store=etcd.address, crl=revoked) as here,
-            machine(authority, tmp_path, "there", store=etcd.address, crl=revoked) as there,
+            machine(authority, tmp_path, "here", **place) as here,
+            machine(authority, tmp_path, "there", **place) as there,
         ):
             echo = await there.node.options(name="echo").spawn(Echo)
             other = await here.node.lookup("echo", Echo)
@@ -293,7 +302,10 @@ async def test_a_node_that_one_refuses_goes_on_with_the_others(
 ) -> None:
     """Whose clock or files are wrong, the one that refuses cannot know."""
     authority = Authority(tmp_path / "ca")
-    place: dict[str, Any] = {"store": f"{etcd.address}?prefix=wrong"}
+    place: dict[str, Any] = {
+        "store": f"{etcd.address}?prefix=wrong",
+        "timings": attrs.evolve(FAST, lease=5.0),
+    }
     for name in ("mistaken", "others"):
         (tmp_path / name).write_bytes(authority.revoke())
     async with (
@@ -328,10 +340,11 @@ async def test_with_the_store_of_a_node_the_end_of_the_lease_says_why(
     authority = Authority(tmp_path / "ca")
     revoked = tmp_path / "crl.pem"
     revoked.write_bytes(authority.revoke())
-    async with machine(authority, tmp_path, "here", crl=revoked) as here:
+    place: dict[str, Any] = {"crl": revoked, "timings": FAST}
+    async with machine(authority, tmp_path, "here", **place) as here:
 
         async def until_cut_off() -> None:
-            async with machine(authority, tmp_path, "there", here, crl=revoked) as there:
+            async with machine(authority, tmp_path, "there", here, **place) as there:
                 revoked.write_bytes(authority.revoke("there"))
                 await there.node.asked_to_leave.wait()
 
@@ -345,7 +358,7 @@ async def test_a_client_that_all_refuse_ends_its_connection(tmp_path: Path) -> N
     authority = Authority(tmp_path / "ca")
     revoked = tmp_path / "crl.pem"
     revoked.write_bytes(authority.revoke())
-    async with machine(authority, tmp_path, "here", crl=revoked) as here:
+    async with machine(authority, tmp_path, "here", crl=revoked, timings=FAST) as here:
         tls = authority.tls(node_uri("ann", role="client"), stem="ann")
 
         async def until_cut_off() -> None:

@@ -20,6 +20,7 @@ from runtime.observation.conditions import Condition, parse_condition
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.slices import SLICE
 from runtime.observation.supervision_report import shared_out
+from tests.waiting import until
 
 COUNT = 4 * SLICE
 
@@ -96,6 +97,9 @@ async def test_top_measures_its_window_on_the_node(node: Node) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(stuck.stay)
+        cell = node._endpoint.host.cells["stuck"]
+        # Before the window begins: a call that begins in it would count.
+        await until(lambda: (len(cell.running), cell.waiting), "all have come", (1, 2).__eq__)
         answers: dict[str, Any] = {}
 
         async def ask(sort: str) -> None:
