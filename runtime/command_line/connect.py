@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, get_args
 import click
 
 from actors.errors import JoinError
-from actors.peers import PeerRole
+from actors.peers import PeerRole, may_act_as
 from runtime.announcements import Announcement, open_clusters
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
@@ -109,6 +109,18 @@ def role_for(needs: PeerRole) -> PeerRole:
     its certificate allows it. Raises ValueError if the certificate cannot be used.
     """
     return chosen_role() or system_network(SystemEnvironment(), chosen_tls()).role_within(needs)
+
+
+def warn_of_role(role: PeerRole, needs: PeerRole, lacks: str) -> None:
+    """Tell on stderr what a server that goes on with `role` lacks, if that has not the rights of
+    `needs`.
+    """
+    if not may_act_as(role, needs):
+        click.echo(
+            f"with the role {role!r} {lacks}: the role {needs!r} is needed, and a certificate that "
+            "has it",
+            err=True,
+        )
 
 
 def chosen_tls() -> Tls:

@@ -14,7 +14,13 @@ from pathlib import Path
 import click
 import trio
 
-from runtime.command_line.connect import chosen_role, chosen_tls, cluster_options, secret_for
+from runtime.command_line.connect import (
+    chosen_role,
+    chosen_tls,
+    cluster_options,
+    secret_for,
+    warn_of_role,
+)
 from runtime.dashboard.application import DashboardApplication
 from runtime.dashboard.sampler import Sampler
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
@@ -115,6 +121,9 @@ def dashboard(
     network = system_network(environment, tls)
     host = network.client_host(host_identity())
     role = chosen_role() or network.role_within("operator" if allow_actions else "observer")
+    warn_of_role(role, "observer", "nodes refuse what the pages ask for")
+    if allow_actions:
+        warn_of_role(role, "operator", "nodes refuse the actions of the pages")
 
     def dial(where: str) -> AbstractAsyncContextManager[ClusterClient]:
         return open_client(where, cluster, secret, environment, network, host, role)

@@ -15,6 +15,7 @@ from runtime.command_line.connect import (
     cluster_options,
     role_for,
     secret_for,
+    warn_of_role,
 )
 from runtime.command_line.units import Number, bytes_of
 from runtime.environment import SystemEnvironment
@@ -137,6 +138,7 @@ def gateway(
         raise click.UsageError(str(error)) from None
     # Less than a node has, which it does not need: what others send passes through it.
     role = role_for("client")
+    warn_of_role(role, "client", "nodes refuse all calls but those of methods that allow it")
     opening = open_node(
         f"gateway-{os.getpid()}-{SystemEnvironment().token(3).hex()}",
         join=address,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -10,11 +11,15 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
+from click.testing import CliRunner
 
+from runtime.command_line.main import main
 from tests import forked_python
+from tests.authority import Authority, node_uri
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -61,6 +66,37 @@ def test_wrong_input_is_one_line(arguments: tuple[str, ...], words: str) -> None
     assert found.returncode in (1, 2)
     assert words in found.stderr
     assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "role", "words"),
+    [
+        (("dashboard",), "client", ["nodes refuse what the pages ask for"]),
+        (("dashboard", "--allow-actions"), "observer", ["nodes refuse the actions of the pages"]),
+        (("dashboard", "--allow-actions"), "operator", []),
+        (("dashboard",), "observer", []),
+        (("gateway",), "observer", ["nodes refuse all calls but those of methods that allow it"]),
+        (("gateway",), "client", []),
+    ],
+)
+def test_a_role_that_is_not_enough_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    role: str,
+    words: list[str],
+) -> None:
+    module = importlib.import_module(f"runtime.command_line.{command[0]}")
+    # It would serve until a signal.
+    monkeypatch.setattr(module, "trio", SimpleNamespace(run=lambda *_: None))
+    tls = Authority(tmp_path / "ca").tls(node_uri("x", role=role))
+    files = ("--tls-ca", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key)
+    found = CliRunner().invoke(main, [*command, "--address", "127.0.0.1:1", *files])
+    assert found.exit_code == 0, found.output
+    lines = found.output.splitlines()
+    assert len(lines) == len(words)
+    for line, text in zip(lines, words, strict=True):
+        assert line.startswith(f"with the role {role!r} {text}: the role ")
 
 
 @pytest.mark.parametrize("token", ["short", "with a space in it, long", "ümlautümlautümlaut"])

@@ -245,3 +245,10 @@ async def test_a_client_that_sends_no_end_of_handshakes_is_given_up() -> None:
     near.send_some([b"\x16\x03\x01\x40\x00\x01\xff\xff\xff" + bytes(1 << 20)])
     with trio.fail_after(60), pytest.raises(ssl.SSLError, match="excessive message size"):
         await server.shake_hands()
+    # One that OpenSSL takes, in so many records that they are longer than any handshake.
+    near, far = pair(7)
+    server = TlsConnection(far, server_context(IDENTITY), IDENTITY.certificate)
+    message = b"\x01\x01\xff\xff" + bytes(30_000)
+    near.send_some([b"".join(b"\x16\x03\x01\x00\x01%c" % one for one in message)])
+    with trio.fail_after(60), pytest.raises(ssl.SSLError, match="a TLS handshake of more than"):
+        await server.shake_hands()
