@@ -303,7 +303,16 @@ class Bound:
     attributes are for the runtime's side, see `Caller`.
     """
 
-    __slots__ = ("_address", "_caller", "_definition", "_load", "_moved", "_options", "_route")
+    __slots__ = (
+        "_address",
+        "_caller",
+        "_counted",
+        "_definition",
+        "_load",
+        "_moved",
+        "_options",
+        "_route",
+    )
 
     def __init__(
         self, caller: Caller, address: Address, definition: MethodDefinition, options: CallOptions
@@ -318,6 +327,8 @@ class Bound:
         """True once the actor was not where `address` says."""
         self._load: object = None
         """Where the caller counts the calls to the actor, if it does."""
+        self._counted: object = None
+        """Where the caller counts how the calls of the method end, while it does."""
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         # Most calls are right, and their number says so: binding them all would make a call a good
@@ -358,6 +369,7 @@ class BoundMethod(Bound, Generic[P, R]):
         )
         # A copy is often made for one call: without the route, each would look the actor up again.
         changed._route, changed._moved = self._route, self._moved
+        changed._counted = self._counted
         return changed
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:

@@ -89,7 +89,6 @@ from runtime.references.values import FailedValue
 from runtime.statistics.call_statistics import (
     CallStatistics,
     MethodStatistics,
-    class_of,
     reason_of,
 )
 from runtime.user_errors import class_name
@@ -1203,6 +1202,8 @@ class CallClient:
         self._local = local
         self.statistics: CallStatistics | None = None
         """Counts the outcomes of calls; None while nothing is measured."""
+        self._token: object = None
+        """That of the statistics: bound methods keep where their calls were counted last."""
         # An attribute and not a method, so that what is not measured costs nothing; see `measure`.
         self.call: Callable[
             [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
@@ -1237,6 +1238,7 @@ class CallClient:
     def measure(self, statistics: CallStatistics | None) -> None:
         """Count in `statistics` the outcomes of calls that begin from now on; None: stop."""
         self.statistics = statistics
+        self._token = None if statistics is None else statistics.token
         self._choose_call()
 
     def record(self, recorder: TimelineRecorder | None) -> None:
@@ -1258,12 +1260,15 @@ class CallClient:
         seen: Call | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Begin a call that is counted, and timed if its turn has come to be timed."""
-        statistics, address = self.statistics, bound._address
-        assert statistics is not None
-        methods = statistics.by_class.get(address.class_path or class_of(address))
-        one = None if methods is None else methods.get(bound._definition.name)
-        if one is None:
-            return self._first(statistics, bound, args, kwargs, seen)
+        one = bound._counted
+        # Looked up once for many calls. The node may have begun to count anew since.
+        if type(one) is not MethodStatistics or one.token is not self._token:
+            statistics, address = self.statistics, bound._address
+            assert statistics is not None
+            one = statistics.known(address, bound._definition.name)
+            if one is None:
+                return self._first(statistics, bound, args, kwargs, seen)
+            bound._counted = one
         # Here and not in a coroutine around the call: that would cost each call as much again.
         sampler = one.made
         left = sampler.left = sampler.left - 1

@@ -65,7 +65,7 @@ from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loo
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import ActorId, NodeId
-from runtime.statistics.call_statistics import CallStatistics, TurnTimer, class_of, reason_of
+from runtime.statistics.call_statistics import TurnTimer, class_of, reason_of
 from runtime.statistics.counts import NodeCounts
 from runtime.tracing import NO_SPANS, Spans
 from runtime.user_errors import (
@@ -700,7 +700,16 @@ class ActorHost:
         cell = job.cell
         statistics = self.workers.statistics
         if statistics is not None:
-            self._count_arrival(statistics, job)
+            # Inline, for the hot path.
+            path = cell.address.class_path or class_of(cell.address)
+            try:
+                one = statistics.by_class[path][job.definition.name]
+            except KeyError:
+                one = statistics.of(path, job.definition.name)
+            sampler = one.arrived
+            left = sampler.left = sampler.left - 1
+            if not left:
+                job.timer = TurnTimer(one, sampler.take(), self._environment.stopwatch())
         if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
             return None
@@ -720,19 +729,6 @@ class ActorHost:
             cell.busy = True
             self.workers.submit(cell)
         return refusal
-
-    def _count_arrival(self, statistics: CallStatistics, job: Invocation) -> None:
-        """Count a call, and time it if its turn has come to be timed."""
-        address, method = job.cell.address, job.definition.name
-        path = address.class_path or class_of(address)
-        try:
-            one = statistics.by_class[path][method]
-        except KeyError:
-            one = statistics.of(path, method)
-        sampler = one.arrived
-        left = sampler.left = sampler.left - 1
-        if not left:
-            job.timer = TurnTimer(one, sampler.take(), self._environment.stopwatch())
 
     def _let_in(self, job: Invocation) -> CallError | None:
         """Run a call beside the turn that waits for it, if that turn's method is reentrant; else

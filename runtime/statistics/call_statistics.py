@@ -129,13 +129,18 @@ class MethodStatistics:
         "raised",
         "server",
         "server_raised",
+        "token",
         "turn",
         "unknown",
         "value",
         "wait",
     )
 
-    def __init__(self, class_path: str, method: str) -> None:
+    def __init__(self, class_path: str, method: str, token: object = None) -> None:
+        self.token = token
+        """That of the `CallStatistics` it is in. A caller that has kept it sees by that whether its
+        node still counts there.
+        """
         self.class_path = class_path
         self.method = method
         self.value = 0
@@ -228,6 +233,8 @@ class CallStatistics:
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
         self._most = most
+        self.token = object()
+        """No other statistics have the same."""
         self.by_class: dict[str, dict[str, MethodStatistics]] = {}
         """By class and method. Read where calls are counted; written only here."""
         self._pairs = 0
@@ -250,7 +257,7 @@ class CallStatistics:
         if self._pairs >= self._most:
             return self._other
         self._pairs += 1
-        entered = MethodStatistics(class_path, method)
+        entered = MethodStatistics(class_path, method, self.token)
         self.by_class.setdefault(class_path, {})[method] = entered
         return entered
 

@@ -29,6 +29,8 @@ class Waiter(Actor):
     async def on_start(self) -> None:
         if self.name in ("asker", "waiter"):
             await self.join("a/b")
+        if self.name == "asker":
+            await self.save({"sold": 3})
 
     @method
     async def double(self, item: int) -> int:
@@ -174,6 +176,11 @@ def test_inspect_says_where_an_actor_is_what_it_runs_and_what_waits(cluster: Clu
     assert text.count("  waits ") == 3
     facts = cluster.facts("inspect", "waiter")
     assert (facts["served"], facts["waiting"], facts["node"]) == (1, 3, "w1")
+    assert "saved       " in cluster.run("inspect", "asker").stdout
+    assert cluster.facts("inspect", "asker")["saved_bytes"] > 0
+    # One who may not read states is shown the rest.
+    observed = cluster.facts("inspect", "asker", "--role", "observer")
+    assert (observed["saved_bytes"], observed["node"]) == (None, "first")
 
 
 @pytest.mark.cluster
