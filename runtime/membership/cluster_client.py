@@ -87,12 +87,7 @@ class ClusterClient:
         """Take over who is a member now, as a node has told it: new ones are dialled when they are
         called, and calls to those that are gone end.
         """
-        present = {(one["name"], one["incarnation"]) for one in members}
-        for member in list(self._directory.members):
-            identity = NodeId(member["name"], member["incarnation"])
-            if identity not in present:
-                self._directory.ended(identity, "it is no member of the cluster any more")
-        self._directory.members = members
+        self._directory.follow(members)
 
     async def lookup(self, name: str) -> Any:
         """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name
@@ -120,6 +115,15 @@ class _ClientDirectory:
         self.endpoint: RpcEndpoint | None = None
         self.members: list[dict[str, Any]] = []
         self.names: Any = None
+
+    def follow(self, members: list[dict[str, Any]]) -> None:
+        present = {(one["name"], one["incarnation"]) for one in members}
+        # A copy: each end takes its node out of the list.
+        for member in list(self.members):
+            identity = NodeId(member["name"], member["incarnation"])
+            if identity not in present:
+                self.ended(identity, "it is no member of the cluster any more")
+        self.members = members
 
     def ended(self, identity: NodeId, reason: str) -> None:
         assert self.endpoint is not None

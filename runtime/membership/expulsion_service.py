@@ -64,12 +64,14 @@ class ExpulsionService(Actor):
         expulsion, with `problem`, which says why the node was not expelled, and `again` if it was
         expelled before.
         """
+        # Two operators may expel a node at the same time: an expulsion is written on the condition
+        # that there is none of that name yet.
         seen = self._members.find(name)
         before = self._expulsions.find(name)
         if before is None and (problem := self._why_not(name, seen, absent)):
             return {"problem": problem}
         reached = seen is not None and before is None and await self._is_reached(seen)
-        # Seen on its link: only after it was reached.
+        # After it was reached: its certificate is seen on the link.
         certificate = self._certificate(seen) if seen is not None else ""
         if problem := self._why_shared(certificate, name):
             return {"problem": problem}
@@ -85,7 +87,8 @@ class ExpulsionService(Actor):
         """
         key, stopped = expulsion_key(expulsion.name), False
         try:
-            # Told while its link stands: it stops its named actors before others get the names.
+            # The link stands until the node has stopped its named actors: others get the names
+            # after that. The view may learn of the expulsion from the store before, and spares it.
             with self._expulsions.sparing(expulsion.name):
                 await self._store.transaction(
                     [Compare(key, "create_revision", 0)], [Put(key, expulsion.encoded())]

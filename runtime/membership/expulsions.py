@@ -84,10 +84,12 @@ class Expulsions:
         """Enter one, or replace that of the same name."""
         if self._by_name.get(expulsion.name) == expulsion:
             return
+        # Its certificate may be another one now.
         self.drop(expulsion.name)
         self._by_name[expulsion.name] = expulsion
         if expulsion.certificate:
             self._by_certificate[expulsion.certificate] = expulsion
+        # Last: what is called looks for peers that are to be refused from now on.
         self._changed(expulsion)
 
     def drop(self, name: str) -> None:
@@ -105,6 +107,7 @@ class Expulsions:
         """The error with which a peer that was expelled is refused, or None."""
         if not self._by_name:
             return None
+        # The certificate first: a node that has another name now is expelled all the same.
         found = self._by_certificate.get(peer.certificate)
         if found is None and peer.role == "node":
             # By its certificate, or by what it calls itself where the secret is the proof.

@@ -75,6 +75,8 @@ class KeyringService(Actor):
         secrets = self._keyring.secrets()
         if self._keyring.ids()[0] != name:
             return self._facts("the secret that is to stay is not in use here")
+        # The store first: a node that is started from here on proves itself by the secret that
+        # stays, also where this node fails before it has removed the others.
         try:
             await self._before_end(secrets[0])
         except StoreError as error:
