@@ -225,7 +225,9 @@ def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_
     while not (facts := json.loads(watching.stdout.readline()))["problems"]:
         pass
     states = {branch["name"]: branch["state"] for branch in walk(facts["roots"])}
-    assert facts["problems"] == ["node w1 does not answer: nothing came within 1 s"]
+    (problem,) = facts["problems"]
+    # Why depends on whether the connection was given up before the time was over.
+    assert problem.startswith("node w1 does not answer: ")
     assert (states["top"], states["top/single"], states["top/inner"]) == (
         "running",
         "running",
