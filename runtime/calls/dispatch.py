@@ -56,6 +56,7 @@ from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
 from runtime.limited_log import LimitedLog
 from runtime.links.link import BACKLOG_FRAMES, Link
+from runtime.references.values import StoredValue
 from runtime.user_errors import traceback_of
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind
@@ -345,19 +346,22 @@ class Dispatch:
         """
         link: Link | None = job.link
         if link is not None and self._finish(link, job.number):
-            self._post(
+            self._post_value(
                 link,
-                job.definition.name,
-                self._reply_encoder.of_value(job.number, job, value, link),
+                job,
+                value,
+                self._reply_encoder.of_value(job.number, job, value, link, copied=False),
             )
 
     def value_and_depth(self, job: Invocation, value: object) -> None:
         """Like `value`, and say how many other calls the actor has."""
         link: Link = job.link
         if self._finish(link, job.number):
-            head, segments = self._reply_encoder.of_value(job.number, job, value, link)
+            head, segments = self._reply_encoder.of_value(
+                job.number, job, value, link, copied=False
+            )
             head = with_depth(head, job.cell.depth_beside(job))
-            self._post(link, job.definition.name, (head, segments))
+            self._post_value(link, job, value, (head, segments))
 
     def raised(self, job: Invocation, error: BaseException) -> None:
         """The method has raised: answer the caller; for a one-way call, log the error."""
@@ -392,11 +396,15 @@ class Dispatch:
         table = self._tables.get(link)
         return table is not None and table.finish(number)
 
-    def _post(self, link: Link, method: str, reply: Reply) -> None:
+    def _post_value(self, link: Link, job: Invocation, value: object, reply: Reply) -> None:
+        # The actor may go on changing what it has returned, but for what is kept for references.
+        self._post(link, job.definition.name, reply, changing=not isinstance(value, StoredValue))
+
+    def _post(self, link: Link, method: str, reply: Reply, *, changing: bool = False) -> None:
         # `at_once` if the receive had one frame only: then there is no other answer to gather this
         # one with.
         if self._faults is None or not self._faults.strike("reply-lost", method):
-            link.post(*reply, at_once=link.batch == 1)
+            link.post(*reply, at_once=link.batch == 1, changing=changing)
 
 
 class _DepthSink:

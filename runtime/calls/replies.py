@@ -230,8 +230,12 @@ class ReplyEncoder:
         self._tracebacks = TracebackWriter()
         self._plain_errors = PlainErrorEncoder(self._tracebacks)
 
-    def of_value(self, number: int, job: Invocation, value: object, link: Link) -> Reply:
-        """The method returned `value`. If that cannot be sent, the reply says so."""
+    def of_value(
+        self, number: int, job: Invocation, value: object, link: Link, *, copied: bool = True
+    ) -> Reply:
+        """The method returned `value`. If that cannot be sent, the reply says so. `copied`: the
+        segments never change; otherwise they may once others run.
+        """
         segments: list[Buffer] = Outgoing(link.peer.identity) if type(value) not in SCALARS else []
         try:
             encoded = self._codec.encode(value, segments, "result")
@@ -244,9 +248,11 @@ class ReplyEncoder:
             if link.backlog > 2 * link.most_backlog:
                 return self._dropped(number, link, f"{job.cell.address.name}.{job.definition.name}")
             # What is kept here is never changed.
-            return reply_frame(number, encoded, segments), tuple(segments) if isinstance(
-                value, StoredValue
-            ) else kept(segments)
+            unchanged = not copied or isinstance(value, StoredValue)
+            return (
+                reply_frame(number, encoded, segments),
+                tuple(segments) if unchanged else kept(segments),
+            )
         except EncodeError as error:
             name = f"{job.cell.address.name}.{job.definition.name}"
             return self.of_error(

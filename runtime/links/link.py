@@ -139,6 +139,7 @@ class Outbound:
         *,
         lane: Hashable = None,
         at_once: bool = False,
+        changing: bool = False,
     ) -> Ticket:
         """Send a numbered frame, now or when a connection stands; returns the ticket by which the
         link knows it.
@@ -149,10 +150,11 @@ class Outbound:
         Never blocks; never raises for a connection that breaks.
 
         Segments are sent from where they lie: what is not bytes must not change before the peer has
-        them, or `own` was called.
+        them, or `own` was called. `changing`: they may change as soon as this returns, so that what
+        is not lent is copied.
         """
         if segments or self._lanes:
-            return self._post_segments(frame, segments, lane, at_once)
+            return self._post_segments(frame, segments, lane, at_once, changing)
         # Numbered without a connection as well: `open` sends everything that the peer does not
         # have.
         number = self.session.keep((frame,))
@@ -264,7 +266,12 @@ class Outbound:
             self._progress = None
 
     def _post_segments(
-        self, frame: bytes, segments: tuple[Buffer, ...], lane: Hashable, at_once: bool
+        self,
+        frame: bytes,
+        segments: tuple[Buffer, ...],
+        lane: Hashable,
+        at_once: bool,
+        changing: bool,
     ) -> Ticket:
         """Post a frame that has segments, or that may have to wait behind another of its lane."""
         if self.ended is not None:
@@ -276,6 +283,9 @@ class Outbound:
             if found is not None:
                 loan, frame, buffers = found
                 self.bytes_shared = self._lending.lender.loaned_bytes
+        if changing:
+            # Only now: lending copies, and a copy before it would be as slow as all the rest.
+            buffers = tuple(map(unchanging, buffers))
         ticket = self._post_buffers((frame, *buffers), lane, at_once)
         if loan and self._lending is not None:
             self._lending.lender.on_posted(loan, ticket)

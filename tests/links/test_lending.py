@@ -239,6 +239,18 @@ async def test_a_call_beside_returned_memory_counts_as_alone() -> None:
     assert receiver.found == [1, 1, 2, 2]
 
 
+async def test_what_its_owner_may_change_is_posted_as_it_was() -> None:
+    link = Link(Peer(name="peer", incarnation=1, role="node"), cast("Any", CountingReceiver()))
+    memory = bytearray(b"before" * 4000)
+    frame = encode_frame(Kind.REPLY, b"reply", [memory])
+    link.post(frame, (memoryview(memory),), changing=True)
+    link.post(frame, (memoryview(memory),))
+    memory[:6] = b"after!"
+    copied, shared = link.session.resume(0)
+    assert bytes(copied[1]).startswith(b"before")
+    assert bytes(shared[1]).startswith(b"after!")
+
+
 def test_a_peer_that_cannot_map_is_lent_nothing_and_asked_once() -> None:
     sender, receiver = Side(), Side()
     assert not sender.send(bytes(MEBIBYTE))
