@@ -242,8 +242,10 @@ async def test_a_class_inside_a_function_is_refused_for_another_node(pair: Pair)
 
 
 async def test_what_is_no_actor_class_is_refused(pair: Pair, where: str) -> None:
-    for wrong in (NoActor, Register(), print):
-        with trio.fail_after(60), pytest.raises(TypeError, match=r"subclass of actors\.Actor"):
+    instance = "takes the class, not an instance of it: give Register and then its arguments"
+    no_class = r"subclass of actors\.Actor"
+    for wrong, text in ((NoActor, no_class), (Register(), instance), (print, no_class)):
+        with trio.fail_after(60), pytest.raises(TypeError, match=text):
             await pair.here.options(on=where).spawn(wrong)  # type: ignore[arg-type]
 
 
