@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from itertools import count, islice
 from typing import Any
 from unittest.mock import patch
 
@@ -52,6 +53,7 @@ from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.departures import departures
+from runtime.simulation.joint_starts import has_joint_starts
 from runtime.simulation.outbursts import PanicError
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
@@ -94,6 +96,7 @@ COSTLY = frozenset(
         "cancelled call never freed",
         "a cancellation that was kept is taken for trios",
         "holder not removed on death",
+        "joint claims of unknown outcome are kept",
         "late offer is accepted",
         "resend buffer dropped on resume",
         "what is no exception ends the node",
@@ -105,6 +108,13 @@ checks.
 """
 
 fair: Run = partial(simulate_once, faults=())
+
+
+def joint(seed: int) -> Report:
+    """Run the built-in workload under one of the seeds that start actors side by side."""
+    return simulate_once(next(islice(filter(has_joint_starts, count()), seed, None)))
+
+
 small_rounds: Run = partial(first_contacts, nodes=4, rounds=6)
 
 RUNS: dict[str, Run] = {
@@ -118,6 +128,8 @@ RUNS: dict[str, Run] = {
     "outcomes are told without a look at the lease": blocked_loops,
     "silent store is waited for": silence,
     "each actor has its own time to stop": departures,
+    "joint claims take names that have owners": joint,
+    "joint claims of unknown outcome are kept": joint,
     "a death is a failure of each call": fair,
     "calls that wait are made as each finds the actor": fair,
     "restart counted twice": fair,
