@@ -321,8 +321,8 @@ class PoolSupervisor(DynamicSupervisor):
         the store, by the text of their `opening`, and what they are is asked of a keeper.
         """
         saved = await self.saved()
-        if isinstance(saved, PoolSize):
-            # By an earlier version, which knows no openings.
+        if isinstance(saved, PoolSize) and (self._addresses or not self._spec.opening):
+            # By an earlier version, which knows no openings. It may have left it behind.
             self._spec = attrs.evolve(self._spec, size=saved)
             return
         size, opening = _saved(saved)

@@ -11,6 +11,7 @@ import trio
 
 from actors import Actor, UnderstudyError, method
 from actors.errors import ActorNotFoundError, ClassMismatchError
+from runtime.pools.member_plan import PoolSize
 from runtime.pools.pool import Pool
 from runtime.pools.supervisor import PoolSupervisor
 from runtime.simulation import Simulation, simulate
@@ -303,6 +304,22 @@ async def test_a_pool_that_was_stopped_leaves_no_size_to_the_next_of_its_name(pa
     async with await pair.here.pool("jobs", Worker, 5, size=1) as pool:
         assert (await pool._members.supervisor.view()).size.least == 1
         assert [one async for one in pool.map(Worker.run, range(3))] == [5, 6, 7]
+
+
+class Earlier(Actor):
+    """Leaves behind what a pool of an earlier version has saved."""
+
+    @method
+    async def write(self) -> None:
+        await self.save(PoolSize.of(3))
+
+
+async def test_what_an_earlier_version_has_left_behind_counts_for_nothing(pair: Pair) -> None:
+    earlier = await pair.here.options(name="jobs").spawn(Earlier)
+    await earlier.write()
+    await pair.here.stop(earlier)
+    async with await pair.here.pool("jobs", Worker, size=1) as pool:
+        assert (await pool._members.supervisor.view()).size.least == 1
 
 
 async def test_a_pool_that_is_there_is_found_as_it_is(pair: Pair) -> None:
