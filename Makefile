@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs links tutorial photographs release clean
+.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs links tutorial pictures photographs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -113,6 +113,9 @@ links: $(installed)/docs ## ask each external address that the pages name, over 
 
 tutorial: $(installed)/tests ## follow the tutorial in a fresh virtual environment outside the checkout, 1 minute
 	$(python) -m tests.tutorial.fresh
+
+pictures: $(installed)/tests ## photograph the dashboard of a cluster in trouble for the pages Watch and Debug, with Chromium
+	$(python) -m tests.documentation.dashboard_pictures
 
 photographs: $(installed)/tests docs ## photograph each page of the site in light and dark, wide and narrow, with Chromium
 	$(python) -m tests.documentation.photographs docs/_build/photographs

@@ -224,15 +224,15 @@ function callsPage(root) {
   const problems = new Problems();
   const methods = new Table([
     { id: "method", head: "Method", value: (row) => `${shortClass(row.class)}.${row.method}`, width: "l" },
-    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "s" },
-    { id: "p50", head: "p50", value: (row) => row.p50, format: duration, number: true, width: "s", low: 1 },
-    { id: "p99", head: "p99", value: (row) => row.p99, format: duration, number: true, width: "s" },
-    { id: "wait", head: "Wait p99", value: (row) => row.wait, format: duration, number: true, width: "s", low: 2 },
-    { id: "turn", head: "Turn p99", value: (row) => row.turn, format: duration, number: true, width: "s", low: 2 },
+    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "xs" },
+    { id: "p50", head: "p50", value: (row) => row.p50, format: duration, number: true, width: "xs", low: 1 },
+    { id: "p99", head: "p99", value: (row) => row.p99, format: duration, number: true, width: "xs" },
+    { id: "wait", head: "Wait p99", value: (row) => row.wait, format: duration, number: true, width: "xs", low: 2 },
+    { id: "turn", head: "Turn p99", value: (row) => row.turn, format: duration, number: true, width: "xs", low: 2 },
     { id: "outcomes", head: "Outcomes", value: (row) => row.failed, key: (row) => OUTCOMES.map(([name]) => row[name]).join(), show: outcomes },
-    { id: "raised", head: "Raised", value: (row) => row.raised, format: count, number: true, width: "s", low: 1 },
-    { id: "not", head: "Not exec.", value: (row) => row.not_executed, format: count, number: true, width: "s", low: 1 },
-    { id: "unknown", head: "Unknown", value: (row) => row.unknown, format: count, number: true, width: "s", low: 1 },
+    { id: "raised", head: "Raised", value: (row) => row.raised, format: count, number: true, width: "xs", low: 1 },
+    { id: "not", head: "Not exec.", value: (row) => row.not_executed, format: count, number: true, width: "xs", low: 1 },
+    { id: "unknown", head: "Unknown", value: (row) => row.unknown, format: count, number: true, width: "xs", low: 1 },
   ], { label: "Methods", sort: "rate", down: true, filter: "Filter methods", blank: empty("No calls measured yet", "Nodes begin to measure when this page is opened. Rates appear after two answers, in about four seconds.") });
   const methodPanel = panel("Methods", methods.root, h("p", { class: "key" }, OUTCOMES.map(([, word, colour]) => h("span", {}, h("i", { class: `swatch flat ${colour}` }), word))));
   const calls = new Table(callColumns(true), { label: "Open calls", sort: "seconds", down: true, filter: "Filter calls", blank: empty("No call is open", "Calls that run or wait at the moment are listed here, the longest first.") });
