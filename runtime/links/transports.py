@@ -18,6 +18,7 @@ from typing import Protocol
 import trio
 
 from actors.errors import ListenError
+from runtime.environment import real_seconds
 from runtime.identifiers import HostPort
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.interfaces import own_address
@@ -214,8 +215,9 @@ class SocketConnection:
 
     async def _receive_watched(self, spinner: Spinner) -> bytes:
         """Spin if that is on, then sleep; tell the machine what happened."""
+        # By the machine's own clock: the processes of a host share it, while each trio has its own.
         spin = self._spin
-        began = trio.current_time()
+        began = real_seconds()
         data = None
         was_on = spin.seconds > 0.0
         if was_on:
@@ -231,7 +233,7 @@ class SocketConnection:
                 data = self._receive(RECEIVE_SIZE)
             except BlockingIOError:
                 continue
-        now = trio.current_time()
+        now = real_seconds()
         (spin.on_hit if hit else spin.on_slept)(now, now - began, len(data))
         if spin.seconds and now >= spin.due:
             spin.on_delayed(now, spinner.run_delay())
@@ -248,7 +250,7 @@ class SocketConnection:
             try:
                 return self._receive(RECEIVE_SIZE)
             except BlockingIOError:
-                if trio.current_time() >= end:
+                if real_seconds() >= end:
                     break
             except OSError:
                 if self._socket.fileno() < 0:
