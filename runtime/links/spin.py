@@ -11,12 +11,6 @@ hour on a virtual one. So whether a spin pays is measured: the waits of the stre
 a trial are what a wait takes asleep, those of the trial what it takes awake, and the difference is
 what each spin saves. The spin stays on while it saves `LEAST_GAIN` of a wait, and stops as soon as
 the thread has waited for a core for more than a small part of the time: see `Spin.on_delayed`.
-
-A process that spins alone saves little: it still waits until the kernel has woken the other one,
-which may even take longer than where both sleep and share a core. So the trials of both ends begin
-at the same moment: at multiples of a period on the clock that all processes of a host share. After
-each trial that fails the period grows; the longer ones are multiples of the shorter ones, so that
-two ends with different periods meet as well.
 """
 
 from __future__ import annotations
@@ -64,31 +58,16 @@ time is added up, as in a leaky bucket, and must not reach so many seconds: one 
 and goes is nothing, one that stays ends the spin within two or three windows.
 """
 
-FIRST_PERIOD = 0.05
-PERIOD_GROWTH = 4
-MOST_PERIOD = 12.8
-"""Seconds. Trials begin at multiples of a period, which is the first one times a power of the
-growth.
-"""
-
-LEAD_SECONDS = 0.04
-"""Before a trial may begin the waits are looked at for so long: more than a streak takes, unless
-the waits are long. Before that, receives are left out.
-"""
-
-SLACK_SECONDS = 0.003
-"""A trial that could not begin within this time of its moment waits for the next: the other end
-would be through with its own.
-"""
-
+FIRST_PAUSE = 0.2
+PAUSE_GROWTH = 4
+MOST_PAUSE = 10.0
 PROVEN_SECONDS = 1.0
-"""A spin that was good for so long has earned the shortest period but one when it ends."""
+"""A spin that was good for so long has earned a short pause when it ends."""
 
 
 class Spin:
     """The state of one connection. Feed it the end of every receive that it does not rest for;
-    `seconds` is the answer. Off at first. All times are those of the clock that the processes of
-    the host share.
+    `seconds` is the answer. Off at first.
     """
 
     __slots__ = (
@@ -101,10 +80,10 @@ class Spin:
         "_judged",
         "_measured",
         "_most",
-        "_period",
+        "_not_before",
+        "_pause",
         "_slept",
         "_streak",
-        "_trial_at",
         "_wait",
         "due",
         "resting",
@@ -127,8 +106,8 @@ class Spin:
         self._most = MOST_SECONDS
         self._credit = 0
         self._began = 0.0
-        self._trial_at = -float("inf")
-        self._period = FIRST_PERIOD
+        self._not_before = -float("inf")
+        self._pause = 0.0
         self._delay = -1.0
         self._debt = 0.0
         self._measured = 0.0
@@ -144,16 +123,16 @@ class Spin:
                 self._stop(now)
             elif waited < SHORT_WAIT:
                 self._learn(now, waited)
-        elif waited > SHORT_WAIT or size > SMALL_RECEIVE or now < self._trial_at - LEAD_SECONDS:
+        elif waited > SHORT_WAIT or size > SMALL_RECEIVE or now < self._not_before:
             self._streak = 0
-            self._rest(now)
+            self.resting = REST
         else:
             self._slept = self._slept + waited if self._streak else waited
             self._streak += 1
             self._wait += (waited - self._wait) / 8
             # Not sooner: a single quick answer says nothing of the next.
-            if self._streak >= STREAK and now >= self._trial_at:
-                self._start_or_wait(now)
+            if self._streak >= STREAK:
+                self._start(now)
 
     def on_hit(self, now: float, waited: float, size: int) -> None:
         """A spin has found `size` bytes after `waited` seconds."""
@@ -208,26 +187,10 @@ class Spin:
         else:
             self._most = min(MOST_SECONDS, max(LEAST_SECONDS, saved / LEAST_GAIN))
 
-    def _rest(self, now: float) -> None:
-        """Leave receives out, but none of those right before a trial."""
-        left = self._trial_at - LEAD_SECONDS - now
-        # Each takes `SHORT_WAIT` at most, if they are such as a trial is for.
-        self.resting = min(REST, int(max(0.0, left) / SHORT_WAIT)) if left > -LEAD_SECONDS else REST
-
-    def _start_or_wait(self, now: float) -> None:
-        """Begin a trial, if this is the moment; else say when the next is."""
-        late = now - self._trial_at
-        if late <= SLACK_SECONDS:
-            self._start(now)
-        else:
-            # After a time without such traffic, the trials before it say nothing.
-            self._trial_at = _next(now, self._period if late < self._period else FIRST_PERIOD)
-
     def _start(self, now: float) -> None:
-        assert self._streak >= STREAK, "a trial is compared with the waits before it"
         self._began = now
         self._credit = CREDIT
-        self._asleep = self._slept / self._streak
+        self._asleep = self._slept / STREAK
         self._awake = 0.0
         self._judged = 0
         self._most = MOST_SECONDS
@@ -242,13 +205,12 @@ class Spin:
     def _stop(self, now: float) -> None:
         self.seconds = 0.0
         self._streak = 0
-        # Each trial that fails makes the next ones rarer: they cost others their core.
-        if now - self._began >= PROVEN_SECONDS:
-            self._period = FIRST_PERIOD
-        self._period = min(MOST_PERIOD, PERIOD_GROWTH * self._period)
-        self._trial_at = _next(now, self._period)
-
-
-def _next(now: float, period: float) -> float:
-    """The next multiple of the period."""
-    return (now // period + 1) * period
+        self.resting = REST
+        # Each trial that fails lengthens the pause before the next: trials cost others their core.
+        proven = now - self._began >= PROVEN_SECONDS
+        self._pause = (
+            FIRST_PAUSE
+            if proven or not self._pause
+            else min(MOST_PAUSE, PAUSE_GROWTH * self._pause)
+        )
+        self._not_before = now + self._pause

@@ -18,7 +18,6 @@ from typing import Protocol
 import trio
 
 from actors.errors import ListenError
-from runtime.environment import real_seconds
 from runtime.identifiers import HostPort
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.interfaces import own_address
@@ -215,9 +214,8 @@ class SocketConnection:
 
     async def _receive_watched(self, spinner: Spinner) -> bytes:
         """Spin if that is on, then sleep; tell the machine what happened."""
-        # By the machine's own clock: the processes of a host share it, while each trio has its own.
         spin = self._spin
-        began = real_seconds()
+        began = trio.current_time()
         data = None
         was_on = spin.seconds > 0.0
         if was_on:
@@ -233,7 +231,7 @@ class SocketConnection:
                 data = self._receive(RECEIVE_SIZE)
             except BlockingIOError:
                 continue
-        now = real_seconds()
+        now = trio.current_time()
         (spin.on_hit if hit else spin.on_slept)(now, now - began, len(data))
         if spin.seconds and now >= spin.due:
             spin.on_delayed(now, spinner.run_delay())
@@ -250,7 +248,7 @@ class SocketConnection:
             try:
                 return self._receive(RECEIVE_SIZE)
             except BlockingIOError:
-                if real_seconds() >= end:
+                if trio.current_time() >= end:
                     break
             except OSError:
                 if self._socket.fileno() < 0:
