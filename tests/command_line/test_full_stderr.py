@@ -61,7 +61,7 @@ async def _go_on(shell: Shell, secret: Path) -> subprocess.Popen[str]:
 
     async def renewals() -> float:
         found = await scrape(told["metrics"])
-        return found["understudy_store_request_seconds_count"].get((("op", "keep_alive"),), 0)
+        return found.get("understudy_lease_renewal_seconds_count", {}).get((), 0)
 
     async with open_node("test", join=told["address"], secret="5e" * 32) as node:
         there = node.options(on="w1")
