@@ -82,6 +82,14 @@ class TransactionRefused:
         )
 
 
+@attrs.define(eq=False)
+class GatheredWrite:
+    """A write that travels with those of other tasks. `wanted`: its task still waits for it."""
+
+    transaction: Transaction
+    wanted: bool = True
+
+
 class StoreService(Actor):
     """Offers a store's operations as methods; see `Store` for what they do."""
 
@@ -169,8 +177,8 @@ class RemoteStore(Store):
     def __init__(self, service: StoreService, seconds: float, nursery: trio.Nursery) -> None:
         self._service = service
         self._seconds = seconds
-        self._writes = Gatherer[None, None, Transaction, TransactionResult](
-            lambda kind, batch: self.transactions(batch), None, _closed, nursery, MOST_TOGETHER
+        self._writes = Gatherer[None, None, GatheredWrite, TransactionResult](
+            lambda kind, writes: self._make_gathered(writes), None, _closed, nursery, MOST_TOGETHER
         )
         self._takes_many = True
         """False if the store's node is of an earlier version, which takes one at a time."""
@@ -239,24 +247,50 @@ class RemoteStore(Store):
         # could not be.
         if not (writes and self._takes_many and _is_small(then) and _is_small(otherwise)):
             return await ask()
-        together = Transaction(tuple(compare), tuple(then), tuple(otherwise))
-        return await self._writes.request(None, None, together, ask)
+        write = GatheredWrite(Transaction(tuple(compare), tuple(then), tuple(otherwise)))
+        try:
+            return await self._writes.request(None, None, write, ask)
+        except trio.Cancelled:
+            write.wanted = False
+            raise
 
     async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
         """Carry out several transactions, in one message; a lost answer is an unknown outcome of
         all, if one of them writes.
         """
+        return await self._make(lambda: batch, writes=any(one.writes for one in batch))
+
+    async def _make(
+        self, chosen: Callable[[], Sequence[Transaction]], *, writes: bool
+    ) -> list[TransactionOutcome]:
+        """Carry out transactions in one message. Which ones is asked before each attempt."""
         if not self._takes_many:
-            return await super().transactions(batch)
+            return await super().transactions(chosen())
+
+        async def send(service: StoreService) -> list[TransactionResult | TransactionRefused]:
+            batch = list(chosen())
+            return await service.transactions(batch) if batch else []
+
         try:
-            told = await self._asked(
-                lambda service: service.transactions(list(batch)),
-                writes=any(one.writes for one in batch),
-            )
+            told = await self._asked(send, writes=writes)
         except MethodNotFoundError:
             self._takes_many = False
-            return await super().transactions(batch)
+            return await super().transactions(chosen())
         return [one if isinstance(one, TransactionResult) else one.error() for one in told]
+
+    async def _make_gathered(self, writes: Sequence[GatheredWrite]) -> list[TransactionOutcome]:
+        sent: list[GatheredWrite] = []
+
+        def wanted() -> list[Transaction]:
+            # While the store is away the message waits, and what withdraws a write whose task was
+            # cancelled may reach the store first. Such a write must not be sent after that.
+            sent[:] = [one for one in writes if one.wanted]
+            return [one.transaction for one in sent]
+
+        outcomes = dict(zip(sent, await self._make(wanted, writes=True), strict=True))
+        # Nobody waits for the outcome of the others.
+        dropped = StoreOutcomeUnknownError("the write was cancelled before it was sent")
+        return [outcomes.get(one, dropped) for one in writes]
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""

@@ -111,6 +111,31 @@ async def test_claims_of_unknown_outcome_are_given_back_and_later_ones_are_not(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_claim_that_reaches_the_store_after_its_withdrawal_is_withdrawn_again(
+    store: Lossy, autojump_clock: trio.testing.MockClock
+) -> None:
+    here = await names_of(store, "here")
+    delayed: list[Transaction] = []
+
+    async def delay(batch: Sequence[Transaction]) -> list[TransactionOutcome]:
+        delayed.extend(batch)
+        raise StoreOutcomeUnknownError("the store did not run")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.run)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "transactions", delay)
+            with pytest.raises(StoreOutcomeUnknownError):
+                await here.claim_many(["a", "b"], "module:Class")
+        await trio.sleep(GIVE_BACK_AFTER * 1.5)
+        for one in delayed:
+            assert (await store.transaction(one.compare, one.then)).succeeded
+        assert len(await here.all()) == 2
+        await trio.sleep(GIVE_BACK_AFTER)
+        assert await here.all() == []
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("lost", [False, True])
 async def test_what_cannot_be_given_up_now_is_given_up_later(
     store: Lossy, lost: bool, autojump_clock: trio.testing.MockClock

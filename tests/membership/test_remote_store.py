@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import trio
 import trio.testing
 
-from actors.errors import BadArgumentsError
+from actors.errors import BadArgumentsError, NodeUnreachableError
 from runtime.membership.remote_store import RemoteStore, StoreService
-from runtime.store.interface import Entry, RangeResult
+from runtime.store.interface import Entry, Put, RangeResult, Transaction, TransactionResult
 
 
 class Silent:
@@ -94,3 +95,61 @@ async def test_a_write_is_not_asked_a_second_time(
         await trio.testing.wait_all_tasks_blocked()
         assert not answering.asked.is_set()
         nursery.cancel_scope.cancel()
+
+
+class Serving(Silent):
+    """A node that serves the store, and keeps what it was asked to write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionResult]:
+        """Writes that have been made."""
+        self.written += [one.key for each in batch for one in each.then if isinstance(one, Put)]
+        return [TransactionResult(True, 8, ()) for _ in batch]
+
+
+class Away(Silent):
+    """A node whose connection broke before anything was handed to it."""
+
+    refused = 0
+
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionResult]:
+        """Nothing was done."""
+        self.refused += len(batch)
+        raise NodeUnreachableError("it was never handed to node a", node="a")
+
+    transaction = Silent._never
+
+
+async def test_a_cancelled_write_that_waits_with_others_is_not_sent_any_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Sent later, a claim would come after its own withdrawal."""
+    away, serving = Away(), Serving()
+    made: list[str] = []
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", away), 10.0, nursery)
+
+        async def write(key: str, scope: trio.CancelScope) -> None:
+            with scope:
+                await store.transaction([], [Put(key, b"x")])
+                made.append(key)
+
+        scopes = {key: trio.CancelScope() for key in "abcd"}
+        nursery.start_soon(write, "a", scopes["a"])
+        await trio.testing.wait_all_tasks_blocked()
+        # The first one went alone, and is not answered. So the others go together; they are not
+        # handed over, and wait until another node serves the store.
+        for key in "bcd":
+            nursery.start_soon(write, key, scopes[key])
+        await trio.testing.wait_all_tasks_blocked()
+        assert away.refused == 3
+        scopes["a"].cancel()
+        scopes["c"].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        store.use(cast("StoreService", serving))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(serving.written) == sorted(made) == ["b", "d"]
+        store.check_invariants()
