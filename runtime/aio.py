@@ -51,7 +51,7 @@ from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
 from runtime.local_cluster import LocalCluster, NodeProcess
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
 from runtime.processes import ExitStatus
 
@@ -199,7 +199,7 @@ class ConnectionDoor(AioDoor):
     """The door of one connection or local cluster."""
 
     def __init__(self, block: OpenBlock[Any], node: Node) -> None:
-        super().__init__(node._endpoint.users_caller)
+        super().__init__(internals_of(node).endpoint.users_caller)
         self.block = block
         self.node = node
 
@@ -259,7 +259,7 @@ class AioSpawner(RunsFunctions):
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
         call = FunctionCall.checked(function, args, kwargs, self._options)
-        return await self._door.wait(lambda: self._door.node._functions.run(call))
+        return await self._door.wait(lambda: internals_of(self._door.node).functions.run(call))
 
 
 @documented_as(Group)

@@ -62,7 +62,7 @@ from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
 from runtime.local_cluster import LocalCluster, NodeProcess
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
 from runtime.pools.pool import Pool
@@ -571,7 +571,9 @@ class BlockingSpawner:
         if max_workers is None:
             nodes = [one for one in self._door.now(self._door.node.members) if takes_actors(one)]
             max_workers = most_workers() * max(1, len(nodes))
-        return ClusterExecutor(self._door, self._door.node._functions, self._options, max_workers)
+        return ClusterExecutor(
+            self._door, internals_of(self._door.node).functions, self._options, max_workers
+        )
 
     def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
@@ -580,7 +582,7 @@ class BlockingSpawner:
         # modules are empty, and name no function any more: so the connection comes first.
         self._door.check()
         call = FunctionCall.checked(function, args, kwargs, self._options)
-        return partial(self._door.node._functions.run, call)
+        return partial(internals_of(self._door.node).functions.run, call)
 
 
 @documented_as(Group)

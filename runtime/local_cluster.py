@@ -25,7 +25,7 @@ from runtime.environment import SystemEnvironment
 from runtime.functions.function_names import call_hook, hook_path
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.node.opening import check_loop, open_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer, open_fork_server
 from runtime.processes.fork_loop import settle_collector
@@ -143,13 +143,13 @@ class LocalCluster:
             "join": self.node.address if self._store is None else None,
             "store": self._store,
             "cluster": self.node.cluster,
-            "secret": list(self.node._keyring.secrets()),
+            "secret": list(internals_of(self.node).keyring.secrets()),
             "labels": dict(labels or {}),
             "blocked_limit": blocked_limit,
-            "call_timeout": self.node._endpoint.caller.call_timeout,
+            "call_timeout": internals_of(self.node).caller.call_timeout,
             "level": written_level(),
             "log_format": written_format(),
-            "tracing": self.node._endpoint.spans is not NO_SPANS,
+            "tracing": internals_of(self.node).endpoint.spans is not NO_SPANS,
             "on_process_start": self._on_process_start,
         }
         # Processes that start at the same moment share the cores: the more there are, the later
@@ -289,7 +289,7 @@ async def open_cluster_on(
                 starting.start_soon(opened.start_node)
         await node.wait_for(nodes + 1)
         with announced(announcement, environment) as announce:
-            keyring = node._keyring
+            keyring = internals_of(node).keyring
             keyring.on_changed.append(
                 lambda: announce(attrs.evolve(announcement, secret=keyring.secrets()[0]))
             )

@@ -17,6 +17,7 @@ from runtime.announcements import open_clusters
 from runtime.blocking import BlockingCluster, connect
 from runtime.environment import SystemEnvironment
 from runtime.identifiers import NodeId
+from runtime.node import internals_of
 from runtime.observation.cluster_html import status_html
 from runtime.observation.node_queries import ask_for_actors
 from runtime.observation.tree import Tree, draw_tree
@@ -131,7 +132,7 @@ class NotebookMagic:
         node = cluster._door.node
         members = cluster.members()
         identities = [NodeId(member.name, member.incarnation) for member in members]
-        ask = partial(ask_for_actors, node._endpoint, identities)
+        ask = partial(ask_for_actors, internals_of(node).endpoint, identities)
         reports = cluster._door.wait(ask)
         lines = [f"cluster {node.cluster}: {len(members)} nodes"]
         for member in members:

@@ -17,7 +17,7 @@ from actors.handle import Handle, with_methods
 from actors.options import SpawnChanges, SpawnOptions
 from runtime.console.evaluation import BackgroundTasks
 from runtime.doors.connections import starting_on
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
 
 MODULE = "__console__"
@@ -46,7 +46,7 @@ class ConsoleCluster:
 
     async def names(self) -> list[str]:
         """The names of all named actors. Raises `StoreError` while the store is away."""
-        return sorted(address.name for address in await self._node._names.all())
+        return sorted(address.name for address in await internals_of(self._node).names.all())
 
     async def tree(self) -> Tree:
         """The supervisors and their children; see `Node.tree`. At the prompt its value is drawn."""
@@ -63,7 +63,7 @@ class ConsoleCluster:
 
     async def _described(self, handle: Handle) -> Handle:
         address = handle.address
-        service = self._node._endpoint.node_service(address.node, address.incarnation)
+        service = internals_of(self._node).endpoint.node_service(address.node, address.incarnation)
         try:
             found: object = await service.options(timeout=METHODS_SECONDS).methods(address.name)
         except CallError:

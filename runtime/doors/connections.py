@@ -25,7 +25,7 @@ from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
 from runtime.observation.cluster_html import cluster_html
 from runtime.supervision.placement import CALLS_ONLY
@@ -106,7 +106,7 @@ async def _has_left(node: Node) -> str:
     was longer than its lease, or was asked to leave. Returns why.
     """
     await node.asked_to_leave.wait()
-    return str(node._given_up or f"{node.name} was asked to leave the cluster")
+    return str(internals_of(node).given_up or f"{node.name} was asked to leave the cluster")
 
 
 def starting_on(node: Node, options: SpawnOptions) -> Spawner:
@@ -129,7 +129,7 @@ def handle_on(node: Node, handle: object) -> Handle:
     """
     if not isinstance(handle, Handle):
         raise TypeError(f"a handle is expected, not {handle!r}")
-    return moved(handle, node._endpoint.users_caller_at(handle.address))
+    return moved(handle, internals_of(node).endpoint.users_caller_at(handle.address))
 
 
 def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:

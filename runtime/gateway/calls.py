@@ -31,7 +31,7 @@ from actors.errors import (
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS, CallOptions
 from runtime.identifiers import NodeId
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.plain_calls.keyed_calls import (
     CallKey,
     KeyedCall,
@@ -144,7 +144,7 @@ class GatewayCalls:
         actor is, for a while.
         """
         name, mark = CallKey((call.name, call.key)), fingerprint(call.method, call.body)
-        now = self._node._environment.now()
+        now = internals_of(self._node).environment.now()
         attempt = _KeyedAttempt()
         # No await from the look at the record to its change: of two requests with one key that
         # come at once, one begins the call and the other waits for it.
@@ -191,7 +191,7 @@ class GatewayCalls:
         """
         node = self._node
         with node._lifetime.asking("the actors could not be listed"):
-            found = await node._names.all()
+            found = await internals_of(node).names.all()
         wanted = set(names) if names is not None else None
         places: dict[NodeId, list[str]] = {}
         for address in found:
@@ -208,7 +208,7 @@ class GatewayCalls:
     async def _describe(
         self, node: str, incarnation: int, actors: list[str], described: Described
     ) -> None:
-        service = self._node._endpoint.system_handle(
+        service = internals_of(self._node).endpoint.system_handle(
             PlainCallService, PLAIN_SERVICE, node, incarnation, ONCE
         )
         ask = cast(
@@ -260,7 +260,7 @@ class GatewayCalls:
                 outcome = _abandoned(call, attempt)
             # On record before the waiting requests are woken: a repeat that comes with them finds
             # the outcome, and does not begin the call anew.
-            self._keyed.on_ended(known, outcome, self._node._environment.now())
+            self._keyed.on_ended(known, outcome, internals_of(self._node).environment.now())
             # The record decides: where an earlier attempt may have run, a repeat that certainly did
             # not run leaves the call unknown.
             attempt.outcome = known.outcome or outcome
@@ -281,7 +281,7 @@ class GatewayCalls:
 
     async def _call(self, call: HttpCall, attempt: _KeyedAttempt, *, tried: bool) -> PlainOutcome:
         """Find the actor and make the call; again where it has moved, and certainly did not run."""
-        environment = self._node._environment
+        environment = internals_of(self._node).environment
         began = environment.now()
         deadline = math.inf if call.seconds is None else began + call.seconds
         # Bounded also for a call without a time-out: an actor that moves and moves is an error.
@@ -304,7 +304,7 @@ class GatewayCalls:
                 return outcome
             attempt.posted = False
             # The cache would return the same address until the change of the name has come here.
-            self._node._lookups.forget(call.name)
+            internals_of(self._node).lookups.forget(call.name)
             await trio.sleep(min(wait, deadline - now))
             wait = min(2 * wait, LONGEST_WAIT)
 
@@ -313,7 +313,7 @@ class GatewayCalls:
     ) -> PlainOutcome:
         """What the actor's node says of the call."""
         options = REPEATED if call.key else ONCE
-        service = self._node._endpoint.system_handle(
+        service = internals_of(self._node).endpoint.system_handle(
             PlainCallService, PLAIN_SERVICE, address.node, address.incarnation, options
         )
         if left is not None:
@@ -331,7 +331,7 @@ class GatewayCalls:
             return _of_service(error, address)
 
     def _service_stream(self, address: Address) -> BoundStream[..., object]:
-        service = self._node._endpoint.system_handle(
+        service = internals_of(self._node).endpoint.system_handle(
             PlainCallService, PLAIN_SERVICE, address.node, address.incarnation, ONCE
         )
         return cast("BoundStream[..., object]", service.stream)

@@ -621,17 +621,6 @@ class Node(BaseNode):
         """The cluster's store if this process accesses it directly, otherwise None."""
         return self._coordination.store
 
-    def _check_invariants(self) -> None:
-        """Assert what must hold between any two steps of a task. Looks at all that is kept: for
-        tests and simulations.
-        """
-        self._endpoint.check_invariants()
-        self._members.check_invariants()
-        self._expulsions.check_invariants()
-        self._watching.check_invariants()
-        self._groups.check_invariants()
-        self._spawner.check_invariants()
-
     async def _locate(self, name: str) -> Address:
         """Return the address of the actor of this name, waiting while it is being restarted. Raises
         `ActorNotFoundError`.

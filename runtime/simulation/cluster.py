@@ -25,7 +25,7 @@ from actors.errors import NotAMemberError, StoreDataError, UnderstudyError
 from runtime.environment import Beside, Environment, LookAtStack, Process
 from runtime.isolation import WithoutProcesses
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
 from runtime.simulation.network import HostNetwork, SimulatedNetwork
 from runtime.simulation.report import Trace
@@ -482,9 +482,9 @@ class SimulatedCluster:
             if node is None:
                 continue
             try:
-                node._check_invariants()
-                if isinstance(node._own_store, EmbeddedStore):
-                    node._own_store.check_invariants()
+                internals_of(node).check_invariants()
+                if isinstance(store := internals_of(node).own_store, EmbeddedStore):
+                    store.check_invariants()
             except AssertionError as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 text = f"{name}: {where.name} line {where.lineno}: {where.line} {error}"
@@ -571,7 +571,7 @@ class SimulatedCluster:
         function that ends this.
         """
         node = self.live(self.founder)
-        store = node._own_store if node is not None else None
+        store = internals_of(node).own_store if node is not None else None
         if not isinstance(store, EmbeddedStore) or store.silence is not None:
             return lambda: None
         silence = store.silence = trio.Event()

@@ -16,7 +16,7 @@ import trio
 
 from actors import Actor, method
 from actors.errors import NameTakenError, SpawnManyError, UnderstudyError
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 
 if TYPE_CHECKING:
@@ -156,14 +156,14 @@ class JointStarts:
         node = await self.cluster.node(self.cluster.founder)
         owners = {
             address.name: (address.node, address.incarnation, address.epoch)
-            for address in await node._names.all()
+            for address in await internals_of(node).names.all()
             if address.name.startswith("tenant-")
         }
         running = {
             cell.address.name: (host.name, host.incarnation, cell.address.epoch)
             for host in map(self.cluster.live, self.cluster.machines)
             if host is not None
-            for cell in host._endpoint.host.cells.values()
+            for cell in internals_of(host).cells.values()
             if cell.address.name.startswith("tenant-")
         }
         for name in sorted(owners.keys() | running.keys()):

@@ -15,7 +15,7 @@ import trio
 from actors.errors import UnderstudyError
 from runtime.environment import real_seconds
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.simulation.cluster import SimulatedCluster, all_up
 from runtime.simulation.faults import KINDS, FaultInjector, check_kinds, draw_faults
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
@@ -362,7 +362,7 @@ class _SimulationRun:
             work.joint_starts.over = True
         await trio.sleep(cluster.timings.quiescence)
         if any(
-            len(node._endpoint.references) or node._endpoint.references.held
+            len(internals_of(node).references) or internals_of(node).references.held
             for node in map(cluster.live, cluster.machines)
             if node
         ):
@@ -416,7 +416,10 @@ class _SimulationRun:
             if node is None:
                 wrong.append(f"{name} has no node in the calm")
                 continue
-            loads = {**node._endpoint.loads(), "references held": node._endpoint.references.held}
+            loads = {
+                **internals_of(node).endpoint.loads(),
+                "references held": internals_of(node).references.held,
+            }
             for what, count in loads.items():
                 if count > (MOST_CALLS if what == "calls made" else 0):
                     wrong.append(f"{name} still has {count} {what}")

@@ -26,7 +26,7 @@ from actors.errors import (
 from actors.options import CallChanges
 from actors.retry import RetryPolicy
 from runtime.identifiers import NodeId
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.references.table import ReferenceState
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.crowds import Crowds
@@ -133,7 +133,7 @@ class ReferenceOracle:
             return False
         others = [self.cluster.live(other) for other in self.cluster.machines]
         return not any(
-            other._endpoint.references.has_ended(NodeId(name, incarnation))
+            internals_of(other).references.has_ended(NodeId(name, incarnation))
             for other in others
             if other is not None and _store(other) == store
         )
@@ -211,7 +211,7 @@ class ReferenceOracle:
 
 def _store(node: Node) -> str:
     """Return the identity of the store that knows a node."""
-    return node._endpoint.peers.introduction.peer.store
+    return internals_of(node).endpoint.peers.introduction.peer.store
 
 
 def reference_oracle() -> ReferenceOracle:
@@ -667,13 +667,13 @@ class Workload:
             await node.options(name=name).spawn(Supervisor, specs, intensity=0)
         except UnderstudyError:
             return
-        reason = await node._endpoint.host.watch(name, 0)
+        reason = await internals_of(node).host.watch(name, 0)
         if "restart" in reason.text and self.calling:
             self.oracle.gave_up_in_vain(name, reason.text)
 
     async def _watch(self, node: Node, supervisor: str) -> None:
         """Report to the oracle if a supervisor gives up."""
-        reason = await node._endpoint.host.watch(supervisor, 0)
+        reason = await internals_of(node).host.watch(supervisor, 0)
         if "restart" in reason.text and self.calling:
             self.oracle.gave_up(supervisor, self.cluster.now(), INTENSITY, PERIOD)
 
@@ -693,7 +693,7 @@ class Workload:
             self.cluster.check_invariants()
             for name in self.cluster.machines:
                 node = self.cluster.live(name)
-                for cell in node._endpoint.host.cells.values() if node is not None else ():
+                for cell in internals_of(node).cells.values() if node is not None else ():
                     self.oracle.waiting(cell.address.name, cell.waiting, cell.limit)
 
     def executed_though_denied(self) -> list[str]:

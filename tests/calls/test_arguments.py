@@ -12,6 +12,7 @@ import pytest
 
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, Supervisor, method
 from actors.errors import ActorStartError, BadArgumentsError, EncodeError
+from runtime.node import internals_of
 from tests.live_pair import Pair
 
 
@@ -107,7 +108,7 @@ async def test_arguments_that_a_constructor_does_not_take_are_refused_at_the_cal
         0,
     )
     assert Shop.built == built
-    assert await pair.here._spawner.find("shop") is None
+    assert await internals_of(pair.here).spawner.find("shop") is None
 
 
 async def test_a_class_without_a_constructor_takes_nothing(pair: Pair) -> None:

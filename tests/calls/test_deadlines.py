@@ -17,6 +17,7 @@ from runtime.calls.pending_calls import PendingCall
 from runtime.environment import SystemEnvironment
 from runtime.identifiers import NodeId
 from runtime.links.transports import Connection, SocketNetwork
+from runtime.node import internals_of
 from runtime.testing import Platform
 from tests.waiting import until
 
@@ -135,10 +136,10 @@ async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will
     ):
         await here.wait_for(2)
         worker = await there.spawn(Worker)
-        from_here = here._endpoint.make_handle(worker.address, Worker)
+        from_here = internals_of(here).endpoint.make_handle(worker.address, Worker)
         assert await from_here.work() == 1
         network.take_down()
-        link = here._endpoint.peers.links[NodeId("there", there.incarnation)]
+        link = internals_of(here).links[NodeId("there", there.incarnation)]
         await link.disconnected()
         with trio.fail_after(60):
             if how == "timeout":

@@ -22,6 +22,7 @@ from actors.errors import (
 )
 from runtime import Node, open_node
 from runtime.identifiers import NodeId
+from runtime.node import internals_of
 from runtime.testing import Faults, Platform
 from tests.memory_network import MemoryNetwork
 
@@ -84,10 +85,10 @@ class Setting:
         """True if neither side holds on to any call of the tests; the runtime's own go on."""
         pending = [
             call
-            for table in self.here._endpoint.caller.routes.tables.values()
+            for table in internals_of(self.here).caller.routes.tables.values()
             for call in table.pending.values()
         ]
-        clients = self.there._endpoint._dedup_server._clients.values()
+        clients = internals_of(self.there).endpoint._dedup_server._clients.values()
         records = [record for client in clients for record in client.records.records.values()]
         return not [call for call in pending if not call.place.actor.startswith("@")] and not [
             record for record in records if not record.target[0].startswith("@")
@@ -218,7 +219,7 @@ def test_a_session_that_is_lost_while_both_nodes_live_does_not_make_a_call_run_t
             assert await both.ledger.all_runs() == {1: 1}
             key = NodeId("there", both.there.incarnation)
             # As after a broken protocol: the session is over, neither incarnation is.
-            both.here._endpoint.peers.links[key].end("ended by the test")
+            internals_of(both.here).links[key].end("ended by the test")
             await trio.sleep(1)
             await both.ledger.open_gate()
         assert answers == [1]
@@ -236,7 +237,7 @@ def test_a_client_that_is_gone_for_good_leaves_no_running_call_behind() -> None:
         assert both.nothing_is_left()
         assert [
             job
-            for cell in both.there._endpoint.host.cells.values()
+            for cell in internals_of(both.there).cells.values()
             if not cell.system
             for job in cell.running
         ] == []
@@ -294,7 +295,7 @@ def test_the_runtimes_own_calls_all_land_at_a_fifth_of_requests_and_answers_lost
         hosted = [
             name
             for node in (both.here, both.there)
-            for name, cell in node._endpoint.host.cells.items()
+            for name, cell in internals_of(node).cells.items()
             if name in names
         ]
         assert sorted(hosted) == sorted(names)
@@ -302,7 +303,7 @@ def test_the_runtimes_own_calls_all_land_at_a_fifth_of_requests_and_answers_lost
             for ledger in ledgers:
                 nursery.start_soon(both.there.stop, ledger)
         for node in (both.here, both.there):
-            assert not [name for name in node._endpoint.host.cells if name in names]
+            assert not [name for name in internals_of(node).cells if name in names]
             assert {member.name for member in node.members()} == {"here", "there"}
 
     in_virtual_time(test)
@@ -386,4 +387,4 @@ async def test_faults_are_taken_from_the_environment(monkeypatch: pytest.MonkeyP
             address = ledger.address
             await here.wait_for(2)
             with pytest.raises(ConnectionLostError, match="in flight"):
-                await here._endpoint.make_handle(address, Ledger).pay(1)
+                await internals_of(here).endpoint.make_handle(address, Ledger).pay(1)

@@ -30,6 +30,7 @@ from runtime.calls.client import CallClient
 from runtime.doors.connections import handle_on
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.item_batches import ItemBatches
+from runtime.node import internals_of
 from runtime.testing import Faults, Platform
 from tests.calls.filters_used import CLASS_NOTES, Adder, Audited, Behaviour, Guarded, Recorder
 from tests.live_pair import SECRET
@@ -263,7 +264,7 @@ async def test_those_of_a_class_run_where_no_node_has_any(where: str) -> None:
         for handle in (
             audited,
             await here.lookup("audited", Audited),
-            here._endpoint.make_handle(audited.address),
+            internals_of(here).endpoint.make_handle(audited.address),
         ):
             CLASS_NOTES.clear()
             assert await handle.add(1) == 1
@@ -429,7 +430,7 @@ async def test_without_filters_there_is_nothing_to_pass() -> None:
     async with open_node(secret=SECRET) as node:
         adder = await node.spawn(Adder)
         assert type(adder.add._caller) is CallClient
-        cell = node._endpoint.host.cells[adder.name]
+        cell = internals_of(node).cells[adder.name]
         assert not any(isinstance(one, FilteredMethod) for one in cell.methods.values())
 
 

@@ -13,6 +13,7 @@ import trio
 
 from actors import Actor, ChildSpec, RetryPolicy, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
+from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 
 SEEDS = pytest.mark.parametrize(
@@ -242,7 +243,7 @@ async def given_up(simulation: Simulation) -> None:
                 nursery.start_soon(call, number)
     assert len(errors) == len(set(map(id, errors))) == CALLS
     assert {error.method for error in errors} == {"note"}  # type: ignore[attr-defined]
-    assert not simulation.node._endpoint.caller.lines.all
+    assert not internals_of(simulation.node).caller.lines.all
     assert tree is not None
 
 
@@ -262,7 +263,7 @@ async def impatient(simulation: Simulation) -> None:
             await trio.sleep(0.001)
     seen = [number for number in await roll.roll() if number % 3]
     assert seen == [number for number in range(CALLS) if number % 3]
-    assert not simulation.node._endpoint.caller.lines.all
+    assert not internals_of(simulation.node).caller.lines.all
 
 
 async def call_with_patience(roll: Scroll, number: int) -> None:

@@ -49,7 +49,7 @@ from runtime.calls import stream_server as stream_server_module
 from runtime.calls.flow_control import MOST_ITEMS, SendingWindow
 from runtime.calls.protocol import credit_frame
 from runtime.calls.reply_handler import StreamCall
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.timings import Timings
 from tests.links.test_resume import CuttingNetwork
 from tests.links.test_resume import pair as cut_pair
@@ -266,7 +266,7 @@ def open_streams(nodes: list[Node]) -> int:
     """What any table of these nodes holds of streams and their jobs."""
     count = 0
     for node in nodes:
-        endpoint = node._endpoint
+        endpoint = internals_of(node).endpoint
         count += endpoint.produced.count
         for table in endpoint.caller.routes.tables.values():
             count += sum(isinstance(call, StreamCall) for call in table.pending.values())
@@ -634,7 +634,7 @@ async def test_an_actor_that_is_stopped_ends_the_stream_that_would_not_end(
     with trio.fail_after(60):
         async with source.endless() as items:
             await anext(items)
-            await pair.here._spawner.stop_address(
+            await internals_of(pair.here).spawner.stop_address(
                 source.address, ExitReason("stopped", "the test asked for it"), 0.5
             )
             with pytest.raises(ActorDiedError):
@@ -761,7 +761,9 @@ async def test_a_stream_closed_by_another_task_ends_for_its_reader(source: Sourc
 
 
 async def test_what_fits_no_stream_is_refused(pair: Pair, source: Source) -> None:
-    anything = pair.here._endpoint.make_handle(attrs.evolve(source.address, class_path=""))
+    anything = internals_of(pair.here).endpoint.make_handle(
+        attrs.evolve(source.address, class_path="")
+    )
     wrong = {"take_turn": MethodDefinition("take_turn", lambda: None, stream=True)}
     with trio.fail_after(60):
         with pytest.raises(NotExecutedError, match="is a stream, and was called for one value"):
@@ -771,7 +773,7 @@ async def test_what_fits_no_stream_is_refused(pair: Pair, source: Source) -> Non
                 retry=RetryPolicy(repeat_unknown=True, max_retries=1, initial_delay=0.001)
             )(0, 1)
         with pytest.raises(NotExecutedError, match="was called as a stream"):
-            await anext(Handle(pair.here._endpoint.caller, source.address, wrong).take_turn())  # type: ignore[arg-type]
+            await anext(Handle(internals_of(pair.here).caller, source.address, wrong).take_turn())  # type: ignore[arg-type]
         await anything.endless.send()
         with pytest.raises(BadArgumentsError, match="numbers"):
             await anext(source.numbers("too", "many", "arguments"))  # type: ignore[call-arg, arg-type]
@@ -974,9 +976,9 @@ async def test_credit_for_what_was_never_sent_costs_the_link(
         items = source.endless()
         await anext(items)
         link = next(
-            link for link in pair.here._endpoint.peers.links.values() if link.peer.name == "there"
+            link for link in internals_of(pair.here).links.values() if link.peer.name == "there"
         )
-        (number,) = pair.here._endpoint.caller.routes.tables[link].pending
+        (number,) = internals_of(pair.here).caller.routes.tables[link].pending
         link.post(credit_frame(number, 1_000_000))
         with pytest.raises(ConnectionLostError):
             async for _ in items:
@@ -989,7 +991,7 @@ async def test_late_items_and_credits_for_streams_that_are_over_are_dropped(pair
     with trio.fail_after(60):
         async for _ in source.endless():
             break
-        for link in pair.here._endpoint.peers.links.values():
+        for link in internals_of(pair.here).links.values():
             link.post(credit_frame(123_456, 16))
         assert await source.take_turn() == "turn"
         assert [number async for number in source.numbers(0, 40)] == list(range(40))

@@ -26,6 +26,7 @@ import trio
 
 from actors.errors import ActorStartError, CallError, JoinError, StoreError
 from runtime import Node, open_node
+from runtime.node import internals_of
 from runtime.testing import EtcdServer, open_etcd
 from tests.chaos.books import Books
 from tests.chaos.callers import NODE_LABELS, Callers, read_ledgers
@@ -161,7 +162,10 @@ async def _leaks(run: Run, node: Node) -> list[str]:
     for name, incarnation in sorted(members.items()):
         try:
             facts = (
-                await node._endpoint.node_service(name, incarnation).options(timeout=3.0).status()
+                await internals_of(node)
+                .endpoint.node_service(name, incarnation)
+                .options(timeout=3.0)
+                .status()
             )
         except CallError as error:
             found.append(f"{name} does not answer: {error!r}")
@@ -192,7 +196,8 @@ async def _listed(node: Node, name: str, incarnation: int) -> object:
     """The references of a node one by one, to find out why they are still there."""
     try:
         return (
-            await node._endpoint.reference_service(name, incarnation)
+            await internals_of(node)
+            .endpoint.reference_service(name, incarnation)
             .options(timeout=3.0)
             .listing(10)
         )

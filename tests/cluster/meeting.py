@@ -30,7 +30,7 @@ from actors import Actor, method
 from runtime import open_node
 from runtime.links.link import Link
 from runtime.local_cluster import PRELOADED
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.processes import ForkServer, open_fork_server
 from runtime.processes.fork_loop import settle_collector
 
@@ -54,7 +54,7 @@ class Guest(Actor):
 
     def links(self) -> list[Link]:
         """Those to other nodes but the founder."""
-        links = cast(Node, self.node)._endpoint.peers.links.values()
+        links = internals_of(cast(Node, self.node)).links.values()
         return [link for link in links if link.peer.role == "node" and link.peer.name != FOUNDER]
 
     @method
@@ -109,7 +109,7 @@ class Guest(Actor):
         """Give up all links to other nodes but the founder; returns the names of those nodes."""
         links = self.links()
         for link in links:
-            cast(Node, self.node)._endpoint.peers._give_up(link, "the round is over")
+            internals_of(cast(Node, self.node)).endpoint.peers._give_up(link, "the round is over")
         return [link.peer.name for link in links]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from actors import Actor, method
-from runtime.node import Node
+from runtime.node import Node, internals_of
 
 
 class Echo(Actor):
@@ -17,7 +17,7 @@ class Echo(Actor):
     async def cut(self) -> None:
         """Cut the connections of its node, those from isolated actors elsewhere included."""
         node = cast("Node", self.node)
-        for link in tuple(node._endpoint.peers.links.values()):
+        for link in tuple(internals_of(node).links.values()):
             link.drop_connection()
 
 

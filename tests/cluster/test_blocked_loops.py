@@ -13,6 +13,7 @@ import trio
 
 from actors.errors import CallError
 from runtime import LocalCluster, open_local_cluster
+from runtime.node import internals_of
 from runtime.testing import open_etcd
 from runtime.timings import Timings
 from tests.cluster.blocking_actors import Blocker
@@ -99,7 +100,7 @@ async def test_a_founder_whose_loop_is_blocked_ends_no_lease_of_others() -> None
         with trio.fail_after(60):
             after = await blocker.where(), await own.where(), await isolated.where()
         assert after == before
-        assert cluster.node._given_up is None
+        assert internals_of(cluster.node).given_up is None
         assert cluster.process("worker-1").running
 
 

@@ -16,7 +16,7 @@ import trio
 
 from runtime import open_node
 from runtime.links.tls import TlsConnection
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.cluster.rotating_actors import Echo, Relay
@@ -105,7 +105,7 @@ class Load:
         while True:
             await trio.sleep(0.1)
             if self.cutting:
-                for link in tuple(self._node._endpoint.peers.links.values()):
+                for link in tuple(internals_of(self._node).links.values()):
                     link.drop_connection()
                 for echo in self._echoes:
                     await echo.cut.send()
@@ -113,7 +113,7 @@ class Load:
 
 def serial(node: Node, name: str) -> int:
     """Of the certificate that a peer has shown."""
-    for link in node._endpoint.peers.links.values():
+    for link in internals_of(node).links.values():
         if link.peer.name == name and isinstance(link._connection, TlsConnection):
             return int((link._connection.tls.getpeercert() or {})["serialNumber"], 16)  # type: ignore[arg-type]
     return 0
@@ -122,7 +122,7 @@ def serial(node: Node, name: str) -> int:
 def connections(node: Node, *names: str) -> list[int]:
     return [
         link.counters.connections
-        for link in node._endpoint.peers.links.values()
+        for link in internals_of(node).links.values()
         if link.peer.name in names
     ]
 

@@ -16,6 +16,7 @@ from actors.supervision import ExitReason
 from runtime import LocalCluster, open_node
 from runtime.hosting.host import STOP_SECONDS
 from runtime.local_cluster import LEAVE_SECONDS, NodeProcess
+from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -70,7 +71,7 @@ def test_a_local_cluster_ends_in_its_time_however_long_all_its_parts_take(
             environment=SeededEnvironment(random.Random(1)), network=MemoryNetwork()
         )
         async with open_node("driver", secret="of these tests", platform=platform) as node:
-            host = node._endpoint.host
+            host = internals_of(node).host
             cluster = LocalCluster(node, cast("Any", None), None)
             for name in ("worker-1", "worker-2"):
                 cluster._processes[name] = cast("NodeProcess", Staying(asked))

@@ -17,7 +17,7 @@ from actors.errors import WrongSecretError
 from runtime import open_node
 from runtime.command_line.main import main
 from runtime.links.keyring import read_secrets
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.cluster.rotating_actors import Echo, Relay
 
 pytestmark = pytest.mark.cluster
@@ -84,7 +84,7 @@ async def load(nodes: list[Node], relay: Relay, echo: Echo) -> AsyncIterator[lis
         async def cut() -> None:
             while True:
                 for node in nodes:
-                    for link in tuple(node._endpoint.peers.links.values()):
+                    for link in tuple(internals_of(node).links.values()):
                         link.drop_connection()
                 await echo.cut.send()
                 await trio.sleep(0.05)
@@ -150,7 +150,7 @@ async def test_a_secret_is_changed_and_changed_back_under_load(tmp_path: Path) -
             async with open_node("joined", join=founder.address, secret=secret) as joined:
                 async with load([founder, joined], relay, echo):
                     await run(*rotate, "--to", str(new), "--back")
-                assert joined._keyring.secrets() == (OLD.encode(),)
+                assert internals_of(joined).keyring.secrets() == (OLD.encode(),)
             assert read_secrets(own) == (OLD.encode(),)
             await run(*rotate, "--to", str(new))
             assert read_secrets(own) == (secret,)
@@ -173,16 +173,20 @@ async def test_a_node_that_is_away_is_named_and_the_rotation_goes_on_later(tmp_p
                 *("secret", "rotate", "--address", founder.address),
                 *("--secret-file", str(operators), "--to", str(new)),
             )
-            service = other._endpoint.host.cells.pop("@keyring")
+            service = internals_of(other).cells.pop("@keyring")
             done = await run(*rotate, check=False)
             assert done.returncode == 1
             assert b"the rotation waits for other" in done.stderr
             assert b"Traceback" not in done.stderr
             # Nothing was removed: both still understand each other.
-            assert OLD.encode() in founder._keyring.secrets()
-            other._endpoint.host.cells["@keyring"] = service
+            assert OLD.encode() in internals_of(founder).keyring.secrets()
+            internals_of(other).cells["@keyring"] = service
             await run(*rotate)
-            assert founder._keyring.secrets() == other._keyring.secrets() == read_secrets(new)
+            assert (
+                internals_of(founder).keyring.secrets()
+                == internals_of(other).keyring.secrets()
+                == read_secrets(new)
+            )
 
 
 def test_a_rotation_needs_two_files_and_one_back_the_secret_that_there_is(tmp_path: Path) -> None:

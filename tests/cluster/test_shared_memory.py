@@ -13,6 +13,7 @@ import trio
 from actors import Actor, UnderstudyError, method
 from runtime import LocalCluster, open_local_cluster
 from runtime.links.loans import Lending
+from runtime.node import internals_of
 from tests.waiting import until
 
 numpy = pytest.importorskip("numpy")
@@ -60,9 +61,7 @@ class Keeper(Actor):
 
 def lending(cluster: LocalCluster, name: str = "worker-1") -> Lending:
     """What this process lends to a worker, and borrows from it."""
-    (link,) = (
-        link for link in cluster.node._endpoint.peers.links.values() if link.peer.name == name
-    )
+    (link,) = (link for link in internals_of(cluster.node).links.values() if link.peer.name == name)
     assert link._lending is not None
     return link._lending
 
@@ -165,7 +164,7 @@ async def test_without_shared_memory_everything_goes_over_the_socket(
         keeper = await cluster.node.options(on="worker-1").spawn(Keeper)
         for _ in range(3):
             assert (await keeper.add_one(numpy.zeros(SIZE // 8)))[-1] == 1
-        links = cluster.node._endpoint.peers.links.values()
+        links = internals_of(cluster.node).links.values()
         assert [link._lending for link in links] == [None]
 
 

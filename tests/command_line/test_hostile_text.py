@@ -22,7 +22,7 @@ from runtime.command_line import call as call_command
 from runtime.command_line.main import main
 from runtime.command_line.node_answers import Answers
 from runtime.logs.formats import TextFormatter
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.live_pair import SECRET
 
 EVIL = "evil\x1b]0;title\x07\x1b[2J\x9b31m\u202e\nFAKE line\rFAKE line\u2028FAKE line"
@@ -185,9 +185,9 @@ def test_a_log_line_controls_no_terminal() -> None:
 
 async def test_names_of_many_are_checked_where_they_start(tmp_path: Path) -> None:
     async with open_node("w1", secret=SECRET) as node:
-        service = node._endpoint.node_service("w1", node.incarnation)
+        service = internals_of(node).endpoint.node_service("w1", node.incarnation)
         path = f"{Villain.__module__}:{Villain.__qualname__}"
         for names in (["good", EVIL], ["@node"], [""], ["x" * 256], [b"bytes"], [7]):
             with pytest.raises((RemoteError, BadArgumentsError)):
                 await service.spawn_many(path, [()] * len(names), names, SpawnOptions())
-        assert not [name for name in node._endpoint.host.cells if not name.startswith("@")]
+        assert not [name for name in internals_of(node).cells if not name.startswith("@")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from actors import Actor, ChildSpec, Supervisor, method
 from runtime import open_node
+from runtime.node import internals_of
 from runtime.store.file import TABLES
 from runtime.wire import codec
 from runtime.wire.frames import Kind
@@ -52,7 +53,7 @@ async def test_every_key_in_the_store_is_on_the_page() -> None:
         async with await node.pool(None, double, size=1) as pool:
             async for _ in pool.map(double, [1], journal="doubles"):
                 pass
-        found = [entry.key for entry in (await node._store.range("")).entries]
+        found = [entry.key for entry in (await internals_of(node).store.range("")).entries]
     unknown = [key for key in found if not key.startswith(tuple(prefixes))]
     assert unknown == []
     used = {prefix for prefix in prefixes if any(key.startswith(prefix) for key in found)}

@@ -27,6 +27,7 @@ from actors.errors import (
 )
 from runtime.aio import AioCluster, connect, open_local_cluster
 from runtime.blocking import Blocking, BlockingLocalCluster
+from runtime.node import internals_of
 from tests.doors.actors_used import Counter
 from tests.doors.conftest import raised
 from tests.pools.actors_used import NoSuchShapeError, Squares
@@ -163,7 +164,7 @@ def test_what_ends_over_there_ends_the_task(
         with pytest.raises(OutcomeUnknownError):
             await waiting
 
-    secret = cluster._door.node._keyring
+    secret = internals_of(cluster._door.node).keyring
     run(test, cluster, counter)
 
 

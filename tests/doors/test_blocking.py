@@ -28,6 +28,7 @@ from actors.errors import (
 )
 from runtime import open_node
 from runtime.blocking import Blocking, BlockingLocalCluster, connect, open_local_cluster
+from runtime.node import internals_of
 from tests.doors.actors_used import Counter
 from tests.doors.conftest import raised
 from tests.pools.actors_used import NoSuchShapeError, Squares
@@ -279,7 +280,9 @@ async def test_a_handle_of_trio_moves_to_the_blocking_door_and_back(
     cluster: BlockingLocalCluster, counter: Blocking[Counter]
 ) -> None:
     founder = cluster._door.node
-    async with open_node(join=cluster.address, cluster="local", secret=founder._keyring) as node:
+    async with open_node(
+        join=cluster.address, cluster="local", secret=internals_of(founder).keyring
+    ) as node:
         theirs = await node.lookup(counter.name, Counter)
         assert await theirs.add(1) == 1
         ours = await trio.to_thread.run_sync(lambda: cluster.handle(theirs).add(1))

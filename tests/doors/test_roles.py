@@ -23,7 +23,7 @@ from actors.errors import (
 from actors.handle import Handle
 from actors.peers import PeerRole
 from runtime import Tls, aio, blocking, open_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import EtcdServer
 from tests.authority import Authority, node_uri
 from tests.etcd import shared_etcd
@@ -324,7 +324,9 @@ async def test_a_client_learns_of_ends_and_is_forgotten_when_it_goes(authority: 
 
                 async def stop() -> None:
                     await until(
-                        lambda: node._watching.loads()["watched"], "it watches", lambda count: count
+                        lambda: internals_of(node).watcher.loads()["watched"],
+                        "it watches",
+                        lambda count: count,
                     )
                     await node.stop(await node.lookup("till", Till))
 
@@ -333,15 +335,15 @@ async def test_a_client_learns_of_ends_and_is_forgotten_when_it_goes(authority: 
             assert ended.reason.kind == "stopped"
             reference = await (await me.spawn(Till, 3)).add.remote(4)
             assert await reference.fetch() == 7
-            assert len(node._endpoint.references.table) == 1
+            assert len(internals_of(node).references.table) == 1
             del reference
             gc.collect()
             await until(
-                lambda: len(node._endpoint.references.table), "freed", lambda count: not count
+                lambda: len(internals_of(node).references.table), "freed", lambda count: not count
             )
         await until(
             lambda: [
-                link for link in node._endpoint.peers.links.values() if link.peer.role == "client"
+                link for link in internals_of(node).links.values() if link.peer.role == "client"
             ],
             "the nodes forget it",
             lambda links: not links,

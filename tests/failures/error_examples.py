@@ -24,7 +24,7 @@ from runtime.command_line.explain import EXAMPLE, sections
 from runtime.environment import first
 from runtime.links.encryption import Tls
 from runtime.membership.expulsion_service import expulsions_of
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import Faults, Platform
 from tests.authority import Authority, node_uri
 
@@ -74,17 +74,17 @@ class Operator:
 
     async def expel(self, name: str) -> None:
         """Expel a node, as `understudy expel` does."""
-        await expulsions_of(self.node._endpoint, self.node.name, self.node.incarnation).expel(
-            name, False
-        )
+        await expulsions_of(
+            internals_of(self.node).endpoint, self.node.name, self.node.incarnation
+        ).expel(name, False)
 
     async def end_lease(self, other: Node) -> None:
         """As if a node had not renewed its lease."""
-        await self.node._store.revoke(other._registration.record.lease)
+        await internals_of(self.node).store.revoke(internals_of(other).registration.record.lease)
 
     async def give_name_away(self, handle: Any) -> None:
         """As if the actor's lease had ended while its node was only slow."""
-        await self.node._names.release(handle.address.name, handle.address.epoch)
+        await internals_of(self.node).names.release(handle.address.name, handle.address.epoch)
 
 
 def certificates(directory: Path) -> Any:

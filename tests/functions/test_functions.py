@@ -31,7 +31,7 @@ from actors.errors import (
 )
 from runtime import open_node
 from runtime.functions.service import FUNCTION_SERVICE, most_workers
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.functions import functions_used as used
 from tests.isolation.actors_used import Counter
 from tests.isolation.conftest import SECRET, is_running
@@ -49,7 +49,7 @@ async def node() -> AsyncIterator[Node]:
 
 def worker_names(node: Node) -> list[str]:
     """The workers of a node."""
-    return [name for name in node._endpoint.host.cells if "FunctionWorker" in name]
+    return [name for name in internals_of(node).cells if "FunctionWorker" in name]
 
 
 async def noted(path: Path, *, lines: int = 1) -> list[str]:
@@ -138,13 +138,13 @@ async def test_resources_are_taken_while_the_function_runs(node: Node, tmp_path:
     with_gpu = node.options(resources={"gpu": 1})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(with_gpu.run, used.wait_for_file, str(go))
-        await until(lambda: any("function-" in one for one in node._endpoint.host.cells), "it runs")
+        await until(lambda: any("function-" in one for one in internals_of(node).cells), "it runs")
         with pytest.raises(DeadlineExceededError, match="no node had room"):
             await with_gpu.options(timeout=0.3).run(used.note, str(there), "too early")
         nursery.start_soon(with_gpu.run, used.note, str(there), "in turn")
         go.touch()
         assert await noted(there) == ["in turn"]
-    assert not any("function-" in one for one in node._endpoint.host.cells)
+    assert not any("function-" in one for one in internals_of(node).cells)
 
 
 async def test_workers_are_few_and_used_again(node: Node) -> None:
@@ -237,9 +237,9 @@ async def test_a_module_that_is_missing_there_is_named(node: Node) -> None:
         ("tests.functions.harmful_module:f", "the module raises"),
     ):
         with pytest.raises(FunctionNotImportableError, match=why):
-            await node._functions.run(FunctionCall(path, None, (), {}, SpawnOptions()))
+            await internals_of(node).functions.run(FunctionCall(path, None, (), {}, SpawnOptions()))
     with pytest.raises(NotExecutedError, match="ended while it imported"):
-        await node._functions.run(
+        await internals_of(node).functions.run(
             FunctionCall("tests.functions.exiting_module:f", None, (), {}, SpawnOptions())
         )
     assert await node.run(used.double, 1) == 2

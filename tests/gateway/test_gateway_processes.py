@@ -19,6 +19,7 @@ import trio
 from actors import ChildSpec, SpawnOptions, Supervisor
 from runtime import open_local_cluster, open_node
 from runtime.local_cluster import LocalCluster
+from runtime.node import internals_of
 from tests import forked_python
 from tests.authority import Authority, node_uri
 from tests.gateway.actors_used import Counter, Saving
@@ -60,7 +61,7 @@ async def test_a_node_killed_in_the_middle_of_calls_is_told_as_it_is() -> None:
             await counter.wait_for("a begun")
             await counter.wait_for("b begun")
             await until(
-                lambda: cluster.node._store.range("applied/"),
+                lambda: internals_of(cluster.node).store.range("applied/"),
                 "the state is saved",
                 lambda found: len(found.entries) >= 2,
             )
@@ -237,7 +238,7 @@ async def test_a_call_survives_the_gateway_that_made_it() -> None:
 
 def second_calls(cluster: LocalCluster) -> Sized:
     """The calls of this process that wait for an answer of the worker."""
-    tables = cluster.node._endpoint.caller.routes.tables
+    tables = internals_of(cluster.node).caller.routes.tables
     return next(table.pending for link, table in tables.items() if link.peer.name == "worker-1")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from runtime import open_node
+from runtime.node import internals_of
 from tests.failures.error_examples import check_answer
 from tests.gateway.actors_used import Counter, Saving
 from tests.gateway.conftest import SECRET, World, gateway
@@ -68,7 +69,7 @@ async def test_repeats_while_it_runs_wait_for_the_one_run(world: World) -> None:
         for http in (world.http, world.http, second, second):
             nursery.start_soon(ask, http, "a", "k", answers)
         await world.counter.wait_for("a begun")
-        service: Any = world.node._endpoint.host.cells["@plain"].instance
+        service: Any = internals_of(world.node).cells["@plain"].instance
         await until(
             lambda: max(
                 (call.run.waiters for call in service._keyed._calls.values() if call.run), default=0
@@ -111,7 +112,7 @@ async def test_a_call_with_a_key_survives_its_connection(world: World) -> None:
 
 
 async def test_a_call_without_a_waiting_client_is_given_up_in_the_end(world: World) -> None:
-    world.node._endpoint.host.cells["@plain"].instance._orphan_seconds = 0.2  # type: ignore[attr-defined]
+    internals_of(world.node).cells["@plain"].instance._orphan_seconds = 0.2  # type: ignore[attr-defined]
     async with world.http.connect() as connection:
         await connection.send(
             "POST",

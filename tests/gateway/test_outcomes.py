@@ -7,6 +7,7 @@ import json
 import cbor2
 import trio
 
+from runtime.node import internals_of
 from tests.failures.error_examples import check_answer
 from tests.gateway.actors_used import Counter
 from tests.gateway.conftest import World, gateway
@@ -81,7 +82,7 @@ async def test_a_full_mailbox_is_503_with_retry_after(world: World) -> None:
         nursery.start_soon(slow.hold, "turn")
         await slow.wait_for("turn begun")
         nursery.start_soon(slow.add, 1)
-        await until(lambda: world.node._endpoint.host.cells["slow"].waiting == 1, "a call waits")
+        await until(lambda: internals_of(world.node).cells["slow"].waiting == 1, "a call waits")
         answer = await world.http.call("slow", "add", {})
         assert (answer.status, answer.json["error"]) == (503, "MailboxFullError")
         assert answer.json["outcome"] == "not executed"
@@ -205,5 +206,5 @@ async def test_nothing_is_left_after_a_client_has_gone(world: World) -> None:
     async with world.http.connect() as connection:
         await connection.send("POST", "/v1/actors/counter/hold", b'{"word": "a"}')
         await world.counter.wait_for("a begun")
-    endpoint = world.node._endpoint
+    endpoint = internals_of(world.node).endpoint
     await until(lambda: endpoint.loads()["calls running"] == 0, "no call runs")

@@ -8,6 +8,7 @@ from typing import Any
 import h11
 import trio
 
+from runtime.node import internals_of
 from tests.gateway.conftest import World, gateway
 from tests.waiting import until
 
@@ -82,7 +83,7 @@ async def test_a_reader_that_does_not_read_holds_the_stream_up_and_ends_it_by_go
         )
         response = await connection.event()
         assert isinstance(response, h11.Response)
-        counter: Any = world.node._endpoint.host.cells["counter"].instance
+        counter: Any = internals_of(world.node).cells["counter"].instance
         seen = -1
 
         async def stands_still() -> bool:
@@ -96,7 +97,7 @@ async def test_a_reader_that_does_not_read_holds_the_stream_up_and_ends_it_by_go
         assert counter.value < 500
     with trio.fail_after(60):
         await world.counter.wait_for("stream closed")
-    assert world.node._endpoint.loads()["streams"] == 0
+    assert internals_of(world.node).endpoint.loads()["streams"] == 0
 
 
 async def test_a_timeout_covers_the_whole_stream(world: World) -> None:

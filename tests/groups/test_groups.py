@@ -14,7 +14,7 @@ from actors.errors import CallTimeoutError, EmptyGroupError, NodeUnreachableErro
 from runtime import open_node
 from runtime.groups.groups import GROUP_LOOK_SECONDS
 from runtime.identifiers import NodeId
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.testing import Platform
 from tests.groups.actors_used import Reader
@@ -167,7 +167,7 @@ async def test_all_members_are_called_and_each_answers_or_fails_for_itself(
 @LONG_LEASE
 async def test_thousands_of_members_join_in_few_transactions(pair: Pair) -> None:
     group = pair.there.group("crowd", Reader)
-    before = (await pair.here._store.range("groups/")).revision
+    before = (await internals_of(pair.here).store.range("groups/")).revision
     async with trio.open_nursery() as nursery:
         for _ in range(3000):
             nursery.start_soon(pair.here.spawn, Reader, "crowd")
@@ -175,7 +175,7 @@ async def test_thousands_of_members_join_in_few_transactions(pair: Pair) -> None
         async for members in group.watch():
             if len(members) == 3000:
                 break
-    found = await pair.here._store.range("groups/")
+    found = await internals_of(pair.here).store.range("groups/")
     assert len(found.entries) == 15
     # Joins that come while a transaction is under way go into the next. How many that are depends
     # on how fast the machine spawns and how fast it writes: 150 to 540 were seen.
@@ -193,10 +193,14 @@ async def test_a_group_that_leaves_no_member_leaves_nothing_in_the_store(pair: P
     await until_seen(group, [])
     # The store has forgotten it before its node hears so.
     await until(
-        lambda: pair.here._store.range("groups/"), "it is stored no more", lambda it: not it.entries
+        lambda: internals_of(pair.here).store.range("groups/"),
+        "it is stored no more",
+        lambda it: not it.entries,
     )
-    await until(lambda: not pair.there._groups._memberships._groups, "its node has heard so")
-    assert pair.there._groups.loads()["memberships"] == 0
+    await until(
+        lambda: not internals_of(pair.there).groups._memberships._groups, "its node has heard so"
+    )
+    assert internals_of(pair.there).groups.loads()["memberships"] == 0
 
 
 @pytest.mark.parametrize("name", ["", " x", "a\nb", "x" * 256])
@@ -209,7 +213,7 @@ async def test_what_cannot_be_the_name_of_a_group_is_refused(pair: Pair, name: s
 
 def followers(node: Node) -> int:
     """Tasks that follow groups."""
-    return sum(task.name.startswith("group ") for task in node._nursery.child_tasks)
+    return sum(task.name.startswith("group ") for task in internals_of(node).nursery.child_tasks)
 
 
 async def forgotten(simulation: Simulation) -> None:

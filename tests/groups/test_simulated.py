@@ -9,6 +9,7 @@ import trio
 
 from actors import UnderstudyError
 from runtime.groups.groups import ProcessGroup
+from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from tests.groups.actors_used import Reader
 from tests.waiting import until
@@ -91,7 +92,7 @@ def wrong(
             one.address.name
             for node in nodes
             if node is not None
-            for one in node._groups._memberships.members(group)
+            for one in internals_of(node).groups._memberships.members(group)
             for _ in range(one.times)
         )
         for node in nodes:

@@ -17,6 +17,7 @@ from runtime.aio import AsyncioActor
 from runtime.environment import SystemEnvironment
 from runtime.hosting.actor_state import MOST_STATE
 from runtime.hosting.bounded_text import bounded_text
+from runtime.node import internals_of
 from runtime.observation.inspection_service import inspection_of
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -115,7 +116,7 @@ async def node(environment: SystemEnvironment) -> AsyncIterator[Node]:
 
 
 async def state_of(node: Node, name: str) -> Any:
-    return await inspection_of(node._endpoint, node.name, node.incarnation).state(name)
+    return await inspection_of(internals_of(node).endpoint, node.name, node.incarnation).state(name)
 
 
 async def test_an_actor_says_what_it_likes_of_its_state(node: Node) -> None:
@@ -150,7 +151,7 @@ async def test_whatever_the_hook_does_is_shown_and_harms_nothing(
     assert found["text"] is None
     assert problem in found["problem"]
     assert await counter.add() is False
-    node._check_invariants()
+    internals_of(node).check_invariants()
 
 
 async def test_a_large_state_is_cut_and_what_cannot_be_shown_is_named(node: Node) -> None:

@@ -21,7 +21,7 @@ from runtime.hosting.batch_thread import MOST_BATCHES
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.hosting.running_batch import NOT_STARTED, RETURNED
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -109,9 +109,9 @@ async def scene(pair: Pair, where: str, nursery: trio.Nursery) -> AsyncIterator[
     stage = Member.stage = Stage()
     handle: Any = await pair.here.options(name="member", on=where).spawn(Member)
     node = pair.here if where == "here" else pair.there
-    cell = node._endpoint.host.cells["member"]
+    cell = internals_of(node).cells["member"]
     both = Handle(
-        pair.here._endpoint.caller, handle.address, {**Member.__methods__, **BATCH_METHODS}
+        internals_of(pair.here).caller, handle.address, {**Member.__methods__, **BATCH_METHODS}
     )
     found = Scene(stage, node, cell, both, {}, nursery)
     await found.send(0)
@@ -159,7 +159,7 @@ async def test_a_turn_has_an_end(scene: Scene) -> None:
 
 async def test_what_waited_in_a_killed_actor_was_certainly_not_executed(scene: Scene) -> None:
     await scene.send(1)
-    scene.node._endpoint.host.end_at_once(scene.cell, ExitReason("killed", "by the test"))
+    internals_of(scene.node).host.end_at_once(scene.cell, ExitReason("killed", "by the test"))
     scene.stage.open_all(2)
     await scene.until_ended(0, 1)
     assert isinstance(scene.ended[0], ActorDiedError)
@@ -172,7 +172,7 @@ async def test_what_had_begun_in_a_killed_actor_is_of_unknown_outcome(scene: Sce
     scene.stage.gates[0].set()
     await scene.until_begun(0, 1)
     await scene.until_ended(0)
-    scene.node._endpoint.host.end_at_once(scene.cell, ExitReason("killed", "by the test"))
+    internals_of(scene.node).host.end_at_once(scene.cell, ExitReason("killed", "by the test"))
     scene.stage.gates[1].set()
     await scene.until_ended(0, 1)
     assert scene.ended[0] == [[RETURNED, 0]]
@@ -181,7 +181,7 @@ async def test_what_had_begun_in_a_killed_actor_is_of_unknown_outcome(scene: Sce
 
 async def test_what_a_stopped_actor_has_accepted_ends_first(scene: Scene) -> None:
     await scene.send(1)
-    scene.nursery.start_soon(scene.node._endpoint.host.stop, "member", 0, ExitReason("normal"))
+    scene.nursery.start_soon(internals_of(scene.node).host.stop, "member", 0, ExitReason("normal"))
     await until(lambda: scene.cell.ended, "the stop has begun")
     scene.stage.open_all(2)
     await scene.until_ended(0, 1)

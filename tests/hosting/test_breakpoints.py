@@ -17,6 +17,7 @@ from actors.errors import CallTimeoutError
 from runtime import Node, open_node
 from runtime.aio import AsyncioActor
 from runtime.hosting import breakpoints
+from runtime.node import internals_of
 from runtime.observation.debug_service import debug_of
 
 
@@ -109,7 +110,7 @@ class Debugger:
     """Types for the user."""
 
     def __init__(self, node: Node) -> None:
-        self.service: Any = debug_of(node._endpoint, node.name, node.incarnation)
+        self.service: Any = debug_of(internals_of(node).endpoint, node.name, node.incarnation)
         self.number = 0
 
     async def attach(self, actor: str) -> None:
@@ -229,7 +230,7 @@ async def test_what_cannot_wait_is_logged_and_goes_on(
     monkeypatch.setattr(breakpoints, "MOST_DEBUGGERS", 0)
     assert await shop.sell(1) == 2
     assert "0 debuggers are open" in caplog.text
-    found = node._endpoint.host.breakpoints
+    found = internals_of(node).host.breakpoints
     assert found is not None
     monkeypatch.setattr(found, "_greenback", None)
     assert await shop.sell(1) == 2

@@ -14,6 +14,7 @@ from actors import Actor, SpawnOptions
 from actors.errors import NameTakenError
 from runtime import open_node
 from runtime.hosting.host import ActorHost, AwaitedClaim, NameClaims
+from runtime.node import internals_of
 
 NAME = "speaker"
 
@@ -47,7 +48,7 @@ async def test_a_call_that_arrives_when_the_cell_is_there_does_not_overtake_thos
 ):
     async with open_node() as node:
         handled: list[int] = []
-        look = Look(node._endpoint.host, handled)
+        look = Look(internals_of(node).host, handled)
         trio.lowlevel.add_instrument(look)
         try:
             await node.options(name=NAME).spawn(Speaker)
@@ -80,7 +81,7 @@ async def test_calls_that_wait_for_two_claims_are_handled_once_after_the_one_tha
     first: int,
 ) -> None:
     async with open_node() as node, trio.open_nursery() as nursery:
-        host, claims, handled = node._endpoint.host, TwoClaims(), list[int]()
+        host, claims, handled = internals_of(node).host, TwoClaims(), list[int]()
         host.claims = lambda: cast("NameClaims", claims)
 
         async def claim() -> None:

@@ -26,6 +26,7 @@ from runtime.hosting.completion_log import CompletionLog
 from runtime.hosting.completion_records import CompletionRecords
 from runtime.hosting.workers import RefusedInTurnError
 from runtime.membership.names import Names
+from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 
 AGAIN = RetryPolicy(max_retries=20, initial_delay=0.01, max_delay=0.05, repeat_unknown=True)
@@ -262,7 +263,7 @@ async def test_records_go_when_their_calls_are_over_so_the_store_does_not_grow(
     async with supervised(pair, where) as book:
         for number in range(200):
             await book.add.options(retry=AGAIN)(str(number))
-        store = pair.here._store
+        store = internals_of(pair.here).store
         assert len((await store.range("applied/")).entries) <= 40
 
 
@@ -273,7 +274,7 @@ async def test_a_call_that_stays_open_does_not_keep_later_ones_on_record(
         nursery.start_soon(book.wait.options(retry=AGAIN))
         for number in range(100):
             await book.add.options(retry=AGAIN)(str(number))
-        assert len((await pair.here._store.range("applied/")).entries) <= 40
+        assert len((await internals_of(pair.here).store.range("applied/")).entries) <= 40
         nursery.cancel_scope.cancel()
 
 
@@ -286,7 +287,9 @@ async def test_the_records_of_a_node_that_has_left_go_with_it(pair: Pair, where:
             await pair.here.wait_gone("guest")
             await pair.there.wait_gone("guest")
         await book.add.options(retry=AGAIN)("b")
-        keys = [entry.key for entry in (await pair.here._store.range("applied/")).entries]
+        keys = [
+            entry.key for entry in (await internals_of(pair.here).store.range("applied/")).entries
+        ]
         assert not [key for key in keys if "guest" in key]
 
 
@@ -363,7 +366,7 @@ async def test_a_repeat_whose_record_cannot_be_read_is_not_run(
 async def test_a_lease_renewed_beside_the_loop_is_asked_before_a_repeat_is_refused(
     pair: Pair, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers = (pair.here if where == "here" else pair.there)._endpoint.host.workers
+    workers = internals_of(pair.here if where == "here" else pair.there).host.workers
     original, original_found = Names.applied, CompletionLog._found
     read_late: list[str] = []
     refused: list[str] = []

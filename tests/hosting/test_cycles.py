@@ -21,6 +21,7 @@ from actors.errors import (
 )
 from actors.retry import RetryPolicy
 from runtime import open_node
+from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 from tests.waiting import until
 
@@ -178,7 +179,7 @@ async def test_a_reentrant_method_lets_calls_of_its_own_chain_in_and_no_others(
         deaf = await pair.here.options(name="deaf", on=where).spawn(Deaf)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.ask_openly, [two, deaf])
-            host = (pair.here if where == "here" else pair.there)._endpoint.host
+            host = internals_of(pair.here if where == "here" else pair.there).host
             await until(lambda: host.cells["deaf"].running, "the last of the chain is called")
             with trio.move_on_after(0.2) as patience:
                 await one.hear("outside")

@@ -13,6 +13,7 @@ from actors import Actor, ChildSpec, method
 from actors.errors import ActorNotFoundError, CallError
 from runtime import open_node
 from runtime.hosting.cell import Invocation
+from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from tests.waiting import until
 
@@ -104,8 +105,8 @@ class AtTheLastMoment(Instrument):
 async def test_mail_that_is_there_when_an_actor_goes_idle_keeps_it(concurrent: bool) -> None:
     async with open_node("alone", secret=SECRET) as node:
         await node.options(name="sleeper", idle_timeout=0.02).spawn(Sleeper)
-        cell = node._endpoint.host.cells["sleeper"]
-        late = AtTheLastMoment(node._endpoint.host, cell, concurrent)
+        cell = internals_of(node).cells["sleeper"]
+        late = AtTheLastMoment(internals_of(node).host, cell, concurrent)
         trio.lowlevel.add_instrument(late)
         try:
             await until(lambda: cell.ended, "the actor has ended", lambda ended: ended is not None)

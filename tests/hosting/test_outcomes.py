@@ -15,6 +15,7 @@ from actors.method import Address
 from actors.supervision import ExitReason
 from runtime.calls.dedup_table import CallRecord, DedupTable
 from runtime.hosting.cell import ActorCell, Invocation
+from runtime.node import internals_of
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -91,7 +92,7 @@ async def test_a_method_that_runs_when_its_node_has_left_has_one_outcome(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call)
-        host = pair.there._endpoint.host
+        host = internals_of(pair.there).host
         await until(lambda: host.cells["slow"].running, "the method runs")
         (job,) = host.cells["slow"].running
         assert isinstance(job.link.record, CallRecord)

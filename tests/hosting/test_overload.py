@@ -18,6 +18,7 @@ from actors import Actor, method
 from actors.errors import CallError, CallTimeoutError, DeadlineExceededError, MailboxFullError
 from runtime import Node, open_node
 from runtime.hosting.cell import ServiceTimeEstimate
+from runtime.node import internals_of
 from tests.benchmarks.overload import measure
 
 WORK = 0.01
@@ -189,7 +190,7 @@ def clerk_of(node: Node) -> Clerk:
     """The actor behind the handle: it is in this process."""
     (clerk,) = (
         cell.instance
-        for cell in node._endpoint.host.cells.values()
+        for cell in internals_of(node).cells.values()
         if isinstance(cell.instance, Clerk)
     )
     return clerk

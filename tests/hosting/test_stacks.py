@@ -13,6 +13,7 @@ import trio
 
 from actors import Actor, method
 from runtime.hosting.stacks import MOST_FRAMES, MOST_TASKS, stack_of
+from runtime.node import internals_of
 from runtime.observation.inspection_service import InspectionService, inspection_of
 from tests.live_pair import Pair
 from tests.waiting import until
@@ -128,7 +129,7 @@ class Busy(Actor):
 
 
 def service(pair: Pair) -> Any:
-    return inspection_of(pair.here._endpoint, pair.there.name, pair.there.incarnation)
+    return inspection_of(internals_of(pair.here).endpoint, pair.there.name, pair.there.incarnation)
 
 
 def of_actor(answer: dict[str, Any], name: str) -> list[dict[str, Any]]:

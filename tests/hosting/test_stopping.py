@@ -13,6 +13,7 @@ from actors.errors import ActorNotFoundError, NotAMemberError
 from actors.supervision import ExitReason
 from runtime import Node, open_node
 from runtime.hosting.host import STOP_SECONDS
+from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Faults, Platform
 from runtime.timings import Timings
@@ -45,12 +46,12 @@ async def test_an_actor_may_stop_itself_and_still_answer(named: bool) -> None:
             actor = await node.options(name="suicidal" if named else None).spawn(Suicidal)
             (instance,) = (
                 cell.instance
-                for cell in node._endpoint.host.cells.values()
+                for cell in internals_of(node).cells.values()
                 if isinstance(cell.instance, Suicidal)
             )
             address = actor.address
             assert await actor.finish() == "the last word"
-            await node._spawner.watch_address(address)
+            await internals_of(node).spawner.watch_address(address)
             assert instance.ended == ["finished"]
             with pytest.raises(ActorNotFoundError):
                 await actor.finish()
@@ -71,7 +72,7 @@ async def test_a_spawn_that_is_cancelled_while_its_answer_is_on_the_way_leaves_n
         await here.wait_for(2)
 
         def hosted() -> list[str]:
-            return [name for name, cell in there._endpoint.host.cells.items() if not cell.system]
+            return [name for name, cell in internals_of(there).cells.items() if not cell.system]
 
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
@@ -128,7 +129,7 @@ def test_a_node_ends_in_its_time_and_whole_however_long_its_actors_take(
                 await node.spawn(Slow, 0.0, [])
             for number in range(COUNT):
                 actor = await node.options(name=f"slow-{number}").spawn(Slow, 0.0, [])
-                cell = node._endpoint.host.cells[actor.address.name]
+                cell = internals_of(node).cells[actor.address.name]
                 assert isinstance(cell.instance, Slow)
                 # Set here: an argument would have been copied.
                 cell.instance.ended = ended
@@ -146,4 +147,4 @@ def test_a_node_ends_in_its_time_and_whole_however_long_its_actors_take(
 
     node = trio.run(main, clock=MockClock(autojump_threshold=0))
     assert ended, "the first have stopped in order"
-    assert not [cell for cell in node._endpoint.host.cells.values() if not cell.system]
+    assert not [cell for cell in internals_of(node).cells.values() if not cell.system]

@@ -22,7 +22,7 @@ from actors.errors import (
 )
 from actors.options import Isolation, SpawnOptions
 from runtime import open_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.isolation.actors_used import Counter, FailsToStart, Guest, Overseer, Refusal, Waiter
 from tests.isolation.conftest import SECRET, is_running
 from tests.waiting import until
@@ -252,7 +252,7 @@ async def test_an_isolated_actor_may_stop_itself_and_may_not_wait_for_itself(nod
         )
         address = guest.address
         assert await guest.finish() == "the last word"
-        reason = await node._spawner.watch_address(address)
+        reason = await internals_of(node).spawner.watch_address(address)
         assert (reason.kind, reason.text) == ("stopped", "finished")
 
 

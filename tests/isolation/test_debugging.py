@@ -21,6 +21,7 @@ from runtime.hosting.post_mortem import (
     SOURCE_LINES,
     FailureRecord,
 )
+from runtime.node import internals_of
 from runtime.observation.debug_service import debug_of
 
 pytestmark = pytest.mark.cluster
@@ -67,7 +68,7 @@ async def node() -> AsyncIterator[Node]:
 
 
 async def test_an_isolated_actor_is_debugged_like_any_other(node: Node) -> None:
-    service: Any = debug_of(node._endpoint, node.name, node.incarnation)
+    service: Any = debug_of(internals_of(node).endpoint, node.name, node.incarnation)
     shop = await node.options(name="shop", isolation="process").spawn(Shop)
 
     async def typed(opened: dict[str, Any], *lines: str | None) -> str:

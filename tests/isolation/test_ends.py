@@ -17,7 +17,7 @@ import trio
 from actors import ChildSpec, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, CallError
 from runtime import open_local_cluster, open_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.processes import open_fork_server
 from runtime.simulation import Simulation, run_scenario
 from tests.isolation.actors_used import Counter, Guest, Starter, Victim
@@ -53,9 +53,9 @@ async def test_a_leaving_node_leaves_no_process_behind() -> None:
         async with open_node("alone", secret=SECRET) as node:
             actors = [await node.options(isolation="process").spawn(Counter) for _ in range(3)]
             pids = [await actor.pid() for actor in actors]
-            await until(lambda: node._isolation._spares, "there is a spare process")  # type: ignore[attr-defined]
-            pids += [spare.pid for spare in node._isolation._spares]  # type: ignore[attr-defined]
-            pids.append(node._isolation._server.pid)  # type: ignore[attr-defined]
+            await until(lambda: internals_of(node).isolation._spares, "there is a spare process")  # type: ignore[attr-defined]
+            pids += [spare.pid for spare in internals_of(node).isolation._spares]  # type: ignore[attr-defined]
+            pids.append(internals_of(node).isolation._server.pid)  # type: ignore[attr-defined]
             assert all(map(is_running, pids))
             os.kill(pids[0], signal.SIGSTOP)
         assert not any(map(is_running, pids))
@@ -65,8 +65,8 @@ async def test_a_spare_process_that_is_killed_is_missed_by_nobody(node: Node) ->
     with trio.fail_after(60):
         for wait in (False, True):
             await node.options(isolation="process").spawn(Counter)
-            await until(lambda: node._isolation._spares, "there is a spare process")  # type: ignore[attr-defined]
-            (spare,) = node._isolation._spares  # type: ignore[attr-defined]
+            await until(lambda: internals_of(node).isolation._spares, "there is a spare process")  # type: ignore[attr-defined]
+            (spare,) = internals_of(node).isolation._spares  # type: ignore[attr-defined]
             os.kill(spare.pid, signal.SIGKILL)
             if wait:
                 await until_gone([spare.pid])
@@ -179,7 +179,7 @@ async def test_isolated_children_that_fail_too_often_end_their_supervisor(node: 
         for _ in range(2):
             with pytest.raises(ActorDiedError):
                 await victim.suffer("segfault")
-        reason = await node._spawner.watch_address(supervisor.address)
+        reason = await internals_of(node).spawner.watch_address(supervisor.address)
         assert reason.kind == "shutdown"
 
 
@@ -196,12 +196,12 @@ async def test_an_exit_with_0_is_a_normal_end_for_a_transient_child(
         first = victim.address
         with pytest.raises(CallError):
             await victim.suffer("exit" if isolation == "process" else "sys.exit")
-        assert (await node._spawner.watch_address(first)).kind != "normal"
+        assert (await internals_of(node).spawner.watch_address(first)).kind != "normal"
         again = await node.lookup("supervisor/victim", Victim)
         assert again.address.epoch > first.epoch
         with pytest.raises(CallError):
             await again.suffer(how)
-        reason = await node._spawner.watch_address(again.address)
+        reason = await internals_of(node).spawner.watch_address(again.address)
         assert (reason.kind, reason.text) == ("normal", "it exited with code 0")
         # No other start of it is on its way: the supervisor itself says so.
         supervisor = await node.lookup("supervisor", Supervisor)

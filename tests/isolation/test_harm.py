@@ -12,7 +12,7 @@ import trio
 
 from actors.errors import ActorDiedError, ActorNotFoundError, CallTimeoutError
 from actors.supervision import ExitReason
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.isolation.actors_used import Counter, Victim
 from tests.isolation.conftest import is_running
 
@@ -49,7 +49,7 @@ async def test_a_call_in_the_middle_of_the_end_of_its_process_ends_at_once_and_t
             nursery.start_soon(wait_behind)
             with pytest.raises(ActorDiedError, match=text):
                 await victim.suffer(how)
-        reason = await node._spawner.watch_address(address)
+        reason = await internals_of(node).spawner.watch_address(address)
         assert (reason.kind, reason.text) == (kind, text)
         assert bool(reason.traceback) == (how == "task")
         assert "a task of its own" in reason.traceback or how != "task"
@@ -69,7 +69,7 @@ async def test_a_method_that_asks_its_process_to_exit_ends_as_it_would_without_i
         with trio.fail_after(60):
             with pytest.raises(Exception, match="SystemExit: 4") as caught:
                 await victim.suffer("sys.exit")
-            reason = await node._spawner.watch_address(victim.address)
+            reason = await internals_of(node).spawner.watch_address(victim.address)
         seen.append((type(caught.value).__name__, reason.kind, reason.text))
     assert seen[0] == seen[1]
 
@@ -84,7 +84,7 @@ async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_
         await victim.suffer.options(timeout=0.2)("block")
     assert await bystander.add(1) == 1
     with trio.fail_after(60):
-        await node._spawner.stop_address(victim.address, STOPPED, 0.3)
+        await internals_of(node).spawner.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
 
 
@@ -99,7 +99,7 @@ async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_g
     with trio.fail_after(60):
         assert await victim.pid() == pid
         os.kill(pid, signal.SIGSTOP)
-        await node._spawner.stop_address(victim.address, STOPPED, 0.3)
+        await internals_of(node).spawner.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
 
 
@@ -129,13 +129,13 @@ async def test_the_end_of_the_warm_process_ends_the_actors_and_later_ones_get_an
     node: Node,
 ) -> None:
     victim = await node.options(isolation="process").spawn(Victim)
-    warm = node._isolation._server.pid  # type: ignore[attr-defined]
+    warm = internals_of(node).isolation._server.pid  # type: ignore[attr-defined]
     with trio.fail_after(60):
         os.kill(warm, signal.SIGKILL)
-        reason = await node._spawner.watch_address(victim.address)
+        reason = await internals_of(node).spawner.watch_address(victim.address)
         assert reason.kind == "signal"
         while True:
             again = await node.options(isolation="process").spawn(Victim)
-            if node._isolation._server.pid != warm:  # type: ignore[attr-defined]
+            if internals_of(node).isolation._server.pid != warm:  # type: ignore[attr-defined]
                 break
         assert await again.block_for(0) == "back"

@@ -25,7 +25,7 @@ from actors.supervision import ExitReason
 from runtime.identifiers import NodeId
 from runtime.isolation.messages import ISOLATION_SERVICE
 from runtime.isolation.node_api import OPERATIONS, IsolationService, NodeApi, NodeApiProxy
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.waiting import until
 
 LISTED = {
@@ -67,13 +67,13 @@ class Plain(Actor):
 async def proxy(node: Node) -> AsyncIterator[NodeApi]:
     """What a child process has, here in the process of the node itself."""
     with trio.fail_after(60):
-        yield NodeApiProxy.of(node._endpoint, NodeId(node.name, node.incarnation))
+        yield NodeApiProxy.of(internals_of(node).endpoint, NodeId(node.name, node.incarnation))
 
 
 def raw_service(node: Node) -> Any:
     """A handle of the service that sends whatever it is told to."""
     address = Address(ISOLATION_SERVICE, node.name, node.incarnation)
-    return Handle(node._endpoint.caller, address, None)
+    return Handle(internals_of(node).caller, address, None)
 
 
 def test_exactly_the_marked_methods_are_offered() -> None:
@@ -100,7 +100,9 @@ async def test_the_service_runs_nothing_but_operations(node: Node, name: str) ->
     address = Address(ISOLATION_SERVICE, node.name, node.incarnation)
     definition = MethodDefinition(name=name, function=lambda service: None)
     with pytest.raises(MethodNotFoundError):
-        await BoundMethod[[], Any](node._endpoint.caller, address, definition, NO_CALL_OPTIONS)()
+        await BoundMethod[[], Any](
+            internals_of(node).caller, address, definition, NO_CALL_OPTIONS
+        )()
 
 
 async def test_a_ticket_that_no_process_was_given_is_refused(node: Node) -> None:
@@ -175,7 +177,7 @@ async def test_arguments_that_do_not_fit_are_refused_before_and_after_they_trave
 
 async def test_what_is_asked_ends_when_the_asking_is_cancelled(node: Node, proxy: NodeApi) -> None:
     address = await proxy.start(import_path(Plain), (), {}, SpawnOptions(name="plain"))
-    watching = node._watching
+    watching = internals_of(node).watcher
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.wait_ended, address)
         await until(lambda: watching.loads()["watches"], "it waits")

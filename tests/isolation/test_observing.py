@@ -18,7 +18,7 @@ from actors import ChildSpec, Supervisor
 from actors.errors import ActorNotFoundError, ActorNotNeededError, ActorStartError, UnderstudyError
 from actors.options import Isolation
 from runtime import open_local_cluster, open_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.isolation.actors_used import Counter
 from tests.isolation.conftest import SECRET
 from tests.isolation.observers import Erring, Exiting, Hesitant, Needless, NeedlessOnce
@@ -186,7 +186,9 @@ async def test_a_notice_under_delivery_is_delivered_and_later_ones_can_be_cancel
         assert [notice.watch for notice in notices] == [numbers[0], numbers[1], numbers[3]]
         # The node has been told, and nothing is remembered for ever.
         await until(watcher.still_cancelled, "the node has been told", lambda left: not left)
-        assert node._watching.loads() == dict.fromkeys(node._watching.loads(), 0)
+        assert internals_of(node).watcher.loads() == dict.fromkeys(
+            internals_of(node).watcher.loads(), 0
+        )
 
 
 async def test_notices_come_in_their_turn_and_in_order_with_calls(node: Node) -> None:
@@ -257,11 +259,13 @@ async def test_nothing_is_left_of_the_watches_of_an_actor_whose_process_is_kille
         watcher = await node.options(isolation="process").spawn(Survivor)
         victim = await node.spawn(Partner)
         await watcher.look_at_all([victim] * 5)  # type: ignore[list-item]
-        assert node._watching.loads()["watches"] == 5
+        assert internals_of(node).watcher.loads()["watches"] == 5
         (row,) = [row for row in node.status()["actors"] if "pid" in row]  # type: ignore[attr-defined]
         await trio.run_process(["kill", "-9", str(row["pid"])])
         await node.wait_ended(watcher)
-        assert node._watching.loads() == dict.fromkeys(node._watching.loads(), 0)
+        assert internals_of(node).watcher.loads() == dict.fromkeys(
+            internals_of(node).watcher.loads(), 0
+        )
         await node.stop(victim)
 
 
@@ -287,7 +291,9 @@ async def test_a_process_that_is_killed_at_any_moment_gives_one_notice_for_each_
             assert {notice.reason.kind for notice in notices[-3:]} <= {"signal", "no such actor"}
         assert len(await watcher.told()) == told
         assert len({notice.watch for notice in notices}) == told
-        assert node._watching.loads() == dict.fromkeys(node._watching.loads(), 0)
+        assert internals_of(node).watcher.loads() == dict.fromkeys(
+            internals_of(node).watcher.loads(), 0
+        )
 
 
 @pytest.mark.parametrize(("linking", "linked"), PAIRS)
@@ -397,14 +403,14 @@ async def test_an_isolated_actor_waits_for_the_end_of_another(node: Node, tmp_pa
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
-                await until(lambda: node._watching.loads()["watches"], "it waits")
+                await until(lambda: internals_of(node).watcher.loads()["watches"], "it waits")
                 await suffer(victim, how)
             assert kinds == [kind]
             assert await waiting.wait_for(victim) == "no such actor"
         victim = await node.spawn(Watched)
         with trio.move_on_after(0.2):
             await waiting.wait_for(victim)
-        await until(lambda: not node._watching.loads()["watches"], "nobody waits")
+        await until(lambda: not internals_of(node).watcher.loads()["watches"], "nobody waits")
 
 
 async def test_the_node_is_the_candidate_for_a_singleton_that_an_isolated_actor_asks_for() -> None:

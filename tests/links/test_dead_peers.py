@@ -18,7 +18,7 @@ from actors import Actor, method
 from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.links.settlement import SettlementAnswerKind
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.wire.frames import Kind, encode_frame
 from tests.live_pair import Pair
 from tests.node.test_strangers import dial, introduction, offer, shake_hands
@@ -73,13 +73,13 @@ async def hold_and_die(node: Node, number: int) -> weakref.ref[Link]:
             frame = bytearray(encode_frame(Kind.CALL, control))
             frame[1] = flags
             await stream.send_all(frame)
-        cell = node._endpoint.host.cells["holder"]
+        cell = internals_of(node).cells["holder"]
         await until(lambda: len(cell.running) >= 2, "both calls run", every=0.001)
         link = weakref.ref(
-            next(link for link in node._endpoint.peers.links.values() if link.peer.name == name)
+            next(link for link in internals_of(node).links.values() if link.peer.name == name)
         )
     incarnation = introduction().peer.incarnation
-    node._endpoint.on_peer_ended(NodeId(name, incarnation), "ended by the test")
+    internals_of(node).endpoint.on_peer_ended(NodeId(name, incarnation), "ended by the test")
     await until(lambda: not cell.running, "no call runs any more", every=0.001)
     # What was cancelled takes a few steps to end.
     await trio.testing.wait_all_tasks_blocked(0.005)

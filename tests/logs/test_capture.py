@@ -22,6 +22,7 @@ from runtime.logs.capture import RecordFactory
 from runtime.logs.formats import JsonFormatter
 from runtime.logs.ring import LINE_BYTES
 from runtime.logs.service import logs_of
+from runtime.node import internals_of
 
 SECRET = "a secret of these tests"
 
@@ -87,7 +88,7 @@ async def opened(name: str = "here", **options: Any) -> AsyncIterator[Node]:
 
 
 async def lines(node: Node, actor: str = "") -> list[dict[str, Any]]:
-    service = logs_of(node._endpoint, node.name, node.incarnation)
+    service = logs_of(internals_of(node).endpoint, node.name, node.incarnation)
     answer = await service.read(actor=actor)
     return [line for line in answer["lines"] if line["logger"] == "users"]
 

@@ -25,6 +25,7 @@ from runtime.hosting.host import LeasedNames
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
 from runtime.membership.stand_by import StandBy
+from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Store
 from runtime.testing import Platform
@@ -118,7 +119,7 @@ async def setting() -> AsyncIterator[Setting]:
         await here.wait_for(2)
         named = await here.options(name="keeper", on="there").spawn(Keeper)
         unnamed = await here.options(on="there").spawn(Keeper)
-        behind = there._endpoint.host.cells["keeper"].instance
+        behind = internals_of(there).cells["keeper"].instance
         assert isinstance(behind, Keeper)
         yield Setting(here, there, named, unnamed, behind)
 
@@ -127,10 +128,10 @@ async def test_named_actors_pause_while_the_store_is_away_and_go_on_when_their_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with setting() as both:
-        store = AwayStore(monkeypatch, both.there._registration.record.lease)
+        store = AwayStore(monkeypatch, internals_of(both.there).registration.record.lease)
         assert await both.named.work() == 1
         store.away = True
-        cell = both.there._endpoint.host.cells["keeper"]
+        cell = internals_of(both.there).cells["keeper"]
         outcomes: list[object] = []
 
         async def ask(keeper: Keeper, what: str) -> None:
@@ -164,9 +165,9 @@ def test_when_the_lease_is_lost_nothing_that_ran_meanwhile_is_answered_as_done(
 
     async def lose() -> None:
         async with setting() as both:
-            store = AwayStore(monkeypatch, both.there._registration.record.lease)
+            store = AwayStore(monkeypatch, internals_of(both.there).registration.record.lease)
             store.away = True
-            cell = both.there._endpoint.host.cells["keeper"]
+            cell = internals_of(both.there).cells["keeper"]
             ended: list[type[CallError]] = []
 
             async def ask(what: str) -> None:
@@ -198,15 +199,15 @@ def test_the_pause_begins_before_the_store_may_give_the_names_away(
 ) -> None:
     async def main() -> None:
         async with setting() as both:
-            store = AwayStore(monkeypatch, both.there._registration.record.lease)
-            cell = both.there._endpoint.host.cells["keeper"]
+            store = AwayStore(monkeypatch, internals_of(both.there).registration.record.lease)
+            cell = internals_of(both.there).cells["keeper"]
             for _ in range(5):
                 await trio.sleep(TIMINGS.renew_every)
                 assert not cell.paused
             store.away = True
             # Counted from the last renewal that was granted: questions that are refused in between
             # must not put the pause off.
-            began = both.there._registration.clock.asked
+            began = internals_of(both.there).registration.clock.asked
             await until(lambda: cell.paused, "the actor is paused", every=0.01)
             paused = trio.current_time()
             await both.here.wait_gone("there")
@@ -231,7 +232,7 @@ async def test_nothing_runs_on_a_lease_that_ended_while_the_process_stood_still(
         secret=SECRET,
         platform=Platform(environment=SeededEnvironment(draw), network=MemoryNetwork(lambda: 0.0)),
     ) as node:
-        lease = node._registration.clock
+        lease = internals_of(node).registration.clock
         ran_without: list[float] = []
 
         class Witness(Actor):
@@ -284,7 +285,7 @@ def test_the_outcome_of_a_run_that_outlived_its_lease_without_ever_waiting_is_he
 
     async def main() -> None:
         async with setting() as both:
-            store = AwayStore(monkeypatch, both.there._registration.record.lease)
+            store = AwayStore(monkeypatch, internals_of(both.there).registration.record.lease)
             blocker = await both.there.options(name="blocker").spawn(Blocker)
             for how in ("return", "raise"):
                 store.away = True
@@ -298,7 +299,7 @@ def test_the_outcome_of_a_run_that_outlived_its_lease_without_ever_waiting_is_he
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(ask, how, outcomes)
-                    cell = both.there._endpoint.host.cells["blocker"]
+                    cell = internals_of(both.there).cells["blocker"]
                     await until(lambda: cell.paused, "the actor is paused", every=0.01)  # noqa: B023
                     await trio.sleep(0.1)
                     assert outcomes == []
@@ -311,7 +312,7 @@ def test_the_outcome_of_a_run_that_outlived_its_lease_without_ever_waiting_is_he
 async def test_a_lease_renewed_beside_the_blocked_loop_is_not_suspected_after_it() -> None:
     async with open_node("alone", secret=SECRET) as node:
         keeper = await node.options(name="keeper").spawn(Keeper)
-        workers = node._endpoint.host.workers
+        workers = internals_of(node).host.workers
         # As after a long time in which another loop renewed the lease.
         workers.names_until = trio.current_time() - 1
         assert await keeper.work() == 1
@@ -320,7 +321,7 @@ async def test_a_lease_renewed_beside_the_blocked_loop_is_not_suspected_after_it
         workers.ask_lease_by(lambda: trio.current_time() - 1)
         with trio.move_on_after(0.05):
             await keeper.work()
-        assert node._endpoint.host.cells["keeper"].paused
+        assert internals_of(node).cells["keeper"].paused
 
 
 async def test_a_named_actor_may_run_while_the_lease_certainly_holds_and_others_may_always() -> (
@@ -329,7 +330,7 @@ async def test_a_named_actor_may_run_while_the_lease_certainly_holds_and_others_
     async with open_node("alone", secret=SECRET) as node:
         await node.options(name="keeper").spawn(Keeper)
         await node.spawn(Keeper)
-        host = node._endpoint.host
+        host = internals_of(node).host
         named = host.cells["keeper"]
         (unnamed,) = (cell for cell in host.cells.values() if not cell.leased and not cell.system)
         may_run, workers = host.workers.may_run, host.workers

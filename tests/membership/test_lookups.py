@@ -11,6 +11,7 @@ import trio.testing
 from actors import Actor, method
 from actors.errors import ActorNotFoundError
 from runtime import Node
+from runtime.node import internals_of
 from runtime.store.interface import Operation, Store
 from tests.live_pair import Pair
 from tests.waiting import until
@@ -31,7 +32,7 @@ class Clerk(Actor):
 def counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[Operation]:
     """What the names of a node ask of the store from now on."""
     asked: list[Operation] = []
-    store: Store = node._names._store
+    store: Store = internals_of(node).names._store
     transaction = store.transaction
 
     async def counting(compare: object, then: object, otherwise: object = ()) -> object:
@@ -49,7 +50,7 @@ async def test_a_name_is_asked_of_the_store_once_and_again_when_it_has_moved(
     node, other = (pair.here, pair.there) if at == "here" else (pair.there, pair.here)
     spawned = await other.options(name="clerk").spawn(Clerk)
     await until(
-        lambda: node._lookups._seen >= spawned.address.epoch,
+        lambda: internals_of(node).lookups._seen >= spawned.address.epoch,
         "the watch has told of the actor",
         every=0.001,
     )
@@ -101,7 +102,7 @@ async def test_a_call_on_an_address_out_of_date_finds_the_actor_where_it_is_now(
     await pair.there.options(name="clerk").spawn(Clerk)
     await pair.here.lookup("clerk")
     # As if the watch were late.
-    monkeypatch.setattr(pair.here._lookups, "forget", lambda name: None)
+    monkeypatch.setattr(internals_of(pair.here).lookups, "forget", lambda name: None)
     await pair.there.stop(await pair.there.lookup("clerk"))
     await pair.here.options(name="clerk").spawn(Clerk)
     assert (await (await pair.here.lookup("clerk", Clerk)).who())[0] == "here"

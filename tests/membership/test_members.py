@@ -19,6 +19,7 @@ from actors.errors import (
 from runtime import Node, open_node
 from runtime.identifiers import NodeId
 from runtime.links.transports import Connection, SocketNetwork
+from runtime.node import internals_of
 from runtime.testing import Platform
 from tests.live_pair import SECRET, Pair
 from tests.waiting import until
@@ -76,7 +77,9 @@ async def ask_after_the_end(pair: Pair) -> None:
     from_there = await pair.there.lookup("ledger", Ledger)
     assert await follower.pass_on(from_there) == 1
     with trio.fail_after(60):
-        await pair.here._store.revoke(pair.there._registration.record.lease)
+        await internals_of(pair.here).store.revoke(
+            internals_of(pair.there).registration.record.lease
+        )
         await pair.here.wait_gone("there")
         with pytest.raises((NotAMemberError, ConnectionLostError)):
             # The session may have ended with this call on its way, which it then certainly did not
@@ -194,7 +197,7 @@ async def test_a_call_to_a_node_that_is_gone_fails_at_once_also_where_a_connecti
         peer = third._introduction.peer
     await pair.here.wait_gone("third")
     # As an accepted connection does before it is settled; this one never is.
-    pair.here._endpoint.peers._link(peer).fenced = True
+    internals_of(pair.here).endpoint.peers._link(peer).fenced = True
     with trio.fail_after(60), pytest.raises((ActorNotFoundError, NodeDiedError)):
         await ledger.enter()
     with trio.fail_after(60):
@@ -207,7 +210,7 @@ def id_of(node: Node) -> NodeId:
 
 
 async def test_an_incarnation_is_current_or_gone_or_newer_than_the_view(pair: Pair) -> None:
-    members, there = pair.here._members, id_of(pair.there)
+    members, there = internals_of(pair.here).members, id_of(pair.there)
     assert members.is_current(there)
     assert not members.is_gone(there)
     earlier = NodeId(there.name, there.incarnation - 1)
@@ -223,7 +226,7 @@ async def test_an_incarnation_is_current_or_gone_or_newer_than_the_view(pair: Pa
 async def test_an_incarnation_that_is_proven_dead_is_gone_although_the_store_still_has_it(
     pair: Pair,
 ) -> None:
-    members, there = pair.here._members, id_of(pair.there)
+    members, there = internals_of(pair.here).members, id_of(pair.there)
     shown = members.all()
     pair.here._ended(there, "its process has ended")
     assert members.all() == shown
@@ -239,7 +242,7 @@ async def test_a_proof_about_an_incarnation_that_is_not_in_the_view_is_not_kept(
     pair: Pair,
 ) -> None:
     # A store that was lost counts from the beginning: it may give that incarnation to a later node.
-    members = pair.here._members
+    members = internals_of(pair.here).members
     later = NodeId("third", members.revision + 1)
     members.bury(later)
     assert not members.is_gone(later)
@@ -255,7 +258,7 @@ async def test_who_watches_an_actor_learns_its_death_from_the_proof_and_not_only
     reasons: list[str] = []
 
     async def watch() -> None:
-        reasons.append((await pair.here._spawner.watch_address(ledger.address)).kind)
+        reasons.append((await internals_of(pair.here).spawner.watch_address(ledger.address)).kind)
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -265,19 +268,19 @@ async def test_who_watches_an_actor_learns_its_death_from_the_proof_and_not_only
             pair.here._ended(id_of(pair.there), "its process has ended")
     # Its lease has not: the record is in the store, and in the view, all the time.
     assert reasons == ["node died"]
-    assert pair.here._members.find(pair.there.name) is not None
+    assert internals_of(pair.here).members.find(pair.there.name) is not None
 
 
 async def test_a_supervisor_that_lived_on_a_dead_node_is_waited_for_no_longer(pair: Pair) -> None:
     there = id_of(pair.there)
     generated = f"supervisor-1@{there.name}.{there.incarnation}"
-    assert await pair.here._spawner.is_supervised(generated)
-    pair.here._members.bury(there)
-    assert not await pair.here._spawner.is_supervised(generated)
+    assert await internals_of(pair.here).spawner.is_supervised(generated)
+    internals_of(pair.here).members.bury(there)
+    assert not await internals_of(pair.here).spawner.is_supervised(generated)
 
 
 async def test_values_are_handed_over_to_no_node_that_is_proven_dead(pair: Pair) -> None:
     there = id_of(pair.there)
     assert pair.here._staying() == [there]
-    pair.here._members.bury(there)
+    internals_of(pair.here).members.bury(there)
     assert pair.here._staying() == []

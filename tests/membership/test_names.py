@@ -28,7 +28,7 @@ from actors.errors import (
     RemoteError,
     SpawnError,
 )
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.live_pair import Pair
 
 
@@ -215,7 +215,7 @@ async def test_a_method_that_the_class_there_does_not_have_is_named(pair: Pair, 
     with trio.fail_after(60):
         register: Any = await spawn(pair.here, "register", where)
         # As a node has it that cannot import the class.
-        class_unknown: Any = Handle(pair.here._endpoint.caller, register.address, None)
+        class_unknown: Any = Handle(internals_of(pair.here).caller, register.address, None)
         with pytest.raises(MethodNotFoundError, match=r"no @method 'fine'; it offers: .*who"):
             await class_unknown.fine()
 

@@ -21,7 +21,7 @@ from runtime.membership.lease import LeaseClock
 from runtime.metrics.definitions import DEFINITIONS
 from runtime.metrics.endpoint import MetricsEndpoint
 from runtime.metrics.readings import LoopHealth, read
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.house import ROOT
@@ -121,11 +121,11 @@ async def test_a_scrape_does_not_look_at_actors_one_by_one(node: Node) -> None:
 
     for _ in range(20):
         await node.spawn(Clerk)
-    host = node._endpoint.host
+    host = internals_of(node).host
     cells = host.cells
     host.cells = Unread(cells)
     try:
-        metrics = node._metrics
+        metrics = internals_of(node).metrics
         assert metrics is not None
         found = read(metrics._parts, metrics._statistics, LoopHealth())
     finally:
@@ -139,14 +139,14 @@ async def test_health_and_readiness(node: Node) -> None:
         {"state": "alive", "node": "alone"},
     )
     assert (await get_json(node.metrics_address, "/readyz"))[0] == 200
-    clock = node._registration.clock
-    node._registration.clock = LeaseClock(-1.0, clock.asked)
+    clock = internals_of(node).registration.clock
+    internals_of(node).registration.clock = LeaseClock(-1.0, clock.asked)
     status, fields = await get_json(node.metrics_address, "/readyz")
-    node._registration.clock = clock
+    internals_of(node).registration.clock = clock
     assert (status, fields["reasons"]) == (503, ["the node's lease is in doubt"])
-    node._endpoint.host.draining = True
+    internals_of(node).host.draining = True
     status, fields = await get_json(node.metrics_address, "/readyz")
-    node._endpoint.host.draining = False
+    internals_of(node).host.draining = False
     assert (status, fields["reasons"]) == (503, ["the node drains and leaves"])
     assert (await get_json(node.metrics_address, "/healthz"))[0] == 200
 
@@ -280,7 +280,7 @@ class _LateEnvironment(SystemEnvironment):
 
 
 async def test_a_port_is_free_again_also_where_serving_has_never_begun(node: Node) -> None:
-    opened = node._metrics
+    opened = internals_of(node).metrics
     assert opened is not None
     parts = attrs.evolve(opened._parts, environment=_LateEnvironment())
     late = MetricsEndpoint(parts, opened._statistics, None)

@@ -25,7 +25,7 @@ from runtime.links.link import Link
 from runtime.links.session import WINDOW_FRAMES
 from runtime.links.transports import SocketNetwork
 from runtime.metrics.readings import LoopHealth, Readings, _read_network, read
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.statistics.histograms import Histogram
 from runtime.store.interface import RangeResult, WatchBatch
 from runtime.store.measured_store import MeasuredStore
@@ -68,7 +68,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 def number(node: Node, name: str, *labels: str) -> float | None:
     """A number of a node, with these labels; of a histogram, how much it counts."""
-    metrics = node._metrics
+    metrics = internals_of(node).metrics
     assert metrics is not None
     found = read(metrics._parts, metrics._statistics, LoopHealth())
     if name in found.buckets:
@@ -135,7 +135,7 @@ async def test_only_the_node_that_keeps_the_store_knows_its_size(pair: Pair) -> 
     before = cast("float", number(pair.here, "understudy_store_bytes"))
     assert before > 100
     assert number(pair.there, "understudy_store_bytes") is None
-    await pair.there._store.put("test/a", bytes(5000))
+    await internals_of(pair.there).store.put("test/a", bytes(5000))
     assert cast("float", number(pair.here, "understudy_store_bytes")) >= before + 5000
     assert number(pair.here, "understudy_store_watch_lag_revisions") == 0
 
@@ -152,7 +152,7 @@ async def test_values_that_are_spilled_fetched_and_lost(pair: Pair) -> None:
     state = cast("Any", await maker.make.remote(1))._state
     state.error = OwnerDiedError("as when its owner has died")
     with pytest.raises(OwnerDiedError):
-        await pair.here._endpoint.references.fetcher.fetch(state)
+        await internals_of(pair.here).references.fetcher.fetch(state)
     assert number(pair.here, "understudy_owner_died_total") == 1
 
 
@@ -161,7 +161,7 @@ async def test_streams_that_wait_for_their_readers(pair: Pair, on: str) -> None:
     name = "understudy_stream_credit_wait_seconds_total"
     node = pair.here if on == "here" else pair.there
     maker = await pair.here.options(on=on).spawn(Maker)
-    waits = node._endpoint.host.counts.credit_waits
+    waits = internals_of(node).host.counts.credit_waits
     async with maker.count() as items:
         assert await anext(items) == 0
         await until(lambda: waits.waiting == 1, "the generator is ahead by the window")

@@ -28,6 +28,7 @@ from actors.errors import (
     SelfCallError,
     StoreUnavailableError,
 )
+from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from tests.live_pair import LONG_LEASE, Pair
 from tests.waiting import until
@@ -422,7 +423,9 @@ async def test_a_call_whose_actor_cannot_be_looked_up_while_the_store_is_away_di
     worker = await pair.here.options(name="sought", on="there").spawn(Worker)
     address = worker.address
     # As a handle from before the actor has moved.
-    lost = pair.here._endpoint.make_handle(attrs.evolve(address, incarnation=1), Worker)
+    lost = internals_of(pair.here).endpoint.make_handle(
+        attrs.evolve(address, incarnation=1), Worker
+    )
 
     async def away(*arguments: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -719,7 +722,7 @@ async def test_a_method_that_is_not_there_is_named_with_those_that_are(
     with pytest.raises(AttributeError, match="did you mean 'echo'"):
         worker.ecko  # type: ignore[attr-defined]  # noqa: B018
     untyped = attrs.evolve(worker.address, class_path="")
-    anything = pair.here._endpoint.make_handle(untyped)
+    anything = internals_of(pair.here).endpoint.make_handle(untyped)
     with trio.fail_after(60), pytest.raises(MethodNotFoundError, match=r"it offers:.*echo"):
         await anything.write("not marked")
 
@@ -767,7 +770,7 @@ async def test_a_repeat_of_a_call_that_still_runs_is_attached_to_that_run(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             # Each attempt given up as too slow costs a token: several were made.
-            budget = pair.here._endpoint.caller.budget(slow.name)
+            budget = internals_of(pair.here).caller.budget(slow.name)
             await until(lambda: budget.tokens <= 6, "several attempts were made", every=0)
             await slow.open_gate()
         assert answers == [1]

@@ -18,7 +18,7 @@ from actors.errors import CallError, LeaseLostError, WrongCertificateError
 from runtime import open_node
 from runtime.links.link import Link
 from runtime.links.tls import TlsConnection
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import EtcdServer, Platform
 from runtime.timings import Timings
 from tests.authority import Authority, Elsewhere, node_uri
@@ -50,7 +50,7 @@ class Machine:
     def link(self, other: Machine) -> Link:
         (found,) = (
             one
-            for one in self.node._endpoint.peers.links.values()
+            for one in internals_of(self.node).links.values()
             if one.peer.name == other.node.name
         )
         return found
@@ -114,7 +114,7 @@ async def load(machines: list[Machine], handles: list[Echo]) -> AsyncIterator[li
             while True:
                 await trio.sleep(0.1)
                 for each in machines:
-                    for link in tuple(each.node._endpoint.peers.links.values()):
+                    for link in tuple(internals_of(each.node).links.values()):
                         link.drop_connection()
 
         for echo in handles:
@@ -288,7 +288,7 @@ async def test_a_node_that_all_refuse_for_its_certificate_leaves_and_says_why(
             # Its named actors have ended before others may have the name.
             with pytest.raises(CallError):
                 await echo.echo(2)
-            assert there.node._given_up is not None
+            assert internals_of(there.node).given_up is not None
 
     with pytest.raises(LeaseLostError, match="no node accepts its certificate"):
         await until_cut_off()
@@ -317,18 +317,18 @@ async def test_a_node_that_one_refuses_goes_on_with_the_others(
         echo = await one.node.lookup("echo", Echo)
         assert await echo.echo(1) == 1
         # The only link that `two` has is to the node that will refuse it.
-        assert [link.name for link in two.node._endpoint.peers.links] == ["one"]
+        assert [link.name for link in internals_of(two.node).links] == ["one"]
         (tmp_path / "mistaken").write_bytes(authority.revoke("two"))
         await until(
             lambda: [
                 link.connected
-                for link in two.node._endpoint.peers.links.values()
+                for link in internals_of(two.node).links.values()
                 if link.peer.name == "three"
             ],
             "it has found one that accepts it",
             lambda found: found == [True],
         )
-        assert two.node._endpoint.peers.refusal() == ""
+        assert internals_of(two.node).endpoint.peers.refusal() == ""
         assert not two.node.asked_to_leave.is_set()
         again = await three.node.lookup("echo", Echo)
         assert await again.echo(2) == 2

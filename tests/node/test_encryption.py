@@ -32,7 +32,7 @@ from runtime.links.credentials import client_context, server_context
 from runtime.links.encryption import Admission, Tls, TlsPolicy, find_tls, system_network
 from runtime.links.interfaces import own_address
 from runtime.links.transports import split_host_port
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
@@ -214,7 +214,7 @@ async def test_an_address_that_is_not_loopback_needs_no_option() -> None:
         open_node("there", join=node.address, secret=SECRET, platform=elsewhere()) as other,
     ):
         await used(node, other)
-        for link in (*node._endpoint.peers.links.values(), *other._endpoint.peers.links.values()):
+        for link in (*internals_of(node).links.values(), *internals_of(other).links.values()):
             if link.peer.role == "node":
                 assert link._connection is not None
                 assert len(link._connection.channel.binding) == 32
@@ -259,7 +259,7 @@ async def undisturbed(tls: Any, timings: Timings | None = None) -> AsyncIterator
         ) as other,
     ):
         await used(node, other)
-        (link,) = (one for one in other._endpoint.peers.links.values() if one.peer.name == "here")
+        (link,) = (one for one in internals_of(other).links.values() if one.peer.name == "here")
         connections = link.counters.connections
         yield node
         keeper = await other.lookup(NAME, Keeper)
@@ -454,7 +454,7 @@ async def test_clocks_that_disagree_play_no_part_with_the_secret_alone(years: in
         ) as there,
     ):
         await used(here, there)
-        (link,) = here._endpoint.peers.links.values()
+        (link,) = internals_of(here).links.values()
         assert link.counters.connections == 1
 
 
@@ -542,7 +542,7 @@ async def test_unix_sockets_are_for_this_user_alone(
 ) -> None:
     # What root starts may be of another user; the node is made to take itself for one that is not.
     async with undisturbed("off") as node:
-        path = node._registration.record.addresses[1].removeprefix("unix:@")
+        path = internals_of(node).registration.record.addresses[1].removeprefix("unix:@")
         command = [sys.executable, "-S", "-c", OTHER_USER, path]
         found = await trio.run_process(command, capture_stdout=True)
         assert found.stdout == b"b''\n"

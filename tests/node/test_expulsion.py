@@ -42,7 +42,7 @@ from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_session import find_security
 from runtime.membership.expulsion_service import expulsions_of
 from runtime.membership.expulsions import Expulsion, Expulsions
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import EtcdServer, Platform
 from runtime.timings import Timings
 from runtime.wire.frames import Kind, encode_frame
@@ -69,13 +69,13 @@ class Guard(DynamicSupervisor):
 
 
 async def expel(by: Node, name: str, absent: bool = False) -> dict[str, Any]:
-    service = expulsions_of(by._endpoint, by.name, by.incarnation)
+    service = expulsions_of(internals_of(by).endpoint, by.name, by.incarnation)
     told: dict[str, Any] = await service.expel(name, absent)
     return told
 
 
 async def readmit(by: Node, name: str) -> dict[str, Any]:
-    service = expulsions_of(by._endpoint, by.name, by.incarnation)
+    service = expulsions_of(internals_of(by).endpoint, by.name, by.incarnation)
     told: dict[str, Any] = await service.readmit(name)
     return told
 
@@ -131,16 +131,16 @@ async def test_an_expelled_node_ends_its_actors_live_elsewhere_and_it_cannot_com
             # It has said that it stopped its actors: nobody waits for its lease.
             assert trio.current_time() - began < Timings().lease / 2
             await w1.wait_gone("w3")
-            cells = w3._endpoint.host.cells.values()
+            cells = internals_of(w3).cells.values()
             assert not any(cell.leased and cell.ended is None for cell in cells)
             assert {await keeper.place() for keeper in keepers} == {"w2"}
         for node in (w1, w2):
-            assert not [one for one in node._endpoint.peers.links if one.name == "w3"]
+            assert not [one for one in internals_of(node).links if one.name == "w3"]
         await refused(ExpelledError, "--readmit w3", "w3", join=w2.address, **place())
         assert (await expel(w2, "w3"))["again"] is True
-        assert [one.name for one in w2._expulsions.all()] == ["w3"]
+        assert [one.name for one in internals_of(w2).expulsions.all()] == ["w3"]
         assert (await readmit(w2, "w3"))["problem"] == ""
-        await until(lambda: not w1._expulsions.all(), "the founder knows of it")
+        await until(lambda: not internals_of(w1).expulsions.all(), "the founder knows of it")
         async with open_node("w3", join=w1.address, **place()):
             await w1.wait_for(3)
 
@@ -178,21 +178,21 @@ async def test_a_node_is_expelled_where_the_store_is_a_real_etcd(etcd: EtcdServe
         async with until_expelled("w3", **place) as w3:
             await w3.options(name="keeper").spawn(Keeper)
             assert await (await w2.lookup("keeper", Keeper)).place() == "w3"
-            lease = w3._registration.record.lease
+            lease = internals_of(w3).registration.record.lease
             assert (await expel(w2, "w3"))["problem"] == ""
             await w1.wait_gone("w3")
             # Its lease, and all that it tied, is gone from etcd, by the node that has expelled it.
             with pytest.raises(LeaseLostError):
-                await w1._store.time_to_live(lease)
+                await internals_of(w1).store.time_to_live(lease)
             assert await (await w1.options(name="keeper").spawn(Keeper)).place() == "w1"
         for node in (w1, w2):
-            assert not [one for one in node._endpoint.peers.links if one.name == "w3"]
+            assert not [one for one in internals_of(node).links if one.name == "w3"]
         # Neither by the store, nor by a member that tells where the store is.
         await refused(ExpelledError, "--readmit w3", "w3", **place)
         await refused(ExpelledError, "--readmit w3", "w3", join=w2.address, secret=SECRET)
-        assert [one.name for one in w1._expulsions.all()] == ["w3"]
+        assert [one.name for one in internals_of(w1).expulsions.all()] == ["w3"]
         assert (await readmit(w1, "w3"))["problem"] == ""
-        await until(lambda: not w2._expulsions.all(), "the other knows of it")
+        await until(lambda: not internals_of(w2).expulsions.all(), "the other knows of it")
         async with open_node("w3", **place) as again:
             await w1.wait_for(3)
             assert [one.name for one in again.members()] == ["w1", "w2", "w3"]
@@ -205,17 +205,17 @@ async def test_the_names_of_a_node_that_does_not_answer_are_given_away_when_its_
     async with open_node("w1", **place()) as w1:  # noqa: SIM117
         async with until_expelled("w2", join=w1.address, **place()) as w2:
             await w2.options(name="keeper").spawn(Keeper)
-            del w2._endpoint.host.cells["@expulsions"]
-            clock, began = w2._registration.clock, trio.current_time()
+            del internals_of(w2).cells["@expulsions"]
+            clock, began = internals_of(w2).registration.clock, trio.current_time()
             # Deaf to all ways in which it could learn of it.
             for deaf in ("_was_expelled", "_on_expulsion"):
                 monkeypatch.setattr(w2, deaf, lambda *_: None)
-            monkeypatch.setattr(w2._endpoint.peers, "_policy", PeerPolicy())
-            monkeypatch.setattr(w2._expulsions, "_changed", lambda expulsion: None)
+            monkeypatch.setattr(internals_of(w2).endpoint.peers, "_policy", PeerPolicy())
+            monkeypatch.setattr(internals_of(w2).expulsions, "_changed", lambda expulsion: None)
             await expel(w1, "w2")
             assert not clock.is_held(trio.current_time())
             assert trio.current_time() - began < 3 * Timings().lease
-            assert w1._members.find("w2") is None
+            assert internals_of(w1).members.find("w2") is None
             monkeypatch.undo()
             w2._was_expelled(ExpelledError("node 'w2' was expelled"))
 
@@ -262,7 +262,7 @@ async def test_who_draws_its_handshake_out_is_refused_all_the_same(
         # In the same way, one whose secret is removed meanwhile.
         async with await dial(w1) as stream:
             await shake_hands(stream, introduction(name="client-1"), SECRET.encode())
-            w1._keyring.replace([b"another secret"])
+            internals_of(w1).keyring.replace([b"another secret"])
             assert await told_after_offer(stream) == b""
         assert "a secret that is not accepted any more" in caplog.text
 
@@ -279,7 +279,7 @@ async def test_an_expelled_certificate_is_refused_under_every_name(authority: Au
         place: dict[str, Any] = {"join": w1.address}
         async with open_node("w3", **place, **shared), open_node("w4", **place, **shared):
             await w1.wait_for(3)
-            await until(lambda: len(w1._endpoint.peers.links) >= 2, "both have links")
+            await until(lambda: len(internals_of(w1).links) >= 2, "both have links")
             assert "w4 shows the certificate of w3" in (await expel(w1, "w3"))["problem"]
         await w1.wait_gone("w3")
         of_w1: dict[str, Any] = {
@@ -499,12 +499,12 @@ async def test_the_new_secret_is_not_given_to_whoever_joins_meanwhile(
         assert "w9 joined meanwhile and was not given the secret" in done.output
         assert "still knows the cluster's secret" not in done.output
         (given,) = read_secrets(new)
-        assert w1._keyring.secrets() == w2._keyring.secrets() == (given,)
-        assert late[0]._keyring.secrets() == (SECRET.encode(),)
+        assert internals_of(w1).keyring.secrets() == internals_of(w2).keyring.secrets() == (given,)
+        assert internals_of(late[0]).keyring.secrets() == (SECRET.encode(),)
         # Those that know the old secret only have no connection any more; w2 has.
-        await until(lambda: w2._endpoint.peers.link(_peer(w1)).connected, "w2 is back")
+        await until(lambda: internals_of(w2).endpoint.peers.link(_peer(w1)).connected, "w2 is back")
         outside = {client.endpoint.identity.name, "w9"}
-        links = w1._endpoint.peers.links.values()
+        links = internals_of(w1).links.values()
         assert not [one for one in links if one.peer.name in outside and one.connected]
         await refused(WrongSecretError, "could not prove", "w3", join=w1.address, secret=SECRET)
         late[0]._was_given_up(ExpelledError("the test is over"))

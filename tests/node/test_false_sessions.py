@@ -27,7 +27,7 @@ from runtime.links.link import Link
 from runtime.links.peers import Peers, _ProvenPeer
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_session import find_security
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
 from runtime.wire.frames import FrameReader, Kind
 from runtime.wire.handshake import (
@@ -104,7 +104,7 @@ async def test_a_role_has_the_rights_of_the_table_and_no_others(
     admitted: set[tuple[str, str]] = set()
     every: set[tuple[str, str]] = set()
     async with met(authority, role) as (node, client):
-        for name, cell in node._endpoint.host.cells.items():
+        for name, cell in internals_of(node).cells.items():
             if not cell.system:
                 continue
             for called, definition in cell.methods.items():
@@ -150,7 +150,7 @@ async def test_what_passes_calls_on_passes_no_rights_on(
 ) -> None:
     monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
     async with met(authority, "client") as (node, client):
-        ledger: Any = node._endpoint.host.cells["ledger"].instance
+        ledger: Any = internals_of(node).cells["ledger"].instance
         # By a batch of items, by the service of the gateway, one way, and for a reference.
         with pytest.raises(NotAllowedError, match="may not call 'erase'"):
             await raw(client, node, "ledger", "@items")("erase", "b", [[]])

@@ -27,7 +27,7 @@ from runtime import Tls, open_node
 from runtime.command_line.main import main
 from runtime.environment import SystemEnvironment
 from runtime.links.credentials import JUDGED_AGAIN_SECONDS, FileCredentials
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
 from runtime.wire.handshake import Acceptor, Certified, Channel, Dialer, Introduction, Peer
@@ -77,7 +77,7 @@ async def pair(
     ):
         echo = await there.options(on="here").spawn(Echo)
         assert await echo.echo("1") == "1"
-        (link,) = (one for one in there._endpoint.peers.links.values() if one.peer.name == "here")
+        (link,) = (one for one in internals_of(there).links.values() if one.peer.name == "here")
         connections = link.counters.connections
         assert link._connection is not None
         assert link._connection.channel.certified == Certified(
@@ -455,7 +455,7 @@ async def test_spiffe_ids_name_members_by_a_map(authority: Authority, tmp_path: 
     ):
         echo = await there.options(on="here").spawn(Echo)
         assert await echo.echo("1") == "1"
-        (link,) = (one for one in there._endpoint.peers.links.values() if one.peer.name == "here")
+        (link,) = (one for one in internals_of(there).links.values() if one.peer.name == "here")
         assert link.verified is not None
         assert (link.verified.role, link.verified.name) == ("node", "here")
         for path, text in (

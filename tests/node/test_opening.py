@@ -15,6 +15,7 @@ from actors import Actor, method
 from actors.errors import NoPlacementError
 from runtime import open_node
 from runtime.membership.members import PREFIX, NodeRecord
+from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 
 
@@ -109,10 +110,14 @@ async def test_what_one_node_says_wrongly_of_itself_breaks_no_placement_on_other
     pair: Pair, wrong: dict[str, Any]
 ) -> None:
     """As a node of another version might, or one that is mistaken."""
-    store, here = pair.here._store, pair.here
-    record = attrs.evolve(pair.there._registration.record, name="mistaken", state="up", **wrong)
+    store, here = internals_of(pair.here).store, pair.here
+    record = attrs.evolve(
+        internals_of(pair.there).registration.record, name="mistaken", state="up", **wrong
+    )
     lease = await store.grant(60.0)
-    await store.put(PREFIX + "mistaken", bytes(here._endpoint.codec.encode(record, [])), lease)
+    await store.put(
+        PREFIX + "mistaken", bytes(internals_of(here).endpoint.codec.encode(record, [])), lease
+    )
     with trio.fail_after(60):
         await here.wait_for(3)
         await pair.there.wait_for(3)
@@ -128,9 +133,9 @@ async def test_a_record_that_is_none_is_passed_over(pair: Pair, value: bytes | s
     here = pair.here
     if isinstance(value, str):
         strange = NodeRecord("strange", 7, "", 0, "", 0, 0.0)  # type: ignore[arg-type]
-        value = bytes(here._endpoint.codec.encode(strange, []))
-    await here._store.put(PREFIX + "strange", value)
-    await here._store.put(PREFIX + "strange/2", value)
+        value = bytes(internals_of(here).endpoint.codec.encode(strange, []))
+    await internals_of(here).store.put(PREFIX + "strange", value)
+    await internals_of(here).store.put(PREFIX + "strange/2", value)
     with trio.fail_after(60):
         # They have seen it, and live.
         async with open_node("third", join=here.address, secret=SECRET) as third:

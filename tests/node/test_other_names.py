@@ -18,6 +18,7 @@ from runtime.calls import dispatch
 from runtime.calls.dispatch import Dispatch
 from runtime.calls.protocol import REPEATABLE
 from runtime.hosting.node_service import NODE_SERVICE, NodeService
+from runtime.node import internals_of
 from runtime.references.service import REFERENCE_SERVICE, ReferenceService
 from runtime.timings import Timings
 from runtime.watching import watcher
@@ -44,7 +45,9 @@ def hostile(pair: Pair, service: type[Actor], name: str, retry: RetryPolicy = ON
     """A service of `here`, as a member calls it that does not keep to what its own code
     would ask.
     """
-    handle: Any = pair.there._endpoint.system_handle(service, name, *pair.here._endpoint.identity)
+    handle: Any = internals_of(pair.there).endpoint.system_handle(
+        service, name, *internals_of(pair.here).endpoint.identity
+    )
     return handle.options(retry=retry, timeout=5.0)
 
 
@@ -78,10 +81,10 @@ async def test_nothing_is_asked_in_the_name_of_another_node(
     retry: RetryPolicy,
 ) -> None:
     await pair.here.options(name="quiet").spawn(Quiet)
-    before = pair.here._watching.loads()
+    before = internals_of(pair.here).watcher.loads()
     with pytest.raises(BadArgumentsError, match="in its own name only"):
         await getattr(hostile(pair, service, name, retry), asked)(*args)
-    assert pair.here._watching.loads() == before
+    assert internals_of(pair.here).watcher.loads() == before
 
 
 async def test_nor_with_arguments_by_name_nor_by_one_way_calls(
@@ -91,11 +94,13 @@ async def test_nor_with_arguments_by_name_nor_by_one_way_calls(
     quiet: Any = await pair.here.options(name="quiet").spawn(Quiet)
     service = hostile(pair, WatchingService, WATCHING_SERVICE)
     with pytest.raises(BadArgumentsError, match="in its own name only"):
-        await service.ask("quiet", 0, *pair.there._endpoint.identity, serial=1, before=False)
+        await service.ask(
+            "quiet", 0, *internals_of(pair.there).endpoint.identity, serial=1, before=False
+        )
     await service.ask.send("quiet", quiet.address.epoch, *OTHER, 1, False)
     # What was sent before has been handled when this is answered.
     await hostile(pair, NodeService, NODE_SERVICE).status()
-    assert pair.here._watching.loads()["watched"] == 0
+    assert internals_of(pair.here).watcher.loads()["watched"] == 0
     assert "in its own name only" in caplog.text
 
 
@@ -105,11 +110,15 @@ async def test_a_member_that_floods_watches_has_one_for_each_actor(pair: Pair) -
     for serial in range(1, 201):
         assert (
             await service.ask(
-                "quiet", quiet.address.epoch, *pair.there._endpoint.identity, serial, False
+                "quiet",
+                quiet.address.epoch,
+                *internals_of(pair.there).endpoint.identity,
+                serial,
+                False,
             )
             is None
         )
-    assert pair.here._watching.loads()["watched"] == 1
+    assert internals_of(pair.here).watcher.loads()["watched"] == 1
 
 
 async def test_links_that_one_node_ties_are_limited_over_all_actors_and_not_those_of_others(
@@ -131,7 +140,9 @@ async def test_links_that_one_node_ties_are_limited_over_all_actors_and_not_thos
         await service.link_actor(quiet[2].name, quiet[2].address.epoch, linkers[0].address)
     # Another node's are counted by themselves. It is no member, so its links end with the next look
     # at the store.
-    pair.here._watching.on_link(quiet[2].name, quiet[2].address.epoch, Address("linker", *OTHER, 1))
+    internals_of(pair.here).watcher.on_link(
+        quiet[2].name, quiet[2].address.epoch, Address("linker", *OTHER, 1)
+    )
     # Links that have ended make room.
     for number, linker in enumerate(linkers):
         target = quiet[number % 2]
@@ -148,10 +159,10 @@ async def test_one_way_calls_of_services_are_limited_by_peer(
     for _ in range(30):
         await service.watch_actor.send("quiet", quiet.address.epoch)
     await service.status()
-    running = cast(
-        Dispatch, next(iter(pair.here._endpoint.peers.links.values()))._receiver
-    )._one_way
-    assert dict(running) == {pair.here._endpoint.peers.links[pair.there._endpoint.identity]: 10}
+    running = cast(Dispatch, next(iter(internals_of(pair.here).links.values()))._receiver)._one_way
+    assert dict(running) == {
+        internals_of(pair.here).links[internals_of(pair.there).endpoint.identity]: 10
+    }
     await pair.here.stop(quiet)
     await until(lambda: not running, "no call is counted any more", every=0.001)
 
@@ -191,7 +202,7 @@ async def ask_as(pair: Pair, name: str, called: str, *args: object) -> Kind:
 
 
 def recorded_calls(pair: Pair) -> Any:
-    return cast(Any, next(iter(pair.here._endpoint.peers.links.values()))._receiver)._dedup_server
+    return cast(Any, next(iter(internals_of(pair.here).links.values()))._receiver)._dedup_server
 
 
 def running(calls: Any) -> list[str]:
@@ -231,7 +242,7 @@ async def test_calls_of_clients_that_went_are_given_up_beyond_a_number_of_client
             assert await ask_as(pair, name, "wait") == Kind.PONG
             # Its session ends before that of the next: the order in which they are given up.
             await until(
-                lambda: [peer for peer, _ in pair.here._endpoint.peers.links],
+                lambda: [peer for peer, _ in internals_of(pair.here).links],
                 "the client's session has ended",
                 lambda peers: name not in peers,  # noqa: B023
             )

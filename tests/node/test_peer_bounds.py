@@ -17,6 +17,7 @@ from actors.method import Address
 from runtime.calls import dispatch
 from runtime.links import peers
 from runtime.links.settlement import SettlementAnswerKind
+from runtime.node import internals_of
 from runtime.timings import Timings
 from runtime.watching import watcher
 from runtime.wire.frames import Kind, encode_frame
@@ -37,7 +38,7 @@ async def test_a_flood_of_clients_that_come_and_go_leaves_no_more_sessions_than_
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "MOST_STRANGERS", 8)
-    table = pair.here._endpoint.peers.links
+    table = internals_of(pair.here).links
     with trio.fail_after(60):
         for number in range(40):
             async with await dial(pair.here) as stream:
@@ -75,7 +76,7 @@ async def test_a_client_beyond_the_limit_is_turned_away_and_members_are_not(
             await three.send_all(encode_frame(Kind.RESUME, cbor2.dumps([1, 0, 1, 0, 0])))
             assert await three.receive_some() == b""
         assert "client-3 is refused" in caplog.text
-        pair.here._endpoint.peers.on_peer_ended(
+        internals_of(pair.here).endpoint.peers.on_peer_ended(
             "there", pair.there.incarnation, "ended by the test, which is not told to the other end"
         )
         actor = await pair.there.options(on="here").spawn(Quiet)
@@ -99,7 +100,7 @@ async def test_what_calls_itself_a_node_and_is_no_member_is_neither_dialled_nor_
         async with await dial(pair.here) as stream:
             reader = await shake_hands(stream, ghost)
             assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
-        links = pair.here._endpoint.peers.links
+        links = internals_of(pair.here).links
         await until(
             lambda: all(link.peer.name != "ghost" for link in links.values()),
             "no link to it is left",
@@ -137,7 +138,7 @@ async def test_links_that_others_tie_to_one_actor_are_limited(
 ) -> None:
     monkeypatch.setattr(watcher, "MOST_LINKS", 5)
     await pair.here.options(name="quiet").spawn(Quiet)
-    desk = pair.here._watching
+    desk = internals_of(pair.here).watcher
     for number in range(5):
         desk.on_link("quiet", 0, Address(f"linker-{number}", "there", pair.there.incarnation, 1))
     with pytest.raises(MailboxFullError, match="its limit"):

@@ -15,6 +15,7 @@ from actors.errors import BadArgumentsError
 from runtime.identifiers import NodeId
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.membership.members import Members
+from runtime.node import internals_of
 from runtime.timings import Timings
 from runtime.watching.watcher import WATCHING_SERVICE, WatchingService
 from runtime.wire.frames import Kind, encode_frame
@@ -34,8 +35,8 @@ class Plain(Actor):
 
 def watching(pair: Pair) -> Any:
     """The service of the first node, called from the second."""
-    return pair.there._endpoint.system_handle(
-        WatchingService, WATCHING_SERVICE, *pair.here._endpoint.identity
+    return internals_of(pair.there).endpoint.system_handle(
+        WatchingService, WATCHING_SERVICE, *internals_of(pair.here).endpoint.identity
     )
 
 
@@ -68,11 +69,15 @@ async def test_the_end_of_an_actor_is_not_told_for_ever_to_a_node_that_never_was
     # A peer may ask in its own name only, but it may be a client, or of an incarnation that no
     # store has given.
     assert (
-        pair.here._watching.on_ask("plain", 0, NodeId("nobody", NEVER_GIVEN), 1, before=False)
+        internals_of(pair.here).watcher.on_ask(
+            "plain", 0, NodeId("nobody", NEVER_GIVEN), 1, before=False
+        )
         is None
     )
     await pair.here.stop(plain)
-    await until(lambda: not pair.here._watching.loads()["unreported"], "no end is left to tell")
+    await until(
+        lambda: not internals_of(pair.here).watcher.loads()["unreported"], "no end is left to tell"
+    )
 
 
 async def test_a_view_that_has_all_there_is_wakes_nobody_when_it_is_asked_to_catch_up(
@@ -80,7 +85,7 @@ async def test_a_view_that_has_all_there_is_wakes_nobody_when_it_is_asked_to_cat
 ) -> None:
     # Those who ask are those who wait for changes: each would wake all others, and itself, for
     # ever.
-    members: Members = pair.here._members
+    members: Members = internals_of(pair.here).members
     for _ in range(100):
         before, changed = members.revision, members._changed
         await members.caught_up(NEVER_GIVEN)
@@ -98,9 +103,7 @@ async def test_a_link_whose_first_offer_cannot_be_is_not_kept(pair: Pair) -> Non
                 # On a session that is new, it says that it has frames.
                 await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([1, 0, 1, 0, 7])))
                 await wait_closed(stream)
-    assert [
-        name for name, _ in pair.here._endpoint.peers.links if name.startswith("stranger")
-    ] == []
+    assert [name for name, _ in internals_of(pair.here).links if name.startswith("stranger")] == []
 
 
 @pytest.mark.parametrize("timings", [Timings(orphans=0.2, client_leases=0.04)])
@@ -112,5 +115,5 @@ async def test_what_a_client_holds_is_freed_when_it_has_gone(pair: Pair) -> None
         # A call whose result stays here, for a reference that the client has made.
         call = cbor2.dumps([7, "plain", 0, "ping", [], None, None, [34, 1]])
         await stream.send_all(encode_frame(Kind.CALL, call, flags=1))
-        await until(lambda: len(pair.here._endpoint.references), "the value is held")
-    await until(lambda: not len(pair.here._endpoint.references), "what was held is freed")
+        await until(lambda: len(internals_of(pair.here).references), "the value is held")
+    await until(lambda: not len(internals_of(pair.here).references), "what was held is freed")

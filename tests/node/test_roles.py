@@ -31,7 +31,7 @@ from runtime.links.encryption import Tls, system_network
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_session import find_security
 from runtime.membership.keyring_service import keyring_of_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.node.test_mutual_tls import Authority, authority, node_uri
 
 __all__ = ["authority"]
@@ -145,7 +145,7 @@ async def test_methods_are_for_the_roles_that_they_allow(authority: Authority, r
         # What was refused has never run, and a one-way call is refused in silence.
         if role != "operator":
             await vault.open.send()
-        instance: Any = node._endpoint.host.cells["vault"].instance
+        instance: Any = internals_of(node).cells["vault"].instance
         ran = [name for name, value in found.items() if value != "refused"]
         assert sorted(instance.opened) == sorted(ran)
         # A node may call everything.

@@ -27,7 +27,7 @@ from actors.errors import (
 from actors.options import SpawnOptions
 from runtime import open_local_cluster
 from runtime.identifiers import NodeId
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.supervision.placement import NodeLoad, choose_node, spread_over
 from tests.live_pair import Pair
 from tests.waiting import until
@@ -89,7 +89,7 @@ class Spawning(Actor):
 
 def actors_of(node: Node) -> int:
     """How many actors a node has."""
-    return sum(not cell.system for cell in node._endpoint.host.cells.values())
+    return sum(not cell.system for cell in internals_of(node).cells.values())
 
 
 def rows(count: int) -> list[tuple[int]]:

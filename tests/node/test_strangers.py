@@ -32,7 +32,7 @@ from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
 from runtime.wire.codec import ENUM
@@ -516,7 +516,7 @@ async def test_a_hundred_silent_connections_keep_nobody_out(scene: Scene) -> Non
 
 async def no_link_to(node: Node, name: str) -> None:
     await until(
-        lambda: all(peer != name for peer, _ in node._endpoint.peers.links),
+        lambda: all(peer != name for peer, _ in internals_of(node).links),
         f"no link to {name} is left",
     )
 
@@ -542,7 +542,7 @@ async def test_the_link_of_a_node_that_is_no_member_any_more_ends_when_it_does_n
     async with await dial(scene.pair.here) as stream:
         reader = await shake_hands(stream, past)
         assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
-        links = scene.pair.here._endpoint.peers.links
+        links = internals_of(scene.pair.here).links
         await until(lambda: any(link.fenced for link in links.values()), "a link is fenced")
     await no_link_to(scene.pair.here, "past")
 

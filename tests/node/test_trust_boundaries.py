@@ -14,6 +14,7 @@ from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.membership.cluster_client import open_client
 from runtime.membership.cluster_session import find_security
+from runtime.node import internals_of
 from tests.authority import Authority, node_uri
 from tests.node.test_mutual_tls import authority
 
@@ -60,7 +61,7 @@ async def test_what_is_saved_is_read_by_operators_and_nodes(
         open_node("w1", tls=authority.tls(node_uri("w1"))) as w1,
         open_client(w1.address, "understudy", secret, environment, network) as client,
     ):
-        store = w1._own_store
+        store = internals_of(w1).own_store
         assert store is not None
         await store.put("state/ledger", b"what the application has saved")
         try:

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from actors.errors import ActorDiedError, ActorStartError, CallError, RemoteError
+from runtime.node import internals_of
 from tests.live_pair import Pair
 from tests.node.hostile_errors import (
     ALL,
@@ -194,7 +195,7 @@ async def test_a_task_that_raises_ends_its_actor_and_nothing_else(
         with trio.fail_after(60):
             raiser = await pair.here.options(on=where, name="raiser").spawn(Raiser)
             await raiser.begin_task(kind, after)
-            reason = await pair.here._spawner.watch_address(raiser.address)
+            reason = await internals_of(pair.here).spawner.watch_address(raiser.address)
             assert reason.kind == "raised", (kind, reason)
             assert await bystanders[0].ping() == await bystanders[1].ping() == "pong", kind
 
@@ -210,7 +211,7 @@ async def test_a_hook_that_raises_ends_its_actor_and_nothing_else(
             )
             await raiser.follow(watched)
             await pair.here.stop(watched)
-            reason = await pair.here._spawner.watch_address(raiser.address)
+            reason = await internals_of(pair.here).spawner.watch_address(raiser.address)
             assert reason.kind == "raised", (kind, reason)
             assert await bystanders[0].ping() == await bystanders[1].ping() == "pong", kind
 
@@ -223,7 +224,9 @@ async def test_a_method_that_exits_ends_its_actor_and_nothing_else(
             raiser = await pair.here.options(on=where).spawn(Raiser)
             with pytest.raises((RemoteError, ActorDiedError)):
                 await getattr(raiser, name)("SystemExit")
-            assert (await pair.here._spawner.watch_address(raiser.address)).kind == "raised"
+            assert (
+                await internals_of(pair.here).spawner.watch_address(raiser.address)
+            ).kind == "raised"
         with pytest.raises(ActorStartError, match="SystemExit"):
             await pair.here.options(on=where).spawn(Raiser, "on_start", "SystemExit")
 

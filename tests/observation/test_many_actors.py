@@ -14,6 +14,7 @@ from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
 from actors.errors import RemoteError
 from actors.supervisor import SupervisorStatus
 from runtime import Node, draw_tree, open_node
+from runtime.node import internals_of
 from runtime.observation import actor_listing, overviews, supervision_report
 from runtime.observation.actor_listing import BestRows
 from runtime.observation.conditions import Condition, parse_condition
@@ -46,7 +47,7 @@ async def node() -> AsyncIterator[Node]:
 
 
 def asked(node: Node) -> Any:
-    return inspection_of(node._endpoint, node.name, node.incarnation)
+    return inspection_of(internals_of(node).endpoint, node.name, node.incarnation)
 
 
 async def turns_while(question: Any) -> tuple[Any, int]:
@@ -97,7 +98,7 @@ async def test_top_measures_its_window_on_the_node(node: Node) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(stuck.stay)
-        cell = node._endpoint.host.cells["stuck"]
+        cell = internals_of(node).cells["stuck"]
         # Before the window begins: a call that begins in it would count.
         await until(lambda: (len(cell.running), cell.waiting), "all have come", (1, 2).__eq__)
         answers: dict[str, Any] = {}
@@ -130,7 +131,7 @@ async def test_top_measures_its_window_on_the_node(node: Node) -> None:
 
 
 async def test_the_status_and_the_calls_of_a_node_are_bounded_too(node: Node) -> None:
-    service = node._endpoint.node_service(node.name, node.incarnation)
+    service = internals_of(node).endpoint.node_service(node.name, node.incarnation)
     status, turns = await turns_while(service.status())
     assert len(status["actors"]) == overviews.MOST_ACTORS
     assert status["actors_left_out"] == COUNT - overviews.MOST_ACTORS
@@ -191,7 +192,7 @@ async def test_restarts_are_counted_and_only_the_latest_ends_are_told(
         DynamicSupervisor, ChildSpec.of("k", Fragile), intensity=100
     )
     fragile: Any = await top.spawn()
-    counts = node._endpoint.host.counts.restarted
+    counts = internals_of(node).host.counts.restarted
     before = counts.copy()
     name = fragile.address.name
     for number in range(1, 6):

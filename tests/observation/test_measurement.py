@@ -10,7 +10,7 @@ import trio
 
 from actors import Actor, method
 from actors.errors import CallError, MailboxFullError, RemoteError
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.observation.inspection_service import inspection_of
 from runtime.statistics.call_statistics import ALL_TIMED
 from runtime.timings import Timings
@@ -48,7 +48,9 @@ class Worker(Actor):
 
 async def ask(pair: Pair, of: Node) -> dict[str, dict[str, Any]]:
     """What a node says, by method, of this module's class."""
-    told = await inspection_of(pair.here._endpoint, of.name, of.incarnation).statistics()
+    told = await inspection_of(
+        internals_of(pair.here).endpoint, of.name, of.incarnation
+    ).statistics()
     return {one["method"]: one for one in told["methods"] if one["class"].endswith(":Worker")} | {
         "measured": told["measured"]
     }
@@ -67,13 +69,13 @@ async def test_calls_are_counted_on_both_sides_with_their_outcomes(pair: Pair, w
     assert [item async for item in worker.count(3)] == [0, 1, 2]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.hang)
-        await until(lambda: bool(node._endpoint.host.cells[worker.address.name].running), "it runs")
+        await until(lambda: bool(internals_of(node).cells[worker.address.name].running), "it runs")
         with trio.move_on_after(0.05):
             await worker.work(1)
         with pytest.raises(CallError):
             await worker.work.options(timeout=0.05)(1)
         nursery.start_soon(worker.work, 2)
-        cell = node._endpoint.host.cells[worker.address.name]
+        cell = internals_of(node).cells[worker.address.name]
         # The calls that were given up may still be in the mailbox, until room is needed.
         await until(lambda: (2,) in [job.args for job in cell.mailbox or ()], "one waits")
         with pytest.raises(MailboxFullError):
@@ -101,7 +103,7 @@ SOON_UNREAD = pytest.mark.parametrize("timings", [Timings(statistics_unread=0.05
 
 @SOON_UNREAD
 async def test_what_nobody_reads_is_not_measured(pair: Pair) -> None:
-    caller, workers = pair.here._endpoint.caller, pair.here._endpoint.host.workers
+    caller, workers = internals_of(pair.here).caller, internals_of(pair.here).host.workers
     assert caller.statistics is None
     assert workers.statistics is None
     await ask(pair, pair.here)
@@ -122,13 +124,13 @@ async def test_measuring_may_begin_and_end_while_calls_are_under_way(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.hang)
         nursery.start_soon(worker.work, 1)
-        await until(lambda: bool(node._endpoint.host.cells[worker.address.name].running), "it runs")
+        await until(lambda: bool(internals_of(node).cells[worker.address.name].running), "it runs")
         await ask(pair, node)
         nursery.start_soon(worker.work, 2)
         await worker.let_go()
-    await until(lambda: node._endpoint.caller.statistics is None, "it stops")
+    await until(lambda: internals_of(node).caller.statistics is None, "it stops")
     async with trio.open_nursery() as nursery:
         await ask(pair, node)
         nursery.start_soon(worker.work, 3)
-        await until(lambda: node._endpoint.host.workers.statistics is None, "it stops again")
+        await until(lambda: internals_of(node).host.workers.statistics is None, "it stops again")
     assert await worker.work(4) == 4

@@ -15,7 +15,7 @@ from actors.messages import import_path
 from runtime import draw_tree
 from runtime.identifiers import NodeId
 from runtime.membership.names import Names
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.observation import node_queries
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import Branch, Tree
@@ -69,7 +69,9 @@ def states(tree: Tree) -> dict[str, str]:
 async def asked_with(node: Node, names: object, members: list[NodeId] | None = None) -> Tree:
     if members is None:
         members = [NodeId(member.name, member.incarnation) for member in node.members()]
-    return await ask_for_tree(node._endpoint, cast("Names", names), members, node.cluster)
+    return await ask_for_tree(
+        internals_of(node).endpoint, cast("Names", names), members, node.cluster
+    )
 
 
 async def test_supervisors_without_names_of_their_own_and_children_anywhere_are_shown(
@@ -178,7 +180,7 @@ async def test_names_are_searched_up_to_a_bound_for_what_a_silent_node_runs(
 ) -> None:
     monkeypatch.setattr(node_queries, "MOST_NAMES", 3)
     child = ChildSpec.of("a", Worker).changed(on="there")
-    names = pair.here._names
+    names = internals_of(pair.here).names
     with trio.fail_after(60):
         await pair.here.options(name="top").spawn(Supervisor, [child])
         for number in range(3):
@@ -186,7 +188,7 @@ async def test_names_are_searched_up_to_a_bound_for_what_a_silent_node_runs(
         await pair.there.options(name="Z").spawn(Worker)
         # It answers nothing, and its names come after the bound, except for the child: that one is
         # known to its supervisor.
-        pair.there._endpoint.host.cells.pop("@inspection")
+        internals_of(pair.there).cells.pop("@inspection")
         tree = await asked_with(pair.here, names)
         (found,) = [branch for branch in tree.walk() if branch.id == "a"]
         assert (found.state, found.class_path) == ("running", import_path(Worker))
@@ -207,8 +209,8 @@ async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_s
             Supervisor, [ChildSpec.of("a", Worker).changed(on="here")]
         )
         tree = await ask_for_tree(
-            pair.here._endpoint,
-            pair.here._names,
+            internals_of(pair.here).endpoint,
+            internals_of(pair.here).names,
             [NodeId("here", pair.here.incarnation)],
             "understudy",
         )

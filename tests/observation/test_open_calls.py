@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from actors import Actor, method
+from runtime.node import internals_of
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.open_calls import MOST_CALLS, OpenCall, State, WaitGraph, read_calls
 from tests.live_pair import Pair
@@ -120,7 +121,9 @@ class Waiter(Actor):
 async def asked(pair: Pair) -> list[OpenCall]:
     calls: list[OpenCall] = []
     for node in (pair.here, pair.there):
-        told = await inspection_of(pair.here._endpoint, node.name, node.incarnation).calls()
+        told = await inspection_of(
+            internals_of(pair.here).endpoint, node.name, node.incarnation
+        ).calls()
         calls += read_calls(node.name, told)
     return calls
 
@@ -171,7 +174,9 @@ async def test_calls_are_told_with_their_times_callers_and_deadlines(pair: Pair)
         assert wait.seconds is not None
         assert get.seconds is not None
         assert wait.seconds >= get.seconds >= 0
-        facts = await inspection_of(pair.here._endpoint, "there", pair.there.incarnation).actor("a")
+        facts = await inspection_of(
+            internals_of(pair.here).endpoint, "there", pair.there.incarnation
+        ).actor("a")
         assert facts["oldest_seconds"] >= get.seconds
         assert facts["waiting"] == 1
         nursery.cancel_scope.cancel()
@@ -184,7 +189,9 @@ async def test_a_full_mailbox_is_told_in_part(pair: Pair) -> None:
             nursery.start_soon(actor.wait)
 
         async def left_out() -> bool:
-            service = inspection_of(pair.here._endpoint, "there", pair.there.incarnation)
+            service = inspection_of(
+                internals_of(pair.here).endpoint, "there", pair.there.incarnation
+            )
             return bool((await service.calls())["left_out"] == 50)
 
         await until(left_out, "50 are left out")
@@ -193,7 +200,7 @@ async def test_a_full_mailbox_is_told_in_part(pair: Pair) -> None:
 
 async def test_calls_that_their_callers_have_given_up_are_told_apart(pair: Pair) -> None:
     actor = await pair.here.options(on="there", name="busy").spawn(Waiter)
-    service = inspection_of(pair.here._endpoint, "there", pair.there.incarnation)
+    service = inspection_of(internals_of(pair.here).endpoint, "there", pair.there.incarnation)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(actor.wait)
         await until(lambda: service.actor("busy"), "it runs", lambda facts: facts["calls"])

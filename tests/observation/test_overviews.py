@@ -6,6 +6,7 @@ import trio
 
 from actors import Actor, method
 from runtime import open_node
+from runtime.node import internals_of
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.overviews import MOST_ACTORS, ActorsSummary
 
@@ -26,7 +27,7 @@ async def test_an_overview_counts_all_actors_and_lists_the_busiest() -> None:
         busy = await node.options(name="busy").spawn(Idle)
         for _ in range(3):
             await busy.touch()
-        asked = inspection_of(node._endpoint, node.name, node.incarnation)
+        asked = inspection_of(internals_of(node).endpoint, node.name, node.incarnation)
         found = await asked.overview()
         assert found["actor_count"] == MOST_ACTORS + 51
         assert len(found["actors"]) == MOST_ACTORS

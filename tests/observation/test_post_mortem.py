@@ -19,6 +19,7 @@ from runtime.environment import SystemEnvironment
 from runtime.hosting import post_mortem
 from runtime.hosting.debug_conversation import MOST_OUTPUT
 from runtime.hosting.post_mortem import MOST_FRAMES, MOST_VARIABLES, describe_frames, user_frames
+from runtime.node import internals_of
 from runtime.observation.debug_service import debug_of
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -89,7 +90,7 @@ async def node(request: pytest.FixtureRequest, timings: Timings) -> AsyncIterato
 
 
 def asked(node: Node) -> Any:
-    return debug_of(node._endpoint, node.name, node.incarnation)
+    return debug_of(internals_of(node).endpoint, node.name, node.incarnation)
 
 
 async def failures_of(node: Node, actor: str, count: int = 1) -> list[dict[str, Any]]:
@@ -186,7 +187,7 @@ async def test_a_process_that_ends_waits_a_short_time_for_the_text(node: Node) -
         shop = await node.options(name="shop").spawn(Shop)
         with pytest.raises(UnderstudyError):
             await shop.block()
-        kept = node._endpoint.host.post_mortems
+        kept = internals_of(node).host.post_mortems
         assert kept is not None
         assert kept.of("shop") == ()
         await kept.settle()

@@ -17,7 +17,7 @@ import trio
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import RemoteError
 from runtime.hosting import timeline_recorder
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.timeline import (
     MOST_LANES,
@@ -122,7 +122,7 @@ class Recorded:
         self.told: dict[str, dict[str, Any]] = {}
 
     async def take_recording(self, node: Node, *, task_status: trio.TaskStatus[None]) -> None:
-        recordings = node._endpoint.host.cells["@inspection"].instance._recordings  # type: ignore[attr-defined]
+        recordings = internals_of(node).cells["@inspection"].instance._recordings  # type: ignore[attr-defined]
         async with trio.open_nursery() as nursery:
 
             async def record() -> None:
@@ -130,7 +130,7 @@ class Recorded:
                 self.told[node.name] = json.loads(zlib.decompress(packed))
 
             nursery.start_soon(record)
-            await until(lambda: node._endpoint.host.recorder is not None, "it records")
+            await until(lambda: internals_of(node).host.recorder is not None, "it records")
             task_status.started()
 
     def timeline(self) -> Timeline:
@@ -151,7 +151,7 @@ def slices(drawn: Timeline, category: str) -> list[dict[str, Any]]:
 async def test_a_timeline_has_turns_calls_restarts_and_ends_of_two_nodes(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caller, workers = pair.here._endpoint.caller, pair.here._endpoint.host.workers
+    caller, workers = internals_of(pair.here).caller, internals_of(pair.here).host.workers
     before = (caller.call, caller.post, workers.run)
     one = await pair.here.options(name="one", on="here").spawn(Worker)
     two = await pair.here.options(name="two", on="there").spawn(Worker)
@@ -170,14 +170,14 @@ async def test_a_timeline_has_turns_calls_restarts_and_ends_of_two_nodes(
             await child.crash()
         epoch = child.address.epoch
         await until(
-            lambda: pair.there._endpoint.host.cells.get("child"),
+            lambda: internals_of(pair.there).cells.get("child"),
             "the child is back",
             lambda cell: cell is not None and cell.address.epoch != epoch and cell.started,
         )
         assert [item async for item in two.count(2)] == [0, 1]
         await two.block()
     assert (caller.call, caller.post, workers.run) == before, "nothing is recorded any more"
-    assert pair.here._endpoint.host.recorder is None
+    assert internals_of(pair.here).host.recorder is None
     drawn = recorded.timeline()
     check_trace(drawn.trace({}))
     turns = {(turn["args"]["actor"], turn["name"]) for turn in slices(drawn, "turn")}
@@ -206,20 +206,20 @@ async def test_a_timeline_has_turns_calls_restarts_and_ends_of_two_nodes(
 async def test_a_recording_ends_with_the_one_who_asks_and_there_is_one_at_a_time(
     pair: Pair,
 ) -> None:
-    service = inspection_of(pair.here._endpoint, "there", pair.there.incarnation)
+    service = inspection_of(internals_of(pair.here).endpoint, "there", pair.there.incarnation)
     worker = await pair.here.options(on="there").spawn(Worker)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.wait)
         nursery.start_soon(service.options(timeout=60.0).record, 50.0)
-        await until(lambda: pair.there._endpoint.host.recorder is not None, "it records")
+        await until(lambda: internals_of(pair.there).host.recorder is not None, "it records")
         assert await service.record(0.01) == b""
         nursery.cancel_scope.cancel()
-    await until(lambda: pair.there._endpoint.host.recorder is None, "it stops")
-    assert pair.there._endpoint.caller.call == pair.there._endpoint.caller._call
+    await until(lambda: internals_of(pair.there).host.recorder is None, "it stops")
+    assert internals_of(pair.there).caller.call == internals_of(pair.there).caller._call
     # What ran before, and has not ended, is there from the beginning to the end.
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.wait)
-        cell = pair.there._endpoint.host.cells[worker.address.name]
+        cell = internals_of(pair.there).cells[worker.address.name]
         await until(lambda: bool(cell.running), "it runs")
         told = json.loads(zlib.decompress(await service.record(0.02)))
         nursery.cancel_scope.cancel()

@@ -8,6 +8,7 @@ import pytest
 
 from actors.errors import BadArgumentsError, RemoteError
 from runtime import open_node
+from runtime.node import internals_of
 from runtime.plain_calls.keyed_calls import PlainOutcome
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
 from tests.gateway.actors_used import Counter
@@ -16,7 +17,7 @@ from tests.gateway.actors_used import Counter
 async def test_no_argument_of_a_peer_reaches_a_worker_unchecked() -> None:
     async with open_node("one", secret="a secret of these tests") as node:
         counter = await node.options(name="counter").spawn(Counter)
-        service = node._endpoint.system_handle(
+        service = internals_of(node).endpoint.system_handle(
             PlainCallService, PLAIN_SERVICE, node.name, node.incarnation
         )
         target = PlainTarget("counter", 0, "add", False)

@@ -22,7 +22,7 @@ from actors.errors import (
     JournalInUseError,
 )
 from runtime import aio, blocking
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.pools.pool import Pool
 from runtime.timings import Timings
 from tests.live_pair import Pair
@@ -33,7 +33,7 @@ from tests.waiting import until
 
 def running(node: Node) -> int:
     """Calls of users that run or wait on a node."""
-    loads = node._endpoint.loads()
+    loads = internals_of(node).endpoint.loads()
     return loads["calls running"] + loads["calls waiting"]
 
 
@@ -231,7 +231,7 @@ async def test_a_named_pool_that_could_not_be_opened_leaves_nothing_behind(pair:
         with pytest.raises(ActorNotFoundError):
             await pair.there.lookup_pool("jobs", Unstartable)
     for node in (pair.here, pair.there):
-        assert not [name for name in node._endpoint.host.cells if name.startswith("jobs")]
+        assert not [name for name in internals_of(node).cells if name.startswith("jobs")]
 
 
 class Endless(Actor):
@@ -245,7 +245,7 @@ async def test_a_caller_that_leaves_while_its_pool_opens_leaves_nothing_behind(p
     async with trio.open_nursery() as nursery:
         nursery.start_soon(functools.partial(pair.here.pool, "jobs", Endless, size=1))
         await until(
-            lambda: [name for name in pair.there._endpoint.host.cells if "member" in name],
+            lambda: [name for name in internals_of(pair.there).cells if "member" in name],
             "a member starts",
         )
         nursery.cancel_scope.cancel()

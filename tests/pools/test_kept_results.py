@@ -11,7 +11,7 @@ from actors import Reference
 from actors.errors import OutcomeUnknownError, OwnerDiedError
 from actors.supervision import ExitReason
 from runtime import open_local_cluster
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.pools.pool import Pool
 from tests.live_pair import Pair
 from tests.pools.actors_used import NoSuchShapeError, Squares
@@ -26,7 +26,7 @@ async def kept_of(pool: Pool[Squares], count: int) -> list[Reference[int]]:
 
 def kill_members(node: Node) -> int:
     """Kill the members on a node; the node goes on."""
-    host = node._endpoint.host
+    host = internals_of(node).host
     members = [cell for cell in host.cells.values() if isinstance(cell.instance, Squares)]
     for cell in members:
         host.end_at_once(cell, ExitReason("killed", "by the test"))

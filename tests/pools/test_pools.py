@@ -26,7 +26,7 @@ from actors.errors import (
     RemoteError,
     ReplyEncodeError,
 )
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.pools.pool import Pool
 from tests.live_pair import Pair
 from tests.pools.actors_used import (
@@ -52,7 +52,7 @@ async def everything(
 
 def running(node: Node) -> int:
     """Calls of users that run or wait on a node."""
-    loads = node._endpoint.loads()
+    loads = internals_of(node).endpoint.loads()
     return loads["calls running"] + loads["calls waiting"]
 
 

@@ -13,7 +13,7 @@ from actors import Reference
 from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.identifiers import NodeId
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.references.keepers import Maker
@@ -45,7 +45,7 @@ class Three:
 
     def handle_at(self, node: Node, handle: Any) -> Any:
         """A handle of that node's to the same actor."""
-        return node._endpoint.make_handle(handle.address)
+        return internals_of(node).endpoint.make_handle(handle.address)
 
     async def put(self, on: str, value: object) -> Reference[Any]:
         """The driver's reference to a value of that node."""
@@ -69,7 +69,7 @@ class Three:
         memory = attrs.evolve(node._parameters.memory, on_leave="lose")
         node._parameters = attrs.evolve(node._parameters, memory=memory)
         identity = NodeId(node.name, node.incarnation)
-        for link in list(node._endpoint.peers.links.values()):
+        for link in list(internals_of(node).links.values()):
             link.end("killed by the test")
         for each in (self.driver, self.first, self.second):
             each._ended(identity, "killed by the test")
@@ -77,15 +77,15 @@ class Three:
     def received_by(self, name: str) -> int:
         """Bytes, over all links of that node."""
         return sum(
-            link.counters.bytes_received for link in self.node(name)._endpoint.peers.links.values()
+            link.counters.bytes_received for link in internals_of(self.node(name)).links.values()
         )
 
     def sent(self, source: str, target: str) -> int:
         """Bytes from one node to another."""
         there = self.node(source)
         return (
-            self.node(target)
-            ._endpoint.peers.links[NodeId(there.name, there.incarnation)]
+            internals_of(self.node(target))
+            .links[NodeId(there.name, there.incarnation)]
             .counters.bytes_received
         )
 

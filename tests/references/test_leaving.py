@@ -14,6 +14,7 @@ from actors import Reference
 from actors.errors import OutcomeUnknownError, OwnerDiedError, RemoteError
 from runtime import Node, open_node
 from runtime.identifiers import NodeId
+from runtime.node import internals_of
 from runtime.references.hand_over import HandOver
 from runtime.references.owned_values import OwnedValues
 from runtime.references.table import ReferenceId, ReferenceState, ReferenceTable
@@ -57,7 +58,7 @@ async def test_values_of_a_node_that_leaves_go_to_one_that_holds_them(three: Thr
     for name in ("small", "big", "nested", "failed"):
         await keeper.let_go(name)
     for node in (three.driver, three.first, three.second):
-        await until(lambda node=node: not values(node) and not node._endpoint.references.held)  # type: ignore[misc]
+        await until(lambda node=node: not values(node) and not internals_of(node).references.held)  # type: ignore[misc]
 
 
 async def test_whoever_gets_a_reference_after_its_value_has_moved_finds_it(three: Three) -> None:
@@ -135,13 +136,15 @@ async def test_a_holder_that_cannot_be_told_at_once_is_told_later(three: Three) 
     await keeper.let_go("it")
     del reference, there
     for node in (three.driver, three.first, three.second):
-        await until(lambda node=node: not values(node) and not node._endpoint.references.held)  # type: ignore[misc]
+        await until(lambda node=node: not values(node) and not internals_of(node).references.held)  # type: ignore[misc]
 
 
 async def test_who_let_go_of_a_value_and_was_heard_by_its_old_owner_only_is_asked_by_the_new_one(
     three: Three,
 ) -> None:
-    service = three.driver._endpoint.reference_service(three.first.name, three.first.incarnation)
+    service = internals_of(three.driver).endpoint.reference_service(
+        three.first.name, three.first.incarnation
+    )
     outcome = FailedValue("remote", {}, "maker", "make", "fourth", 1)
     with deaf(3) as is_over:
         await service.adopt(
@@ -169,8 +172,8 @@ async def test_the_last_node_leaves_at_once() -> None:
 
 def is_held(node: Node, identity: ReferenceId) -> bool:
     """Whether the owner knows that this node holds a value."""
-    state = node._endpoint.references.table.find(identity)
-    return state is not None and node._endpoint.references.table.hold_state(state) == "held"
+    state = internals_of(node).references.table.find(identity)
+    return state is not None and internals_of(node).references.table.hold_state(state) == "held"
 
 
 async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owner(
@@ -235,7 +238,10 @@ async def test_two_nodes_that_leave_together_take_no_value_with_them(three: Thre
 async def test_a_value_that_was_given_on_while_there_was_no_memory_for_it_is_not_taken_back(
     three: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    references, values_of = three.first._endpoint.references, three.first._endpoint.references.owned
+    references, values_of = (
+        internals_of(three.first).references,
+        internals_of(three.first).references.owned,
+    )
     reference = await three.first.put("x")
     state = cast("ReferenceState", reference._state)
 
@@ -268,23 +274,29 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
             await theirs.keep("it", reference)
             # The first holder is offered the value first.
             await until(
-                lambda count=count: len(fourth._endpoint.references.table.holders(state)) == count  # type: ignore[misc]
+                lambda count=count: (
+                    len(internals_of(fourth).references.table.holders(state)) == count
+                )  # type: ignore[misc]
             )
 
         class Unanswered:
             """The service of a node that gives a value on, and ends, before its answer is there."""
 
             async def adopt(self, *arguments: Any) -> list[Any]:
-                await fourth._endpoint.reference_service(*first).adopt(*arguments)
-                assert await three.first._endpoint.references.hand_over(lambda: [second]) == 0
+                await internals_of(fourth).endpoint.reference_service(*first).adopt(*arguments)
+                assert await internals_of(three.first).references.hand_over(lambda: [second]) == 0
                 await three.kill(three.first)
                 fourth._ended(first, "killed by the test")
                 raise OutcomeUnknownError("the answer is lost")
 
         def service(*node: Any) -> Any:
-            return Unanswered() if node == first else fourth._endpoint.reference_service(*node)
+            return (
+                Unanswered()
+                if node == first
+                else internals_of(fourth).endpoint.reference_service(*node)
+            )
 
-        references = fourth._endpoint.references
+        references = internals_of(fourth).references
         with trio.fail_after(60):
             assert (
                 await HandOver(
@@ -292,7 +304,7 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
                 ).hand_over(lambda: [first, driver])
                 == 0
             )
-        assert fourth._endpoint.references.table.owner(identity) == second
-        assert three.driver._endpoint.references.table.owner(identity) is None
+        assert internals_of(fourth).references.table.owner(identity) == second
+        assert internals_of(three.driver).references.table.owner(identity) is None
     with trio.fail_after(60):
         assert await keepers[1].fetch("it") == "x"

@@ -14,6 +14,7 @@ import trio
 
 import runtime
 from runtime.identifiers import NodeId
+from runtime.node import internals_of
 from runtime.references.inspection import MOST_LISTED, Listing, OwnerTotals, calling_site, report
 from tests.references.conftest import Three
 from tests.references.keepers import Adder, Keeper, Maker, Point
@@ -141,9 +142,11 @@ def test_a_node_that_says_less_than_this_version_is_listed_with_what_it_says() -
 async def listed(three: Three, name: str, most: int = MOST_LISTED) -> dict[str, Any]:
     """What that node says to another."""
     node = three.node(name)
-    said: dict[str, Any] = await three.driver._endpoint.reference_service(
-        node.name, node.incarnation
-    ).listing(most)
+    said: dict[str, Any] = (
+        await internals_of(three.driver)
+        .endpoint.reference_service(node.name, node.incarnation)
+        .listing(most)
+    )
     return said
 
 
@@ -222,7 +225,7 @@ async def test_values_are_traced_to_the_line_that_made_them_once_that_is_asked_f
     maker, adder = await three.spawn(Maker, "first"), await three.spawn(Adder, "driver")
     untraced = await three.driver.put(0)
     for node in (three.driver, three.first):
-        node._endpoint.references.trace(calling_site)
+        internals_of(node).references.trace(calling_site)
     put = await three.driver.put(1)  # this is where it was put
     remote = await maker.make.remote(2)  # this is where it was asked for
     local = await adder.add.remote(1, 2)  # this is where it was added

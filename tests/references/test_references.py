@@ -26,7 +26,7 @@ from actors.errors import (
     RemoteError,
     ReplyEncodeError,
 )
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.timings import Timings
 from tests import waiting
 from tests.references.conftest import Three
@@ -48,18 +48,20 @@ async def until(met: Callable[[], object]) -> None:
 
 def holders(node: Node) -> int:
     """How many hold the one value of a node."""
-    (state,) = node._endpoint.references.own()
-    return len(node._endpoint.references.table.holders(state))
+    (state,) = internals_of(node).references.own()
+    return len(internals_of(node).references.table.holders(state))
 
 
 def untyped(three: Three, handle: Any) -> Any:
     """A handle that lets any method be tried."""
-    return three.driver._endpoint.make_handle(attrs.evolve(handle.address, class_path=""))
+    return internals_of(three.driver).endpoint.make_handle(
+        attrs.evolve(handle.address, class_path="")
+    )
 
 
 def values(node: Node) -> int:
     """How many values the node keeps."""
-    return len(node._endpoint.references)
+    return len(internals_of(node).references)
 
 
 @WHERE
@@ -263,7 +265,7 @@ async def test_arguments_that_cannot_be_sent_raise_at_once_and_leave_nothing(thr
     with pytest.raises(EncodeError):
         await maker.make([stored, object()])
     del stored
-    await until(lambda: not values(three.driver) and not three.driver._endpoint.references.held)
+    await until(lambda: not values(three.driver) and not internals_of(three.driver).references.held)
 
 
 @WHERE
@@ -312,13 +314,13 @@ async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_a
 ) -> None:
     one = await three.driver.put([])  # type: ignore[var-annotated]
     two = await three.driver.put([one])
-    state = three.driver._endpoint.references.table.find(one._state.identity)
+    state = internals_of(three.driver).references.table.find(one._state.identity)
     assert state is not None
     stored = state.stored
     assert stored is not None
     # What a mutable value would do; values are copied when they are kept, so only the runtime
     # itself can close the ring.
-    references = three.driver._endpoint.references
+    references = internals_of(three.driver).references
     state.stored = references.owned._value_codec.pack([two], "value")
     references.value_store.remove(state.identity, stored.size)
     references.value_store.add(state.identity, state.stored.size)
@@ -339,7 +341,7 @@ async def test_dropping_in_any_order_on_any_node_frees_what_nobody_holds(three: 
             assert await keeper.fetch(str(number)) == number
             await keeper.let_go(str(number))
     for node in (three.driver, three.first, three.second):
-        await until(lambda node=node: not values(node) and not node._endpoint.references.held)  # type: ignore[misc]
+        await until(lambda node=node: not values(node) and not internals_of(node).references.held)  # type: ignore[misc]
 
 
 async def test_a_reference_in_a_call_that_is_refused_is_not_held(three: Three) -> None:
@@ -418,7 +420,7 @@ async def test_arguments_that_are_references_come_as_values_where_the_annotation
 async def test_a_chain_over_references_moves_each_value_once_and_never_through_the_caller(
     three: Three, shared: bool
 ) -> None:
-    three.second._endpoint.references.fetcher._shared = shared
+    internals_of(three.second).references.fetcher._shared = shared
     maker = await three.spawn(Maker, "first")
     adder = await three.spawn(Adder, "second")
     before = three.received_by("driver")

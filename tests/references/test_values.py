@@ -17,7 +17,7 @@ from actors import Reference
 from actors.errors import ReferenceMemoryError, ReferenceNotReadyError
 from runtime import open_node
 from runtime.environment import SystemEnvironment
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.references.memory import spill as spill_module
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -34,12 +34,12 @@ MEGABYTE = 1024 * 1024
 def share(three: Three, shared: bool) -> None:
     """Whether nodes read each other's memory."""
     for node in (three.driver, three.first, three.second):
-        node._endpoint.references.fetcher._shared = shared
+        internals_of(node).references.fetcher._shared = shared
 
 
 def taken(node: Node) -> int:
     """Bytes of the node's values that can be read in place, and somebody can reach."""
-    pool = node._endpoint.references._memory._pool
+    pool = internals_of(node).references._memory._pool
     assert pool is not None
     return pool.taken
 
@@ -104,7 +104,7 @@ async def test_values_beyond_the_limit_go_to_disk_and_come_back(tmp_path: Path) 
         references = [
             await here.put(numpy.full(MEGABYTE, number, dtype=numpy.uint8)) for number in range(12)
         ]
-        value_store = here._endpoint.references.value_store
+        value_store = internals_of(here).references.value_store
         await until(lambda: value_store.in_memory <= 4 * MEGABYTE)
         assert value_store.on_disk >= 8 * MEGABYTE
         assert not os.listdir(tmp_path), "the files have no names"
@@ -133,7 +133,7 @@ async def test_a_value_that_others_read_in_place_stays_in_memory(tmp_path: Path)
         keeper: Any = await here.options(on="there").spawn(Viewer)
         assert await keeper.view(read) == 1
         others = [await here.put(numpy.full(MEGABYTE, 9, dtype=numpy.uint8)) for _ in range(6)]
-        await until(lambda: here._endpoint.references.value_store.in_memory <= 2 * MEGABYTE)
+        await until(lambda: internals_of(here).references.value_store.in_memory <= 2 * MEGABYTE)
         assert await keeper.look() == 1
         del others
         assert read.local_value()[0] == 1
@@ -169,7 +169,7 @@ async def test_a_disk_that_takes_nothing_is_told_to_who_puts_more(
         assert 2 <= len(references) <= 4
         assert len(await references[0].fetch()) == MEGABYTE
         references.clear()
-        await until(lambda: not here._endpoint.references.value_store.in_memory)
+        await until(lambda: not internals_of(here).references.value_store.in_memory)
         await here.put(b"again")
 
 
@@ -192,7 +192,7 @@ async def test_a_disk_that_takes_nothing_is_tried_again_after_a_while(
         reference_directory=tmp_path,
         platform=platform,
     ) as here:
-        value_store = here._endpoint.references.value_store
+        value_store = internals_of(here).references.value_store
         references = [await here.put(bytes(MEGABYTE)) for _ in range(2)]
         await until(lambda: value_store.broken)
         broken = False

@@ -9,6 +9,7 @@ import trio
 
 from actors import Actor, Reference, UnderstudyError, method
 from actors.errors import NotExecutedError
+from runtime.node import internals_of
 from runtime.simulation import Report, Simulation, run_scenario
 from tests.waiting import until
 
@@ -182,7 +183,7 @@ def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:
         await trio.sleep(3)
         node = simulation._cluster.live("node-2")
         assert node is not None
-        assert node._endpoint.loads()["references"] == 0
+        assert internals_of(node).endpoint.loads()["references"] == 0
 
     played(story)
 

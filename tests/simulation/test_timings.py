@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from actors import Actor, method
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.simulation.cluster import SimulatedCluster, all_up
 from runtime.simulation.scheduler import VirtualClock, run
 from runtime.timings import Timings
@@ -65,13 +65,13 @@ class Stopwatch:
         heal()
 
     async def _see_it_pause(self, lost: Node, began: float) -> None:
-        cell = lost._endpoint.host.cells["keeper"]
+        cell = internals_of(lost).cells["keeper"]
         while not cell.paused:  # noqa: ASYNC110  asked as any outsider would
             await trio.sleep(FINELY * self.lease)
         self.paused = self.leases(began)
 
     async def _see_it_unreachable(self, other: Node, lost: Node, began: float) -> None:
-        peers, identity = other._endpoint.peers, lost._endpoint.identity
+        peers, identity = internals_of(other).endpoint.peers, internals_of(lost).endpoint.identity
         while not peers.is_unreachable(identity):  # noqa: ASYNC110  asked as any outsider would
             await trio.sleep(FINELY * self.lease)
         self.unreachable = self.leases(began)

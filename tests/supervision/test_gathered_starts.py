@@ -25,6 +25,7 @@ from actors.errors import (
 from actors.method import Address
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
+from runtime.node import internals_of
 from runtime.supervision.gathered_starts import Outcome, StartGatherer
 from tests.live_pair import Pair
 
@@ -283,12 +284,12 @@ async def test_of_many_spawns_of_one_name_at_once_one_succeeds(pair: Pair) -> No
                 nursery.start_soon(spawn, name)
     assert sorted(one.name for one in started) == ["four", "one", "three", "two"]
     assert len(refused) == 16
-    assert not pair.there._endpoint.host.claiming
+    assert not internals_of(pair.there).host.claiming
     assert [await one.read() for one in started] == [16] * 4
     async with trio.open_nursery() as nursery:
         for one in started * 2:
             nursery.start_soon(pair.here.stop, one)
-    assert await pair.here._names.all() == []
+    assert await internals_of(pair.here).names.all() == []
     # The names are free on the line after that.
     for name in ("one", "two", "three", "four"):
         await placed.options(name=name).spawn(Small)
@@ -311,7 +312,7 @@ async def test_what_is_at_work_stops_in_its_time_also_beside_others(pair: Pair) 
         for one in (*idle, busy):
             nursery.start_soon(pair.here.stop, one)
     assert Careful.ended == ["stopped"]
-    assert await pair.here._names.all() == []
+    assert await internals_of(pair.here).names.all() == []
 
 
 async def test_a_spawn_that_is_cancelled_leaves_its_name_free(pair: Pair) -> None:

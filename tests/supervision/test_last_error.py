@@ -10,6 +10,7 @@ import trio
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
 from runtime.membership.names import LAST_END_SECONDS, LAST_ENDS
+from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 
 SEEDS = range(6)
@@ -87,7 +88,7 @@ async def restarts_that_all_fail(simulation: Simulation) -> None:
     assert "last end" not in str(later.value)
     founder = simulation._cluster.live("node-1")
     assert founder is not None
-    assert not (await founder._store.range(LAST_ENDS)).entries
+    assert not (await internals_of(founder).store.range(LAST_ENDS)).entries
 
 
 def test_callers_that_wait_for_an_actor_whose_restarts_all_fail_are_told_its_last_error() -> None:

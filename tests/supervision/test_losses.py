@@ -12,6 +12,7 @@ import trio
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, Supervisor, method
 from actors.errors import ActorNotFoundError, ActorStartError, UnderstudyError
 from runtime.membership.names import CHILDREN, STATIC, SUPERVISED
+from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from tests.waiting import until
 
@@ -74,7 +75,7 @@ async def fails(simulation: Simulation, name: str) -> None:
 
 async def kept(simulation: Simulation) -> list[str]:
     """The keys of what the store knows of children that will be started again."""
-    store = simulation.node._names._store
+    store = internals_of(simulation.node).names._store
     return [
         entry.key
         for prefix in (SUPERVISED, STATIC, CHILDREN)

@@ -23,6 +23,7 @@ from actors.supervision import Forgotten, StartChild, StopChild, SupervisorAnswe
 from runtime import open_node
 from runtime.calls.client import RetryingCall
 from runtime.membership.names import CHILDREN
+from runtime.node import internals_of
 from runtime.supervision.supervisor_work import ChildTable
 
 SECRET = "a secret for the tests of many children"
@@ -69,7 +70,8 @@ async def test_arguments_of_temporary_children_are_not_kept_and_those_of_others_
         try:
             children: list[Any] = [await pool.spawn(bytes(5 * MEBIBYTE)) for _ in range(6)]
             stored = sum(
-                len(entry.value) for entry in (await node._names._store.range(CHILDREN)).entries
+                len(entry.value)
+                for entry in (await internals_of(node).names._store.range(CHILDREN)).entries
             )
             gc.collect()
             held, _ = tracemalloc.get_traced_memory()

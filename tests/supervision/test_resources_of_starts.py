@@ -12,7 +12,7 @@ import trio
 from actors import Actor
 from actors.errors import NoPlacementError
 from runtime import open_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.store.interface import Store, WatchBatch
 from tests.waiting import until
 
@@ -39,9 +39,9 @@ class HeldWatch:
     """The watch of a node's names: reports nothing after the next change."""
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._store: Store = node._lookups._store
+        self._store: Store = internals_of(node).lookups._store
         self._poll = self._store.poll
-        self._prefix = node._lookups._prefix
+        self._prefix = internals_of(node).lookups._prefix
         self.go_on = trio.Event()
         monkeypatch.setattr(self._store, "poll", self._held)
 
@@ -56,7 +56,9 @@ async def held(node: Node, monkeypatch: pytest.MonkeyPatch) -> HeldWatch:
     # One placement with resources, so that the loads are known, and one change, after which the
     # watch asks again, and is held.
     first = await node.options(name="first", resources=GPU, on="here").spawn(Quiet)
-    await until(lambda: node._lookups._seen >= first.address.epoch, "the claim is reported")
+    await until(
+        lambda: internals_of(node).lookups._seen >= first.address.epoch, "the claim is reported"
+    )
     watch = HeldWatch(node, monkeypatch)
     await node.stop(first)
     return watch
@@ -76,7 +78,9 @@ async def test_the_next_placement_finds_no_room_where_an_actor_has_just_started(
         with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
             await node.options(name="c", resources=GPU).spawn(Quiet)
     watch.go_on.set()
-    await until(lambda: node._lookups._seen >= pair[1].address.epoch, "the claims are reported")
+    await until(
+        lambda: internals_of(node).lookups._seen >= pair[1].address.epoch, "the claims are reported"
+    )
     with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
         await node.options(name="c", resources=GPU).spawn(Quiet)
     watch.go_on = trio.Event()

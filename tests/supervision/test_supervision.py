@@ -21,6 +21,7 @@ from actors.errors import (
     NotExecutedError,
     OutcomeUnknownError,
 )
+from runtime.node import internals_of
 from tests.live_pair import Pair
 
 
@@ -251,7 +252,7 @@ async def test_an_actor_whose_name_was_taken_over_can_no_longer_save(
     with trio.fail_after(60):
         old = await pair.here.options(name="ledger", on=where).spawn(Ledger)
         await old.add(1)
-        await pair.here._names.release("ledger", old.address.epoch)
+        await internals_of(pair.here).names.release("ledger", old.address.epoch)
         new = await pair.here.options(name="ledger", on=other).spawn(Ledger)
         assert await new.add(10) == 11
         with pytest.raises(RemoteError) as caught:

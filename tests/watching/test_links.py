@@ -10,6 +10,7 @@ import trio
 
 from actors.errors import ActorDiedError, ActorStartError
 from runtime import open_node
+from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 from tests.watching.actors_used import LinksAtStart, Partner, Survivor
 from tests.watching.test_watching import until_nothing_is_left
@@ -164,7 +165,10 @@ async def test_the_end_of_a_node_is_an_abnormal_end_of_what_lives_there(pair: Pa
         await far.tie(survivor)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(pair.here._store.revoke, third._registration.record.lease)
+                nursery.start_soon(
+                    internals_of(pair.here).store.revoke,
+                    internals_of(third).registration.record.lease,
+                )
                 ended = await pair.here.wait_ended(near)
             (notice,) = await survivor.wait_told(1)
         assert ended.reason.kind == notice.reason.kind == "node died"

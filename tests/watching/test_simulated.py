@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from actors import Actor, Ended, Handle, UnderstudyError, method
+from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.simulation.faults import KINDS
 from runtime.simulation.runs import WITHOUT_DISK, Scenario
@@ -112,7 +113,7 @@ async def check_nothing_is_left(simulation: Simulation) -> None:
         process = machine.live
         assert process is not None
         assert process.node is not None
-        loads = process.node._watching.loads()
+        loads = internals_of(process.node).watcher.loads()
         assert not any(loads.values()), f"{name}: {loads}"
 
 

@@ -8,6 +8,7 @@ import trio
 from actors import ChildSpec, ExitReason, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, ActorNotFoundError
 from runtime import open_node
+from runtime.node import internals_of
 from tests.live_pair import LONG_LEASE, SECRET, Pair
 from tests.waiting import until
 from tests.watching.actors_used import Fragile, Watched, Watcher
@@ -23,7 +24,12 @@ async def until_nothing_is_left(pair: Pair) -> None:
     """What is given up is given up by one-way words between the nodes."""
     nodes = (pair.here, pair.there)
     await until(
-        lambda: [count for node in nodes for count in node._watching.loads().values() if count],
+        lambda: [
+            count
+            for node in nodes
+            for count in internals_of(node).watcher.loads().values()
+            if count
+        ],
         "no watch is left",
         lambda left: not left,
     )
@@ -119,14 +125,16 @@ async def test_a_watch_of_an_actor_that_has_given_back_its_name_says_nothing_for
     # The actor's own node would not ask the store.
     late = await pair.here.options(on="there" if where == "here" else "here").spawn(Watcher)
     first = await watcher.look_at(watched)
-    await pair.here._store.delete("names/named")
+    await internals_of(pair.here).store.delete("names/named")
     await late.look_at(watched)
     with trio.fail_after(60):
         (notice,) = await late.wait_told(1)
     assert notice.reason.kind == "no such actor"
     assert await watcher.told() == []
-    await pair.here._endpoint.node_service(where, getattr(pair, where).incarnation).stop_actor(
-        "named", 0, ExitReason("stopped")
+    await (
+        internals_of(pair.here)
+        .endpoint.node_service(where, getattr(pair, where).incarnation)
+        .stop_actor("named", 0, ExitReason("stopped"))
     )
     with trio.fail_after(60):
         (notice,) = await watcher.wait_told(1)
@@ -275,8 +283,12 @@ async def test_a_thousand_watches_cost_no_task_while_they_wait(
 ) -> None:
     crowd = [await pair.here.options(on=where).spawn(Watched) for _ in range(1000)]
     await watcher.look_at_all(crowd)
-    assert pair.here._watching.loads()["watches"] == 1000
-    assert len(pair.here._nursery.child_tasks) + len(pair.there._nursery.child_tasks) < 100
+    assert internals_of(pair.here).watcher.loads()["watches"] == 1000
+    assert (
+        len(internals_of(pair.here).nursery.child_tasks)
+        + len(internals_of(pair.there).nursery.child_tasks)
+        < 100
+    )
     async with trio.open_nursery() as nursery:
         for one in crowd:
             nursery.start_soon(pair.here.stop, one)

@@ -29,6 +29,7 @@ from runtime import Node, open_node
 from runtime.identifiers import NodeId
 from runtime.links.link import Link, UnhandledFrameError
 from runtime.links.peers import _read_answer, _read_offer
+from runtime.node import internals_of
 from runtime.testing import Platform
 from runtime.wire.frames import HEADER, UNPROVEN, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Acceptor, Channel, Dialer, Introduction, Peer
@@ -247,7 +248,7 @@ class Target:
 
     def _new_link(self) -> Link:
         self._number += 1
-        peers = self._node._endpoint.peers
+        peers = internals_of(self._node).endpoint.peers
         link = Link(Peer(name="fuzzer", incarnation=self._number, role="client"), peers._receiver)
         link.open(Deaf(), 0)
         self._reader = FrameReader(peers._limits)
@@ -259,7 +260,9 @@ class Target:
     def renew(self) -> None:
         """Forget all that was received: as when the peer's incarnation has ended."""
         self._link.end("the end of this input")
-        self._node._endpoint.on_peer_ended(NodeId("fuzzer", self._number), "the end of this input")
+        internals_of(self._node).endpoint.on_peer_ended(
+            NodeId("fuzzer", self._number), "the end of this input"
+        )
         self._link = self._new_link()
 
     def feed(self, data: bytes) -> None:

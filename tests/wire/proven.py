@@ -52,6 +52,7 @@ from runtime.links.link import Link
 from runtime.links.loans import FEATURE
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
+from runtime.node import internals_of
 from runtime.store.interface import Compare, Get, Put
 from runtime.store.memory import StoreMachine
 from runtime.wire.codec import MESSAGE
@@ -335,7 +336,7 @@ def members_keep_their_leases(*nodes: Node) -> Iterator[None]:
     names the lease of a node ends it, and `Harmless` sees neither calls in parts nor all ways to
     write a number.
     """
-    leases = {node._registration.record.lease for node in nodes}
+    leases = {internals_of(node).registration.record.lease for node in nodes}
     revoke = StoreMachine.revoke
 
     def guarded(machine: StoreMachine, lease: int) -> None:
@@ -349,15 +350,15 @@ def members_keep_their_leases(*nodes: Node) -> Iterator[None]:
 
 def store_of(node: Node) -> str:
     """The name of the service of the store that a node keeps."""
-    return next(name for name in node._endpoint.host.cells if name.startswith(STORE_SERVICE))
+    return next(name for name in internals_of(node).cells if name.startswith(STORE_SERVICE))
 
 
 def requests(node: Node) -> list[Frame]:
     """A sound call of each kind that the services of a node take, and some of its actors."""
-    codec = node._endpoint.codec
+    codec = internals_of(node).endpoint.codec
     me = ("fuzzer", ANY_INCARNATION)
     address = Address("talker", *me, 3, "tests.wire.corpus:Talker")
-    handle = node._endpoint.make_handle(address)
+    handle = internals_of(node).endpoint.make_handle(address)
     store = store_of(node)
     reference = [node.name, node.incarnation, 5]
     spawned = ("tests.wire.corpus:Talker", (), {}, SpawnOptions(name="fuzzed"))  # type: ignore[var-annotated]
@@ -791,7 +792,7 @@ class Run:
         known = set(sys.modules)
         address = next(
             each
-            for each in node._endpoint.peers.introduction.peer.addresses
+            for each in internals_of(node).endpoint.peers.introduction.peer.addresses
             if each.startswith("unix:")
         )
         with members_keep_their_leases(node, healthy):
@@ -856,9 +857,9 @@ class Run:
             if not self.before and self.report.frames > min(self.count // 10, 20_000):
                 self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for node in nodes:
-                for name, cell in list(node._endpoint.host.cells.items()):
+                for name, cell in list(internals_of(node).cells.items()):
                     if not cell.system and name not in ("talker", "asker", "sum"):
-                        await node._endpoint.host.stop(
+                        await internals_of(node).host.stop(
                             name, cell.address.epoch, ExitReason("stopped", "nobody needs it")
                         )
 
@@ -869,9 +870,15 @@ class Run:
             while True:
                 await trio.sleep(0.5)
                 gc.collect()
-                links = [key for key in node._endpoint.peers.links if key[0] != "healthy"]
-                loads = {**node._endpoint.loads(), **node._watching.loads()}
-                loads |= {"references held": node._endpoint.references.held, "links": len(links)}
+                links = [key for key in internals_of(node).links if key[0] != "healthy"]
+                loads = {
+                    **internals_of(node).endpoint.loads(),
+                    **internals_of(node).watcher.loads(),
+                }
+                loads |= {
+                    "references held": internals_of(node).references.held,
+                    "links": len(links),
+                }
                 if not any(loads.values()):
                     return
         raise BrokenPromiseError(

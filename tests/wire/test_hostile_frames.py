@@ -19,6 +19,7 @@ from actors import Actor, method
 from actors.errors import ProtocolError
 from runtime import open_node
 from runtime.links.link import Link, UnhandledFrameError
+from runtime.node import internals_of
 from runtime.testing import Platform
 from runtime.wire.codec import (
     ARRAY,
@@ -174,7 +175,7 @@ async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(
         for number, value in enumerate(VALUES):
             link = Link(
                 Peer(name="harmful", incarnation=number + 1, role="client"),
-                node._endpoint.peers._receiver,
+                internals_of(node).endpoint.peers._receiver,
             )
             link.open(Deaf(), 0)
             kind, control = PLACES[place](value)
@@ -206,7 +207,8 @@ async def test_a_spawn_of_a_class_that_ends_its_importer_ends_the_spawn(
     async with open_node("there", secret="s", platform=Platform(network=MemoryNetwork())) as node:
         bystander = await node.options(name="bystander").spawn(Bystander)
         link = Link(
-            Peer(name="harmful", incarnation=1, role="client"), node._endpoint.peers._receiver
+            Peer(name="harmful", incarnation=1, role="client"),
+            internals_of(node).endpoint.peers._receiver,
         )
         link.open(Deaf(), 0)
         control = spawn(path)

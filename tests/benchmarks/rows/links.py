@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
 from runtime.membership.cluster_client import open_client
+from runtime.node import internals_of
 from tests.benchmarks.measuring import Figure, Row, Settings, at_most
 from tests.benchmarks.memory import floor_weight
 from tests.benchmarks.ours import Crowd, open_bench
@@ -32,7 +33,7 @@ async def measure(settings: Settings) -> list[Row]:
             client = open_client(
                 address,
                 cluster.node.cluster,
-                cluster.node._keyring,
+                internals_of(cluster.node).keyring,
                 SystemEnvironment(),
                 SocketNetwork(),
             )

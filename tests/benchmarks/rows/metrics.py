@@ -7,6 +7,7 @@ import time
 import trio
 
 from runtime import open_node
+from runtime.node import internals_of
 from runtime.statistics.call_statistics import CallStatistics
 from tests.benchmarks.measuring import Row, Settings, at_least, in_turn, spinning
 from tests.benchmarks.ours import Bench
@@ -32,7 +33,9 @@ async def measure(settings: Settings) -> list[Row]:
 
                 async def work(statistics: bool, bench: Bench = bench) -> float:
                     for node in (here, there):
-                        node._endpoint.measure(CallStatistics() if statistics else None)
+                        internals_of(node).endpoint.measure(
+                            CallStatistics() if statistics else None
+                        )
                     return await per_cpu_second(bench, count)
 
                 measured, unmeasured = await in_turn(

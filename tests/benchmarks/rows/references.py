@@ -9,6 +9,7 @@ import numpy
 
 from runtime import open_local_cluster, open_node
 from runtime.environment import Process, SystemEnvironment
+from runtime.node import internals_of
 from runtime.testing import Platform
 from tests.benchmarks.floor import open_floor
 from tests.benchmarks.measuring import (
@@ -82,7 +83,7 @@ async def _moved(settings: Settings) -> list[Row]:
             "far",
             join=cluster.node.address,
             cluster=cluster.node.cluster,
-            secret=cluster.node._keyring,
+            secret=internals_of(cluster.node).keyring,
             platform=Platform(environment=FarAway()),
         ) as node:
             far = await node.options(on="worker-1").spawn(Holder)

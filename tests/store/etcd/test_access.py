@@ -14,6 +14,7 @@ import trustme
 
 from actors.errors import JoinError, StoreError, StoreUnavailableError
 from runtime import open_node
+from runtime.node import internals_of
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.gateway import EtcdTrust, Gateway
 from runtime.store.etcd.store import EtcdStore
@@ -147,7 +148,7 @@ async def test_an_etcd_that_wants_certificates_keeps_a_cluster_while_they_are_re
             replace()
             # As when etcd has closed them, so that both nodes show their certificates again.
             for each in (node, there):
-                store = each._own_store
+                store = internals_of(each).own_store
                 assert isinstance(store, EtcdStore)
                 for member in store._gateway._members:
                     member.end_streams()
