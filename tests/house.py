@@ -223,6 +223,57 @@ def class_places() -> dict[str, list[str]]:
     return places
 
 
+NAMED_TUPLES = {"_asdict", "_fields", "_replace"}
+"""Methods of named tuples: public, in spite of their names."""
+
+
+def privates_of(tree: ast.AST) -> Iterator[str]:
+    """The private attributes and functions that a file defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        elif isinstance(node, Function):
+            name = node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+        else:
+            continue
+        if name.startswith("_") and not name.endswith("_"):
+            yield name
+
+
+def private_reaches() -> list[tuple[str, int, str]]:
+    """Where tests use a private name of another room than the one they test: path, line and name.
+    A name that the file itself defines is its own.
+    """
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for source in sources():
+        parts = source.module.split(".")
+        for name in privates_of(source.tree):
+            rooms[name].add(parts[1] if parts[0] == "runtime" and len(parts) > 1 else parts[0])
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        modules = {
+            alias.asname or alias.name.partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+            if isinstance(node, ast.Import) or (node.module or "").startswith("trio.")
+        }
+        own = {"self", "cls", *modules}
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and node.attr not in NAMED_TUPLES
+                and relative.parts[1] not in rooms.get(node.attr, {relative.parts[1]})
+                and not (isinstance(node.value, ast.Name) and node.value.id in own)
+            ):
+                found.append((relative.as_posix(), node.lineno, node.attr))
+    return found
+
+
 def is_narrowing(node: ast.Assert) -> bool:
     """True for an assertion that only tells a type checker what is not None, or of which class
     something is.
@@ -279,6 +330,7 @@ def counts() -> dict[str, str]:
         "assertions in all per 1,000 lines": f"{1000 * len(asserts) / lines:.1f}",
         "longest parameter list": f"{longest[0]}, {longest[1]}",
         "lines over 100 columns": f"{wide:,}",
+        "uses in tests of private names of other rooms": f"{len(private_reaches())}",
     }
 
 

@@ -31,6 +31,7 @@ from tests.house import (
     import_graph,
     imports,
     nodes,
+    private_reaches,
     small_modules,
     sources,
 )
@@ -247,6 +248,39 @@ RETIRED_IN_NAMES = RETIRED - {
 ordinary word as well, or still to be renamed.
 """
 
+WHITE_BOXES = {
+    "tests/benchmarks/rows/pools.py": {"_processes"},  # of the standard library's executor
+    "tests/scheduling.py": {"_ALLOW_DETERMINISTIC_SCHEDULING", "_r"},  # of trio
+    # Bugs that are planted, and peers that lie, which only a change from within can make.
+    "tests/simulation/planted.py": {"_consider_restart", "_run"},
+    "tests/wire/fuzz.py": {"_handle", "_limits", "_reassembly", "_receiver"},
+    "tests/wire/proven.py": {"_handle", "_socket"},
+    "tests/wire/test_hostile_frames.py": {"_handle", "_receiver"},
+    # Moments that no event outside marks, and limits that only take long to reach.
+    "tests/cluster/meeting.py": {"_give_up"},
+    "tests/cluster/test_local_cluster_end.py": {"_close", "_processes"},
+    "tests/cluster/test_shared_memory.py": {"_lending"},
+    "tests/doors/test_pictures.py": {"_caller"},
+    "tests/gateway/test_keys.py": {"_orphan_seconds"},
+    "tests/isolation/observers.py": {"_all"},
+    "tests/links/test_slow_handshakes.py": {"_paths"},
+    "tests/membership/test_members.py": {"_link", "_link_to", "_staying"},
+    "tests/membership/test_remote_store.py": {"_never"},
+    "tests/node/test_calls.py": {"_options"},
+    "tests/node/test_false_sessions.py": {"_check_session", "_link"},
+    "tests/node/test_mutual_tls.py": {"_files", "_look", "_seen"},
+    "tests/node/test_other_names.py": {"_clients", "_dedup_server", "_one_way", "_receiver"},
+    "tests/node/test_proven_strangers.py": {"_changed"},
+    "tests/pytorch/test_plugin.py": {"_loop"},
+    "tests/references/conftest.py": {"_parameters"},
+    "tests/references/test_references.py": {"_secret"},
+    "tests/supervision/test_many.py": {"_before_the_next", "_definition"},
+    "tests/supervision/test_resources_of_starts.py": {"_prefix", "_seen"},
+}
+"""Private names of other rooms that a file of tests uses. What all tests need of a node is in
+`runtime.node.internals_of`.
+"""
+
 MAX_FUNCTION_LINES = 70
 
 
@@ -445,6 +479,23 @@ def test_each_room_has_its_folder_of_tests() -> None:
             " there"
             for room in rooms
             if not any((ROOT / "tests" / room.name).glob("**/test_*.py"))
+        ]
+    )
+
+
+def test_tests_use_no_private_name_of_another_room() -> None:
+    found = private_reaches()
+    refuse(
+        [
+            f"{path}:{line}: uses {name} of another room: ask runtime.node.internals_of, or give"
+            " that room a public name"
+            for path, line, name in found
+            if name not in WHITE_BOXES.get(path, set())
+        ]
+        + [
+            f"{path} does not use {name} any more: take it out of WHITE_BOXES"
+            for path, names in WHITE_BOXES.items()
+            for name in sorted(names - {used for where, _, used in found if where == path})
         ]
     )
 

@@ -550,6 +550,11 @@ class Link(Outbound):
         """True while a connection stands."""
         return self._connection is not None
 
+    @property
+    def connection(self) -> Connection | None:
+        """The connection that stands; None while none does."""
+        return self._connection
+
     def lapsed(self) -> str:
         """Why the connection does not prove any more who the peer is; "" while it does, or none
         stands.

@@ -168,6 +168,10 @@ class NodeInternals:
         """The SHA-256 of its certificate; "" if it has none that a CA has signed."""
         return self._node._own_certificate()
 
+    def on_proven_end(self, node: NodeId, reason: str) -> None:
+        """Take that incarnation for dead, as if its end were proven."""
+        self._node._ended(node, reason)
+
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps of a task. Looks at all that is kept: for
         tests and simulations.

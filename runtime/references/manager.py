@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import attrs
 import trio
@@ -44,6 +44,7 @@ from runtime.references.table import (
     Release,
     StateChanged,
     ValueFreed,
+    state_of,
 )
 from runtime.references.value_codec import (
     STORED_VALUE_TAG,
@@ -388,7 +389,7 @@ class ReferenceManager:
             raise UnsendableError(
                 "belongs to another node that this process has open; let that one send it"
             )
-        state = cast("ReferenceState", reference._state)
+        state = state_of(reference)
         self.passed.wrote_any = True
         if type(segments) is not Outgoing:
             return [*state.identity, *state.owner_id]

@@ -12,7 +12,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import attrs
 
@@ -21,6 +21,7 @@ from runtime.identifiers import NodeId
 from runtime.references.values import FailedValue
 
 if TYPE_CHECKING:
+    from actors.reference import Reference
     from runtime.references.values import OnDisk, SharedValue, SizedValue
 
 
@@ -777,6 +778,13 @@ class ReferenceState:
         self._finalized.append(
             (self.identity, self.version, self.stored.size if self.stored is not None else 0)
         )
+
+
+def state_of(reference: Reference[Any]) -> ReferenceState:
+    """Return what this node knows of the value that `reference` names, at whichever door."""
+    state = reference._state
+    assert isinstance(state, ReferenceState), f"{state!r} is no state of this runtime"
+    return state
 
 
 # The table of one node. Its events return the effects that the shell, `ReferenceManager`, is to

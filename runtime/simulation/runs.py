@@ -160,6 +160,13 @@ class Simulation:
         return name
 
 
+def cluster_of(simulation: Simulation) -> SimulatedCluster:
+    """Return the machines, the network and the trace of a simulation: for tests of the runtime
+    itself. Scenarios of users have the methods of `Simulation`.
+    """
+    return simulation._cluster
+
+
 def simulate(
     scenario: Scenario,
     *,

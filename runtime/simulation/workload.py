@@ -27,7 +27,7 @@ from actors.options import CallChanges
 from actors.retry import RetryPolicy
 from runtime.identifiers import NodeId
 from runtime.node import Node, internals_of
-from runtime.references.table import ReferenceState
+from runtime.references.table import state_of
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.crowds import Crowds
 from runtime.simulation.joint_starts import JointStarts, has_joint_starts
@@ -140,8 +140,7 @@ class ReferenceOracle:
 
     async def look(self, here: Place, mark: str, reference: Reference[Any]) -> list[Thing]:
         """Fetch a value on the node `here` and check the result. Returns the references in it."""
-        state, began_calm = reference._state, self.calm
-        assert isinstance(state, ReferenceState)
+        state, began_calm = state_of(reference), self.calm
         self.handed(mark, here)
         owner = (state.owner_id.name, state.owner_id.incarnation, here[2])
         value: Any = None

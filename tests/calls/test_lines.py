@@ -15,6 +15,7 @@ from actors import Actor, ChildSpec, RetryPolicy, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
+from runtime.simulation.runs import cluster_of
 
 SEEDS = pytest.mark.parametrize(
     "seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.long)], ids=["quick", "long"]
@@ -161,7 +162,7 @@ async def mail_of_one_that_ends(simulation: Simulation) -> None:
 async def first_contact(simulation: Simulation) -> None:
     spawner = await simulation.node.options(name="roll", on="node-2").spawn(Scroll)
     assert spawner is not None
-    node = simulation._cluster.live("node-3")
+    node = cluster_of(simulation).live("node-3")
     assert node is not None
     roll = await node.lookup("roll", Scroll)
     await check_order(roll, simulation.random)
@@ -191,7 +192,7 @@ async def refusals_on_their_way(simulation: Simulation) -> None:
     ended and is repeated.
     """
     roll = await supervised(simulation, 0.0)
-    path = simulation._cluster.network.path("node-2", "scenario")
+    path = cluster_of(simulation).network.path("node-2", "scenario")
     path.delay, path.jitter = 0.04, 0.0
 
     async def call(number: int) -> None:

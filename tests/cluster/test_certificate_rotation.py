@@ -114,8 +114,8 @@ class Load:
 def serial(node: Node, name: str) -> int:
     """Of the certificate that a peer has shown."""
     for link in internals_of(node).links.values():
-        if link.peer.name == name and isinstance(link._connection, TlsConnection):
-            return int((link._connection.tls.getpeercert() or {})["serialNumber"], 16)  # type: ignore[arg-type]
+        if link.peer.name == name and isinstance(link.connection, TlsConnection):
+            return int((link.connection.tls.getpeercert() or {})["serialNumber"], 16)  # type: ignore[arg-type]
     return 0
 
 

@@ -100,7 +100,9 @@ async def test_members_of_a_node_that_is_known_to_be_dead_are_dropped_before_the
 ) -> None:
     group = pair.here.group("news", Reader)
     await until_seen(group, list("abcd"))
-    pair.here._ended(NodeId(pair.there.name, pair.there.incarnation), "proven by the test")
+    internals_of(pair.here).on_proven_end(
+        NodeId(pair.there.name, pair.there.incarnation), "proven by the test"
+    )
     assert [member.name for member in group.members()] == ["a", "c"]
 
 

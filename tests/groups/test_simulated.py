@@ -11,6 +11,7 @@ from actors import UnderstudyError
 from runtime.groups.groups import ProcessGroup
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
+from runtime.simulation.runs import cluster_of
 from tests.groups.actors_used import Reader
 from tests.waiting import until
 
@@ -27,8 +28,8 @@ async def memberships(simulation: Simulation) -> None:
     held: dict[tuple[str, int], list[ProcessGroup[Reader]]] = {}
 
     def hold() -> None:
-        for name in simulation._cluster.machines:
-            node = simulation._cluster.live(name)
+        for name in cluster_of(simulation).machines:
+            node = cluster_of(simulation).live(name)
             if node is not None and (name, node.incarnation) not in held:
                 held[name, node.incarnation] = [node.group(group, Reader) for group in GROUPS]
 
@@ -85,7 +86,7 @@ def wrong(
     seen: dict[str, object],
 ) -> bool:
     """True if a node sees others than there are."""
-    nodes = [simulation._cluster.live(name) for name in simulation._cluster.machines]
+    nodes = [cluster_of(simulation).live(name) for name in cluster_of(simulation).machines]
     seen.clear()
     for index, group in enumerate(GROUPS):
         there_are = sorted(

@@ -32,7 +32,7 @@ class Clerk(Actor):
 def counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[Operation]:
     """What the names of a node ask of the store from now on."""
     asked: list[Operation] = []
-    store: Store = internals_of(node).names._store
+    store: Store = internals_of(node).store
     transaction = store.transaction
 
     async def counting(compare: object, then: object, otherwise: object = ()) -> object:

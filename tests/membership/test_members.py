@@ -194,7 +194,7 @@ async def test_a_call_to_a_node_that_is_gone_fails_at_once_also_where_a_connecti
     async with open_node("third", join=pair.here.address, secret=SECRET) as third:
         await pair.here.wait_for(3)
         ledger = await pair.here.options(on="third").spawn(Ledger)
-        peer = third._introduction.peer
+        peer = internals_of(third).endpoint.peers.introduction.peer
     await pair.here.wait_gone("third")
     # As an accepted connection does before it is settled; this one never is.
     internals_of(pair.here).endpoint.peers._link(peer).fenced = True
@@ -228,7 +228,7 @@ async def test_an_incarnation_that_is_proven_dead_is_gone_although_the_store_sti
 ) -> None:
     members, there = internals_of(pair.here).members, id_of(pair.there)
     shown = members.all()
-    pair.here._ended(there, "its process has ended")
+    internals_of(pair.here).on_proven_end(there, "its process has ended")
     assert members.all() == shown
     assert members.is_gone(there)
     assert not members.is_current(there)
@@ -265,7 +265,7 @@ async def test_who_watches_an_actor_learns_its_death_from_the_proof_and_not_only
             nursery.start_soon(watch)
             await trio.testing.wait_all_tasks_blocked()
             assert not reasons
-            pair.here._ended(id_of(pair.there), "its process has ended")
+            internals_of(pair.here).on_proven_end(id_of(pair.there), "its process has ended")
     # Its lease has not: the record is in the store, and in the view, all the time.
     assert reasons == ["node died"]
     assert internals_of(pair.here).members.find(pair.there.name) is not None

@@ -26,6 +26,7 @@ from runtime.links.session import WINDOW_FRAMES
 from runtime.links.transports import SocketNetwork
 from runtime.metrics.readings import LoopHealth, Readings, _read_network, read
 from runtime.node import Node, internals_of
+from runtime.references.table import state_of
 from runtime.statistics.histograms import Histogram
 from runtime.store.interface import RangeResult, WatchBatch
 from runtime.store.measured_store import MeasuredStore
@@ -149,7 +150,7 @@ async def test_values_that_are_spilled_fetched_and_lost(pair: Pair) -> None:
         assert len(await reference.fetch()) == MIB
     assert number(pair.here, "understudy_fetch_seconds") == 3
     assert number(pair.here, "understudy_owner_died_total") == 0
-    state = cast("Any", await maker.make.remote(1))._state
+    state = state_of(await maker.make.remote(1))
     state.error = OwnerDiedError("as when its owner has died")
     with pytest.raises(OwnerDiedError):
         await internals_of(pair.here).references.fetcher.fetch(state)

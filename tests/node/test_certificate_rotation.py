@@ -57,7 +57,7 @@ class Machine:
 
     def shown(self, other: Machine) -> int:
         """The serial number of the certificate that the other has shown, 0 if none stands."""
-        connection = self.link(other)._connection
+        connection = self.link(other).connection
         if connection is None:
             return 0
         assert isinstance(connection, TlsConnection)

@@ -216,8 +216,8 @@ async def test_an_address_that_is_not_loopback_needs_no_option() -> None:
         await used(node, other)
         for link in (*internals_of(node).links.values(), *internals_of(other).links.values()):
             if link.peer.role == "node":
-                assert link._connection is not None
-                assert len(link._connection.channel.binding) == 32
+                assert link.connection is not None
+                assert len(link.connection.channel.binding) == 32
 
 
 async def test_loopback_addresses_stay_plain_and_cost_nothing() -> None:

@@ -79,8 +79,8 @@ async def pair(
         assert await echo.echo("1") == "1"
         (link,) = (one for one in internals_of(there).links.values() if one.peer.name == "here")
         connections = link.counters.connections
-        assert link._connection is not None
-        assert link._connection.channel.certified == Certified(
+        assert link.connection is not None
+        assert link.connection.channel.certified == Certified(
             "understudy", "node", "here", (node_uri("here"),)
         )
         yield here

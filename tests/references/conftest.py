@@ -72,7 +72,7 @@ class Three:
         for link in list(internals_of(node).links.values()):
             link.end("killed by the test")
         for each in (self.driver, self.first, self.second):
-            each._ended(identity, "killed by the test")
+            internals_of(each).on_proven_end(identity, "killed by the test")
 
     def received_by(self, name: str) -> int:
         """Bytes, over all links of that node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -17,7 +17,7 @@ from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.references.hand_over import HandOver
 from runtime.references.owned_values import OwnedValues
-from runtime.references.table import ReferenceId, ReferenceState, ReferenceTable
+from runtime.references.table import ReferenceId, ReferenceTable, state_of
 from runtime.references.values import FailedValue
 from runtime.timings import Timings
 from tests.references.conftest import SECRET, Three
@@ -192,16 +192,14 @@ async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owne
         if moves == 1:
             await keeper.keep("it", handed[0])
             # The old owner says yes, since the value has not moved yet.
-            identity = cast("ReferenceState", handed[0]._state).identity
+            identity = state_of(handed[0]).identity
             await until(lambda: is_held(three.second, identity))
         return await original(self, *arguments)
 
     with patch.object(OwnedValues, "adopt", adopt):
         async with three.another("fourth", timings):
             handed.append(await three.put("fourth", "x"))
-            await until(
-                lambda: is_held(three.driver, cast("ReferenceState", handed[0]._state).identity)
-            )
+            await until(lambda: is_held(three.driver, state_of(handed[0]).identity))
     assert moves > 1
     handed.clear()
     with trio.fail_after(60):
@@ -243,7 +241,7 @@ async def test_a_value_that_was_given_on_while_there_was_no_memory_for_it_is_not
         internals_of(three.first).references.owned,
     )
     reference = await three.first.put("x")
-    state = cast("ReferenceState", reference._state)
+    state = state_of(reference)
 
     async def room() -> None:
         await trio.lowlevel.checkpoint()
@@ -267,7 +265,7 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
     )
     async with three.another("fourth") as fourth:
         reference = await fourth.put("x")
-        state = cast("ReferenceState", reference._state)
+        state = state_of(reference)
         identity = state.identity
         for count, keeper in enumerate(keepers, 1):
             theirs: Any = three.handle_at(fourth, keeper)
@@ -286,7 +284,7 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
                 await internals_of(fourth).endpoint.reference_service(*first).adopt(*arguments)
                 assert await internals_of(three.first).references.hand_over(lambda: [second]) == 0
                 await three.kill(three.first)
-                fourth._ended(first, "killed by the test")
+                internals_of(fourth).on_proven_end(first, "killed by the test")
                 raise OutcomeUnknownError("the answer is lost")
 
         def service(*node: Any) -> Any:

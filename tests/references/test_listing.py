@@ -16,6 +16,7 @@ import runtime
 from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.references.inspection import MOST_LISTED, Listing, OwnerTotals, calling_site, report
+from runtime.references.table import state_of
 from tests.references.conftest import Three
 from tests.references.keepers import Adder, Keeper, Maker, Point
 from tests.references.test_references import until
@@ -178,7 +179,7 @@ async def test_a_node_lists_its_values_with_their_holders_and_makers_until_they_
     }
     largest = listing.values()[0]
     assert largest.holders == ("driver", "second")
-    assert largest.reference == "{}.{}.{}".format(*made._state.identity)
+    assert largest.reference == "{}.{}.{}".format(*state_of(made).identity)
     assert 1000 < (largest.size or 0) < 1100
     assert largest.age >= 0
     assert values["put"].holders == ("driver",)
@@ -230,23 +231,25 @@ async def test_values_are_traced_to_the_line_that_made_them_once_that_is_asked_f
     remote = await maker.make.remote(2)  # this is where it was asked for
     local = await adder.add.remote(1, 2)  # this is where it was added
     by_actor = await maker.put(3)
-    assert (untraced._state.site, put._state.site) == (  # type: ignore[attr-defined]
+    assert (state_of(untraced).site, state_of(put).site) == (
         "",
         line_of(here, "this is where it was put"),
     )
-    assert remote._state.site == line_of(here, "this is where it was asked for")  # type: ignore[attr-defined]
+    assert state_of(remote).site == line_of(here, "this is where it was asked for")
     listing = Listing()
     for name in ("driver", "first"):
         listing.add(name, await listed(three, name))
     sites = {value.reference: value.site for value in listing.values()}
-    assert sites["{}.{}.{}".format(*remote._state.identity)] == line_of(
+    assert sites["{}.{}.{}".format(*state_of(remote).identity)] == line_of(
         here, "this is where it was asked for"
     )
-    assert sites["{}.{}.{}".format(*local._state.identity)] == line_of(
+    assert sites["{}.{}.{}".format(*state_of(local).identity)] == line_of(
         here, "this is where it was added"
     )
     assert (
-        sites["{}.{}.{}".format(*by_actor._state.identity)].partition(":")[0].endswith("keepers.py")
+        sites["{}.{}.{}".format(*state_of(by_actor).identity)]
+        .partition(":")[0]
+        .endswith("keepers.py")
     )
     assert all(owner.traces for owner in listing.owners())
 

@@ -27,6 +27,7 @@ from actors.errors import (
     ReplyEncodeError,
 )
 from runtime.node import Node, internals_of
+from runtime.references.table import state_of
 from runtime.timings import Timings
 from tests import waiting
 from tests.references.conftest import Three
@@ -314,7 +315,7 @@ async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_a
 ) -> None:
     one = await three.driver.put([])  # type: ignore[var-annotated]
     two = await three.driver.put([one])
-    state = internals_of(three.driver).references.table.find(one._state.identity)
+    state = internals_of(three.driver).references.table.find(state_of(one).identity)
     assert state is not None
     stored = state.stored
     assert stored is not None

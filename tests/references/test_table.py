@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
 from runtime.identifiers import NodeId
-from runtime.references.table import ReferenceState
+from runtime.references.table import ReferenceState, state_of
 from tests.failures.error_examples import check_shown, said
 from tests.references.world import GONE, Message, Node, Question, Value, World
 
@@ -39,20 +39,19 @@ class Stage:
         """The maker calls the owner for a reference; the call is still on its way."""
         state = self.maker.table.make(self.owner.identity, "maker.make")
         self.maker.calls[state.identity[2]] = (self.owner.identity, state)
-        message = self.world._send(self.maker, self.owner.identity, [])
+        message = self.world.send(self.maker, self.owner.identity, [])
         assert message is not None
         message.call = (state.identity, state.version, state.identity[2])
         return state, message
 
     def forward(self, state: ReferenceState, source: Node, target: Node) -> ReferenceState:
         """A reference goes from one node to another, which keeps it."""
-        segments = self.world._send(source, target.identity, [source.table.reference(state)])
+        segments = self.world.send(source, target.identity, [source.table.reference(state)])
         assert segments is not None
         reference = target.table.read(segments.plains[0])
         target.references.append(reference)
-        self.world._land(segments)
-        assert isinstance(reference._state, ReferenceState)
-        return reference._state
+        self.world.land(segments)
+        return state_of(reference)
 
     def question(self, source: Node, text: str) -> Question:
         """What a node has to say that this is part of."""
@@ -66,7 +65,7 @@ class Stage:
     def deliver(self, source: Node, text: str) -> Question:
         """It is asked, and its answer arrives."""
         question = self.question(source, text)
-        self.world._ask(question)
+        self.world.ask(question)
         question.take(question.answers[-1])
         self.world.questions.remove(question)
         return question
@@ -88,7 +87,7 @@ def test_a_reference_that_is_at_its_owner_before_the_call_that_makes_the_value_w
     assert at_owner is again
     assert not at_owner.is_settled
     stage.deliver(stage.owner, "ask")
-    stage.world._deliver(call)
+    stage.world.deliver(call)
     stage.owner.jobs[0][2].stored = Value(state.identity)  # type: ignore[assignment]
     assert at_owner.stored is not None, "the call's result goes to those who wait already"
     assert stage.owner.table.owner(state.identity) == stage.owner.identity
@@ -103,7 +102,7 @@ def test_a_reference_at_its_owner_is_lost_when_its_forwarders_do_not_have_it_eit
     at_third = stage.forward(state, stage.maker, stage.third)
     at_owner = stage.forward(at_third, stage.third, stage.owner)
     # The maker ends, and its call with it.
-    stage.world._land(call)
+    stage.world.land(call)
     stage.world.dead.add(stage.maker.identity)
     for node in (stage.owner, stage.third):
         stage.world.hear(node, stage.maker.identity)
@@ -120,7 +119,7 @@ def test_a_late_word_that_the_call_has_failed_is_nothing_to_an_owner_that_runs_i
     state, call = stage.call()
     at_owner = stage.forward(state, stage.maker, stage.owner)
     question = stage.question(stage.owner, "ask")
-    stage.world._deliver(call)
+    stage.world.deliver(call)
     question.take(GONE)
     assert at_owner.failure is None
 
@@ -129,8 +128,7 @@ def test_two_who_have_a_reference_of_each_other_do_not_wait_for_ever_when_its_ow
     stage: Stage,
 ) -> None:
     reference = stage.owner.table.keep(Value(None))
-    assert isinstance(reference._state, ReferenceState)
-    one = stage.forward(reference._state, stage.owner, stage.maker)
+    one = stage.forward(state_of(reference), stage.owner, stage.maker)
     other = stage.forward(one, stage.maker, stage.third)
     assert stage.forward(other, stage.third, stage.maker) is one
     # None of their claims has reached the owner.
@@ -152,7 +150,7 @@ def test_a_reference_that_was_lost_is_there_again_when_somebody_who_has_it_hands
     stage.deliver(stage.third, "claim")
     stage.third.table.on_where_answered(state.identity, stage.maker.identity, 1, None)
     assert isinstance(at_third.error, ReferenceReleasedError)
-    stage.world._deliver(call)
+    stage.world.deliver(call)
     stage.forward(state, stage.maker, stage.third)
     assert at_third.error is None
     stage.deliver(stage.third, "claim")
@@ -170,7 +168,7 @@ def test_a_forwarder_that_has_handed_a_reference_on_since_is_asked_again(
     # The answer was written before that, and comes after it.
     stage.third.table.on_where_answered(state.identity, stage.maker.identity, 1, None)
     assert at_third.error is None
-    stage.world._deliver(call)
+    stage.world.deliver(call)
     stage.deliver(stage.third, "ask")
     stage.deliver(stage.third, "claim")
     assert stage.third.table.hold_state(at_third) == "held"
@@ -182,8 +180,8 @@ def test_a_claim_that_counted_although_its_answer_was_lost_is_taken_back_in_the_
     state, call = stage.call()
     at_third = stage.forward(state, stage.maker, stage.third)
     claim = stage.deliver(stage.third, "claim")
-    stage.world._deliver(call)
-    stage.world._ask(claim)
+    stage.world.deliver(call)
+    stage.world.ask(claim)
     stage.third.table.on_where_answered(state.identity, stage.maker.identity, 1, None)
     assert stage.third.table.hold_state(at_third) == "lost"
     del state, at_third, call
@@ -201,8 +199,8 @@ def test_a_release_that_comes_before_the_call_is_not_undone_by_an_older_claim_af
     stage.third.references.clear()
     stage.third.table.tidy()
     stage.deliver(stage.third, "release")
-    stage.world._deliver(call)
-    stage.world._ask(claim)
+    stage.world.deliver(call)
+    stage.world.ask(claim)
     assert [stage.owner.table.holders(state) for state in stage.owner.table.own()] == [
         (stage.maker.identity,)
     ]
@@ -222,9 +220,9 @@ def test_an_answer_of_a_node_that_is_known_to_have_ended_holds_nothing(stage: St
 def test_a_confirmation_of_a_node_that_is_known_to_have_ended_holds_nothing(stage: Stage) -> None:
     state, call = stage.call()
     at_third = stage.forward(state, stage.maker, stage.third)
-    stage.world._deliver(call)
+    stage.world.deliver(call)
     question = stage.question(stage.third, "claim")
-    stage.world._ask(question)
+    stage.world.ask(question)
     stage.third.table.on_node_ended(stage.owner.identity)
     question.take(question.answers[0])
     assert stage.third.table.hold_state(at_third) == "asking"
@@ -233,11 +231,11 @@ def test_a_confirmation_of_a_node_that_is_known_to_have_ended_holds_nothing(stag
 def test_what_is_forwarded_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -> None:
     reference = stage.owner.table.keep(Value(None))
     stage.owner.table.on_node_ended(stage.third.identity)
-    message = stage.world._send(stage.owner, stage.third.identity, [reference])
+    message = stage.world.send(stage.owner, stage.third.identity, [reference])
     assert message is not None
     del reference
     assert len(stage.owner.table) == 1
-    stage.world._land(message)
+    stage.world.land(message)
     assert stage.owner.table.tidy()
     assert len(stage.owner.table) == 0
     assert stage.owner.table.held == 0
@@ -247,12 +245,11 @@ def test_a_hold_that_ends_before_its_new_owner_was_told_of_it_is_not_counted_the
     stage: Stage,
 ) -> None:
     reference = stage.owner.table.keep(Value(None))
-    assert isinstance(reference._state, ReferenceState)
-    state = stage.forward(reference._state, stage.owner, stage.third)
+    state = stage.forward(state_of(reference), stage.owner, stage.third)
     stage.deliver(stage.third, "claim")
     identity, registers = state.identity, stage.owner.table.registers(state.identity)
     adopted = stage.maker.table.adopt(identity, registers, "", "")
-    stage.owner.table.on_given(reference._state, stage.maker.identity)
+    stage.owner.table.on_given(state_of(reference), stage.maker.identity)
     assert stage.third.table.on_moved(identity, stage.maker.identity)
     # Before it has said so, it does not hold the value any more.
     del state, adopted, reference
@@ -261,8 +258,7 @@ def test_a_hold_that_ends_before_its_new_owner_was_told_of_it_is_not_counted_the
 
 def test_a_lost_reference_that_is_there_again_is_sought_where_it_is_now(stage: Stage) -> None:
     reference = stage.owner.table.keep(Value(None))
-    assert isinstance(reference._state, ReferenceState)
-    here = stage.forward(reference._state, stage.owner, stage.third)
+    here = stage.forward(state_of(reference), stage.owner, stage.third)
     stage.third.table.on_node_ended(stage.owner.identity)
     stage.third.table.on_where_answered(here.identity, stage.owner.identity, 1, None)
     assert isinstance(here.error, OwnerDiedError)
@@ -275,7 +271,7 @@ def test_a_value_that_comes_back_to_whoever_made_it_counts_for_more_than_what_be
     stage: Stage,
 ) -> None:
     state, call = stage.call()
-    stage.world._deliver(call)
+    stage.world.deliver(call)
     stage.maker.table.on_call_ended(state, GONE)
     assert state.failure is GONE
     assert stage.maker.table.adopt(state.identity, [], "", "") is state

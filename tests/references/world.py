@@ -34,6 +34,7 @@ from runtime.references.table import (
     ReferenceState,
     ReferenceTable,
     Release,
+    state_of,
 )
 from runtime.references.values import FailedValue, StoredValue
 from runtime.wire.frames import Outgoing
@@ -193,7 +194,7 @@ class Shell:
 
     def write(self, reference: Reference[Any], segments: Outgoing) -> ReferenceParts:
         """A reference is put into a message; see `ReferenceManager.write`."""
-        state = cast("ReferenceState", reference._state)
+        state = state_of(reference)
         number, distance = self.pure.forward(state, segments.peer)
         segments.attach(InFlightReference(number, self._landed))
         forwarder = Forwarder(self.pure.identity, number, distance)
@@ -510,11 +511,11 @@ class World:
         if question.answers and self.draw.random() < 0.5:
             self._answer(question)
             return
-        self._ask(question)
+        self.ask(question)
         if self.draw.random() < 0.5:
             self._answer(question)
 
-    def _ask(self, question: Question) -> None:
+    def ask(self, question: Question) -> None:
         question.answers.append(question.ask(self.nodes[question.target]))
 
     def _answer(self, question: Question) -> None:
@@ -539,9 +540,9 @@ class World:
             return
         message = self.draw.choice(self.messages)
         if message.target not in self.dead:
-            self._deliver(message)
+            self.deliver(message)
 
-    def _deliver(self, message: Message) -> None:
+    def deliver(self, message: Message) -> None:
         target = self.nodes[message.target]
         if self.draw.random() < 0.95 or message.answer or message.call:
             # Now and then it is not decoded: nobody wants it any more.
@@ -561,14 +562,14 @@ class World:
             _, state = target.calls.pop(message.answer)
             target.table.on_call_ended(state, None)
         if message.call or message.answer or self.draw.random() < 0.8:
-            self._land(message)
+            self.land(message)
 
-    def _land(self, message: Message) -> None:
+    def land(self, message: Message) -> None:
         """It is not sent again."""
         self.messages.remove(message)
         message.segments = None
 
-    def _send(
+    def send(
         self, source: Node, target: NodeId, references: list[Reference[object]]
     ) -> Message | None:
         if target in source.obituaries:
@@ -591,7 +592,7 @@ class World:
     def _pass(self, node: Node) -> None:
         other = self._another(node)
         if node.references and other is not None:
-            self._send(
+            self.send(
                 node, other, self.draw.choices(node.references, k=1 + (self.draw.random() < 0.2))
             )
 
@@ -611,7 +612,7 @@ class World:
             node.jobs.append((owner, number, state))
             return
         node.calls[number] = (owner, state)
-        message = self._send(node, owner, [])
+        message = self.send(node, owner, [])
         if message is not None:
             message.call = (state.identity, state.version, number)
 
@@ -622,7 +623,7 @@ class World:
             self.draw.choices(node.references, k=self.draw.randrange(3)) if node.references else []
         )
         reference = node.table.keep(Value(None, tuple(inner)))
-        state = cast("ReferenceState", reference._state)
+        state = state_of(reference)
         self._made[state.identity] = len(self._made)
         state.stored = Value(state.identity, tuple(inner))  # type: ignore[assignment]
         node.references.append(reference)
@@ -636,7 +637,7 @@ class World:
         older = [
             each
             for each in node.references
-            if self._made[each._state.identity] < self._made[state.identity]
+            if self._made[state_of(each).identity] < self._made[state.identity]
         ]
         inner = self.draw.choices(older, k=self.draw.randrange(3)) if older else []
         if not state.is_settled:
@@ -644,7 +645,7 @@ class World:
         if maker == node.identity:
             node.table.on_call_ended(state, None)
             return
-        message = self._send(node, maker, [])
+        message = self.send(node, maker, [])
         if message is not None:
             message.answer = number
 
@@ -654,7 +655,7 @@ class World:
         """
         if not node.references:
             return
-        state = cast("ReferenceState", self.draw.choice(node.references)._state)
+        state = state_of(self.draw.choice(node.references))
         if (
             node.table.hold_state(state) != "held"
             or state.owner_id not in self.nodes
@@ -665,7 +666,7 @@ class World:
         there = owner.table.find(state.identity)
         if there is not None and there.stored is not None:
             assert cast("Value", there.stored).name == state.identity
-            self._send(owner, node.identity, list(cast("Value", there.stored).inner))
+            self.send(owner, node.identity, list(cast("Value", there.stored).inner))
 
     def _replace_link(self) -> None:
         """What was under way between two nodes is lost, calls with it."""
@@ -677,7 +678,7 @@ class World:
         for message in [
             each for each in self.messages if {each.source, each.target} == {one, other}
         ]:
-            self._land(message)
+            self.land(message)
         for source, target in ((one, other), (other, one)):
             self._fail_calls(self.nodes[source], target)
 
@@ -707,7 +708,7 @@ class World:
             for each in self.messages
             if each.source == node.identity and self.draw.random() < 0.5
         ]:
-            self._land(message)
+            self.land(message)
         node.references.clear()
         node.jobs.clear()
         node.calls.clear()
@@ -831,7 +832,7 @@ class World:
         for message in [
             each for each in self.messages if {each.source, each.target} == {node.identity, ended}
         ]:
-            self._land(message)
+            self.land(message)
         for number, (owner, state) in list(node.calls.items()):
             if owner == ended:
                 del node.calls[number]
@@ -847,7 +848,7 @@ class World:
         for node in self.live:
             node.table.check_invariants()
             for reference in node.references:
-                state = cast("ReferenceState", reference._state)
+                state = state_of(reference)
                 identity = state.identity
                 assert node.table.find(identity) is state, (
                     f"{node.identity} has two reference states of {identity}"
@@ -886,14 +887,14 @@ class World:
                 self._give(node)
             for message in list(self.messages):
                 if message.target in self.dead:
-                    self._land(message)
+                    self.land(message)
                 elif message in self.messages:
-                    self._deliver(message)
+                    self.deliver(message)
             for question in list(self.questions):
                 if question.source in self.dead or question.answered:
                     self.questions.remove(question)
                 elif question in self.questions and question.target not in self.dead:
-                    self._ask(question)
+                    self.ask(question)
                     self._answer(question)
             self.look()
             if self._is_calm():
@@ -911,7 +912,7 @@ class World:
             assert len(owners) < 2, f"{identity} has two owners: {owners}"
         for node in self.live:
             for reference in node.references:
-                state = cast("ReferenceState", reference._state)
+                state = state_of(reference)
                 hold_state = node.table.hold_state(state)
                 if state.failure is not None or state.error is not None:
                     given = self.given.get(state.identity, state.owner_id)

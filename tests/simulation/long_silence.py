@@ -8,6 +8,7 @@ import trio
 
 from actors.errors import CallError
 from runtime.simulation import Report, Simulation, run_scenario
+from runtime.simulation.runs import cluster_of
 from runtime.simulation.workload import LOOKUP_SECONDS
 
 SILENT_SECONDS = 2 * LOOKUP_SECONDS
@@ -15,7 +16,7 @@ SILENT_SECONDS = 2 * LOOKUP_SECONDS
 
 async def long_silence(simulation: Simulation) -> None:
     """Ask on each node for names, and for the tree, at moments of the seed's."""
-    cluster, draw = simulation._cluster, simulation.random
+    cluster, draw = cluster_of(simulation), simulation.random
     late: list[str] = []
 
     async def ask(name: str) -> None:

@@ -9,6 +9,7 @@ import trio
 
 from runtime.simulation import Simulation, run_scenario
 from runtime.simulation.blocked_loops import ROUNDS, blocked_loops
+from runtime.simulation.runs import cluster_of
 from runtime.timings import Timings
 
 LEASE = Timings().lease
@@ -31,7 +32,7 @@ def test_one_seed_is_one_run() -> None:
 
 
 def _said(simulation: Simulation) -> list[str]:
-    return [event.text for event in simulation._cluster.trace.happenings if event.kind == "log"]
+    return [event.text for event in cluster_of(simulation).trace.happenings if event.kind == "log"]
 
 
 def test_a_blocked_loop_is_reported_while_it_is_blocked_and_a_stopped_process_says_nothing() -> (
@@ -49,11 +50,11 @@ def test_a_blocked_loop_is_reported_while_it_is_blocked_and_a_stopped_process_sa
         assert not any("the event loop of node node-3" in text for text in _said(simulation))
         # What is stopped is not let go on by the end of a block, nor the other way round.
         simulation.unblock("node-3")
-        assert simulation._cluster.live("node-3") is None
+        assert cluster_of(simulation).live("node-3") is None
         simulation.resume("node-3")
         simulation.block("node-2")
         simulation.resume("node-2")
-        assert simulation._cluster.live("node-2") is None
+        assert cluster_of(simulation).live("node-2") is None
         simulation.unblock("node-2")
         await simulation.calm()
 
@@ -97,7 +98,7 @@ def test_a_process_that_is_killed_while_its_loop_is_blocked_renews_nothing_any_m
         incarnation = next(
             member.incarnation for member in node.members() if member.name == "node-2"
         )
-        simulation._cluster.machines["node-2"].restart_after = 1000.0
+        cluster_of(simulation).machines["node-2"].restart_after = 1000.0
         simulation.block("node-2")
         await trio.sleep(2 * LEASE)
         assert incarnation in [member.incarnation for member in node.members()]

@@ -10,7 +10,9 @@ import trio
 from actors import Actor, Reference, UnderstudyError, method
 from actors.errors import NotExecutedError
 from runtime.node import internals_of
+from runtime.references.table import state_of
 from runtime.simulation import Report, Simulation, run_scenario
+from runtime.simulation.runs import cluster_of
 from tests.waiting import until
 
 
@@ -68,7 +70,7 @@ def test_a_call_within_a_node_that_ran_while_its_lease_was_in_doubt_is_not_calle
 
 def test_the_name_of_a_start_that_was_cancelled_is_free_again_soon() -> None:
     async def story(simulation: Simulation) -> None:
-        disk = simulation._cluster.machines["node-1"].disk
+        disk = cluster_of(simulation).machines["node-1"].disk
         disk.delay = 2.0
         with trio.move_on_after(0.5) as patience:
             await simulation.node.options(name="contested", on="node-2").spawn(Slow)
@@ -89,8 +91,8 @@ def test_a_node_may_leave_while_the_store_is_away_although_its_actors_have_names
     async def story(simulation: Simulation) -> None:
         await simulation.node.options(name="named", on="node-2").spawn(Slow)
         simulation.pause("node-1")
-        node = simulation._cluster.live("node-2")
-        process = simulation._cluster.machines["node-2"].process
+        node = cluster_of(simulation).live("node-2")
+        process = cluster_of(simulation).machines["node-2"].process
         assert node is not None
         assert process is not None
         node.leave()
@@ -106,8 +108,8 @@ def test_a_store_begun_anew_renews_no_lease_and_answers_no_call_of_the_one_befor
     async def story(simulation: Simulation) -> None:
         for name in simulation.nodes[1:]:
             await simulation.node.options(name=f"at-{name}", on=name).spawn(Slow)
-        before = {name: simulation._cluster.machines[name].process for name in simulation.nodes}
-        simulation._cluster.crash("node-1", disk=False)
+        before = {name: cluster_of(simulation).machines[name].process for name in simulation.nodes}
+        cluster_of(simulation).crash("node-1", disk=False)
         # The scenario's own node leaves as well, as all of that cluster do; its place is taken by
         # another.
         with trio.CancelScope(shield=True):
@@ -138,7 +140,7 @@ def test_a_reference_of_a_lost_store_never_names_a_value_of_the_new_one() -> Non
     got: list[str] = []
 
     async def story(simulation: Simulation) -> None:
-        cluster = simulation._cluster
+        cluster = cluster_of(simulation)
         founder, other = cluster.live("node-1"), cluster.live("node-3")
         assert founder is not None
         assert other is not None
@@ -157,7 +159,7 @@ def test_a_reference_of_a_lost_store_never_names_a_value_of_the_new_one() -> Non
             assert successor is not None
             assert successor.incarnation == founder.incarnation
             kept = [await successor.put("of the new store") for _ in range(400)]
-            assert reference._state.identity in [each._state.identity for each in kept]
+            assert state_of(reference).identity in [state_of(each).identity for each in kept]
             with trio.move_on_after(20):
                 try:
                     got.append(await reference.fetch())
@@ -172,7 +174,7 @@ def test_a_reference_of_a_lost_store_never_names_a_value_of_the_new_one() -> Non
 def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:
     async def story(simulation: Simulation) -> None:
         slow = await simulation.node.options(on="node-2").spawn(Slow)
-        path = simulation._cluster.network.path("node-2", "scenario")
+        path = cluster_of(simulation).network.path("node-2", "scenario")
         path.delay += 1.0
         reference = await slow.think.options(timeout=0.5).remote(0.0)
         with pytest.raises(UnderstudyError):
@@ -181,7 +183,7 @@ def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:
         path.delay -= 1.0
         gc.collect()
         await trio.sleep(3)
-        node = simulation._cluster.live("node-2")
+        node = cluster_of(simulation).live("node-2")
         assert node is not None
         assert internals_of(node).endpoint.loads()["references"] == 0
 
@@ -193,7 +195,7 @@ def test_whoever_asks_the_store_for_the_way_to_the_stores_node_does_not_ask_for_
         for _ in range(5):
             simulation.kill("node-1")
             await trio.sleep(2)
-            for connection in list(simulation._cluster.network.connections):
+            for connection in list(cluster_of(simulation).network.connections):
                 connection.sends.cut_after = connection.sends.sent
             await trio.sleep(2)
         await simulation.calm()

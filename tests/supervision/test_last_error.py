@@ -12,6 +12,7 @@ from actors.errors import ActorNotFoundError, UnderstudyError
 from runtime.membership.names import LAST_END_SECONDS, LAST_ENDS
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
+from runtime.simulation.runs import cluster_of
 
 SEEDS = range(6)
 
@@ -86,7 +87,7 @@ async def restarts_that_all_fail(simulation: Simulation) -> None:
     with pytest.raises(ActorNotFoundError) as later:
         await node.lookup("tree/doomed")
     assert "last end" not in str(later.value)
-    founder = simulation._cluster.live("node-1")
+    founder = cluster_of(simulation).live("node-1")
     assert founder is not None
     assert not (await internals_of(founder).store.range(LAST_ENDS)).entries
 

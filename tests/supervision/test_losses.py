@@ -75,7 +75,7 @@ async def fails(simulation: Simulation, name: str) -> None:
 
 async def kept(simulation: Simulation) -> list[str]:
     """The keys of what the store knows of children that will be started again."""
-    store = internals_of(simulation.node).names._store
+    store = internals_of(simulation.node).store
     return [
         entry.key
         for prefix in (SUPERVISED, STATIC, CHILDREN)

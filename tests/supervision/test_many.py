@@ -71,7 +71,7 @@ async def test_arguments_of_temporary_children_are_not_kept_and_those_of_others_
             children: list[Any] = [await pool.spawn(bytes(5 * MEBIBYTE)) for _ in range(6)]
             stored = sum(
                 len(entry.value)
-                for entry in (await internals_of(node).names._store.range(CHILDREN)).entries
+                for entry in (await internals_of(node).store.range(CHILDREN)).entries
             )
             gc.collect()
             held, _ = tracemalloc.get_traced_memory()

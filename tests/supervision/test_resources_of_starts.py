@@ -39,7 +39,7 @@ class HeldWatch:
     """The watch of a node's names: reports nothing after the next change."""
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._store: Store = internals_of(node).lookups._store
+        self._store: Store = internals_of(node).store
         self._poll = self._store.poll
         self._prefix = internals_of(node).lookups._prefix
         self.go_on = trio.Event()

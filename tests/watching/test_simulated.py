@@ -11,7 +11,7 @@ from actors import Actor, Ended, Handle, UnderstudyError, method
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.simulation.faults import KINDS
-from runtime.simulation.runs import WITHOUT_DISK, Scenario
+from runtime.simulation.runs import WITHOUT_DISK, Scenario, cluster_of
 from tests.waiting import until
 from tests.watching.actors_used import Partner, Watched
 
@@ -109,7 +109,7 @@ async def watches(simulation: Simulation) -> None:
 
 
 async def check_nothing_is_left(simulation: Simulation) -> None:
-    for name, machine in simulation._cluster.machines.items():
+    for name, machine in cluster_of(simulation).machines.items():
         process = machine.live
         assert process is not None
         assert process.node is not None
