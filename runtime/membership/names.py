@@ -327,12 +327,17 @@ class RestartIntents:
         last candidate, or if the singleton has ended `for_good`.
         """
         await self._store.delete(candidate(name, node))
-        if for_good or not (await self._store.range(candidate(name, ""))).entries:
-            # The condition: unless the singleton was started anew, for then there are other
-            # candidates.
-            await self._store.transaction(
-                [Compare(NAMES + name, "create_revision", 0)], [Delete(SUPERVISED + name)]
+        promise = await self._store.get(SUPERVISED + name)
+        last = not (await self._store.range(candidate(name, ""))).entries
+        if for_good or last:
+            # Without a candidate: unless there is one by now, for each writes the intent anew. For
+            # good: unless the singleton was started anew, for then there are other candidates.
+            unless = (
+                Compare(SUPERVISED + name, "mod_revision", promise.mod_revision)
+                if last and promise is not None
+                else Compare(NAMES + name, "create_revision", 0)
             )
+            await self._store.transaction([unless], [Delete(SUPERVISED + name)])
             await self.withdraw_below(name)
 
     async def _write(

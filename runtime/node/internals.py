@@ -182,3 +182,4 @@ class NodeInternals:
         self.watcher.check_invariants()
         self.groups.check_invariants()
         self.spawner.check_invariants()
+        self._node._candidacies.check_invariants()

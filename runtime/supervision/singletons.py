@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import attrs
 import trio
 
 from actors.errors import CallError, NameTakenError, NodeDrainingError, SpawnError, StoreError
@@ -114,8 +115,22 @@ BACKOFF = RestartBackoff()
 """The delays between its restarts. It has no supervisor, so their number is not limited."""
 
 
+@attrs.define(eq=False)
+class NodeCandidacy:
+    """The candidacy of this node for one singleton: one key in the store, however many candidates
+    share it. `candidates`: those that stand. `tasks`: with those that are about to end. `lock`: of
+    those that write or withdraw the key.
+    """
+
+    candidates: int = 0
+    tasks: int = 0
+    lock: trio.Lock = attrs.field(factory=trio.Lock)
+
+
 class Singleton:
-    """One candidate for one actor. `start()` starts it here, or raises `NameTakenError`."""
+    """One candidate for one actor. `start()` starts it here, or raises `NameTakenError`.
+    `candidacy`: that of its node.
+    """
 
     def __init__(
         self,
@@ -123,23 +138,28 @@ class Singleton:
         spawner: ActorSpawner,
         start: Callable[[], Awaitable[Address]],
         environment: Environment,
+        candidacy: NodeCandidacy,
     ) -> None:
         self._name = name
         self._spawner = spawner
         self._start = start
         self._environment = environment
+        self._candidacy = candidacy
         self._delay = RestartDelay()
 
     async def run(self, *, task_status: trio.TaskStatus[Address]) -> None:
         """Stand as a candidate until the actor has ended and is not restarted. Reports where it
         runs as soon as it does; raises what its first start raises, if it is ours.
         """
-        await self._spawner.stand_for(self._name)
+        self._candidacy.candidates += 1
         try:
+            async with self._candidacy.lock:
+                await self._spawner.stand_for(self._name)
             address = await self._current(None)
         except BaseException:
             # Whatever the start has raised, and also if the caller was cancelled: lookups of the
-            # name wait as long as there is a candidacy for it.
+            # name wait as long as there is a candidacy for it. A candidacy whose answer was lost
+            # may be in the store, too.
             with trio.move_on_after(STAND_DOWN_SECONDS, shield=True):
                 await self._stand_down(for_good=False)
             raise
@@ -227,8 +247,14 @@ class Singleton:
             await trio.sleep(STORE_RETRY_SECONDS)
 
     async def _stand_down(self, *, for_good: bool) -> None:
+        # Before the lock, for which the time may not suffice.
+        self._candidacy.candidates -= 1
         try:
-            await self._spawner.stand_down(self._name, for_good=for_good)
+            async with self._candidacy.lock:
+                # Others of this node stand by the same key. They see the same end of the actor,
+                # or have begun after it, and then it is started anew.
+                if not self._candidacy.candidates:
+                    await self._spawner.stand_down(self._name, for_good=for_good)
         except StoreError as error:
             logger.info(
                 "could not withdraw the candidacy for %s; it ends with this node's lease: %s",
@@ -266,6 +292,12 @@ class Candidacies:
         self._spawner = spawner
         self._environment = environment
         self._nursery: trio.Nursery | None = None
+        self._candidacies: dict[str, NodeCandidacy] = {}
+        """By the singletons' names."""
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests and simulations."""
+        assert all(0 <= one.candidates <= one.tasks > 0 for one in self._candidacies.values())
 
     def run_in(self, nursery: trio.Nursery) -> None:
         """Run the candidates in `nursery`, from when the node begins to serve until it leaves."""
@@ -279,6 +311,24 @@ class Candidacies:
         assert name is not None
         assert self._nursery is not None, "the node serves"
         start = partial(self._spawner.start_candidate, request)
-        candidate = Singleton(name, self._spawner, start, self._environment)
-        address: Address = await self._nursery.start(candidate.run, name=f"candidate for {name}")
+        address: Address = await self._nursery.start(
+            self._run, name, start, name=f"candidate for {name}"
+        )
         return address
+
+    async def _run(
+        self,
+        name: str,
+        start: Callable[[], Awaitable[Address]],
+        *,
+        task_status: trio.TaskStatus[Address],
+    ) -> None:
+        candidacy = self._candidacies.setdefault(name, NodeCandidacy())
+        candidacy.tasks += 1
+        singleton = Singleton(name, self._spawner, start, self._environment, candidacy)
+        try:
+            await singleton.run(task_status=task_status)
+        finally:
+            candidacy.tasks -= 1
+            if not candidacy.tasks:
+                del self._candidacies[name]

@@ -316,6 +316,32 @@ def test_a_singleton_of_a_plain_actor_is_restarted_after_a_crash_and_not_after_a
     simulate(story, seeds=SEEDS, faults=())
 
 
+def test_a_candidate_whose_caller_goes_away_leaves_no_candidacy_and_takes_no_others() -> None:
+    """Its request may reach the store after it was cancelled."""
+
+    async def story(simulation: Simulation) -> None:
+        node = simulation.node
+        for patience in (0.0001, 0.001, 0.002, 0.003, 0.005, 0.01):
+            with trio.move_on_after(patience):
+                await node.options(name="short").singleton(Slow)
+        # A claim of unknown outcome is given back after a while.
+        await trio.sleep(5)
+        with trio.fail_after(5), pytest.raises(ActorNotFoundError):
+            await node.lookup("short")
+        assert await kept(simulation) == []
+
+        await node.options(name="worker").singleton(Worker)
+        for patience in (0.0001, 0.001, 0.002, 0.003, 0.005):
+            with trio.move_on_after(patience):
+                await node.options(name="worker").singleton(Worker)
+        for _ in range(3):
+            before = await life(simulation, "worker")
+            await fails(simulation, "worker")
+            assert (await life(simulation, "worker"))[1] > before[1]
+
+    simulate(story, seeds=SEEDS, faults=())
+
+
 class VerySlow(Worker):
     """Takes longer to start than a child may."""
 
