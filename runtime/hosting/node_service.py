@@ -8,7 +8,8 @@ and the outcomes of calls.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import attrs
@@ -98,6 +99,14 @@ class StartFailed:
         return errors.ActorStartError(self.text, actor=self.actor, node=node)
 
 
+@attrs.define(eq=False)
+class StartTicket:
+    """A spawn of another node that is under way: what it has started here so far."""
+
+    started: list[Address] = attrs.field(factory=list)
+    over: trio.Event = attrs.field(factory=trio.Event)
+
+
 class NodeService(Actor):
     """Starts, stops and watches actors on behalf of other nodes, and reports the node's status."""
 
@@ -115,6 +124,8 @@ class NodeService(Actor):
         self._contact = contact
         self._leave = leave
         self._tickets: OrderedDict[str, list[Address]] = OrderedDict()
+        """What the latest spawns have started."""
+        self._under_way: dict[str, StartTicket] = {}
 
     @method(concurrent=True)
     async def spawn(
@@ -129,22 +140,35 @@ class NodeService(Actor):
         """Start an actor here. Raises what `ActorHost.start` raises, and `ActorClassError` if the
         class cannot be imported here.
         """
-        address = await self._host.start(
-            await actor_class(class_path, self._node, self._host.in_thread),
-            args,
-            kwargs,
-            options,
-            class_path,
-            on_behalf_of,
-        )
-        if ticket:
-            self._keep(ticket, [address])
-        return address
+        with self._issued(ticket) as started:
+            address = await self._host.start(
+                await actor_class(class_path, self._node, self._host.in_thread),
+                args,
+                kwargs,
+                options,
+                class_path,
+                on_behalf_of,
+            )
+            started.append(address)
+            return address
 
-    def _keep(self, ticket: str, started: list[Address]) -> None:
-        self._tickets[ticket] = started
-        while len(self._tickets) > TICKETS_KEPT:
-            self._tickets.popitem(last=False)
+    @contextmanager
+    def _issued(self, ticket: str) -> Iterator[list[Address]]:
+        """Yield the list of what is started with this ticket. "": it cannot be taken back."""
+        issued = StartTicket()
+        if ticket:
+            self._under_way[ticket] = issued
+        try:
+            yield issued.started
+        finally:
+            # Also after a cancellation, or an error: some may have started before it.
+            if self._under_way.get(ticket) is issued:
+                del self._under_way[ticket]
+                if issued.started:
+                    self._tickets[ticket] = issued.started
+                while len(self._tickets) > TICKETS_KEPT:
+                    self._tickets.popitem(last=False)
+            issued.over.set()
 
     @method(concurrent=True)
     async def spawn_many(
@@ -162,46 +186,43 @@ class NodeService(Actor):
         for name in names:
             # Those of `options` were checked when they were read.
             check_name("name", name)
-        cls = await actor_class(class_path, self._node, self._host.in_thread)
-        found = ["" for _ in rows]
-        epochs = [0 for _ in rows]
-        failures: list[StartFailed] = []
-        started: list[Address] = []
-        if ticket:
-            # Recorded from the start: if the call is cancelled, some actors have started already.
-            self._keep(ticket, started)
-        if names and may_be_claimed_together(cls, options, rows):
-            outcomes = await start_named(self._host, cls, names, options, class_path, started)
-            for number, outcome in enumerate(outcomes):
-                if isinstance(outcome, Address):
-                    found[number], epochs[number] = outcome.name, outcome.epoch
-                else:
-                    failures.append(StartFailed.of(number, outcome))
+        with self._issued(ticket) as started:
+            cls = await actor_class(class_path, self._node, self._host.in_thread)
+            found = ["" for _ in rows]
+            epochs = [0 for _ in rows]
+            failures: list[StartFailed] = []
+            if names and may_be_claimed_together(cls, options, rows):
+                outcomes = await start_named(self._host, cls, names, options, class_path, started)
+                for number, outcome in enumerate(outcomes):
+                    if isinstance(outcome, Address):
+                        found[number], epochs[number] = outcome.name, outcome.epoch
+                    else:
+                        failures.append(StartFailed.of(number, outcome))
+                return found, epochs, failures
+            numbers = iter(range(len(rows)))
+
+            async def start() -> None:
+                turn = trio.current_time()
+                for number in numbers:
+                    name = names[number] if names else None
+                    try:
+                        address = await self._host.start(
+                            cls, rows[number], {}, options, class_path, name=name
+                        )
+                    except UnderstudyError as error:
+                        failures.append(StartFailed.of(number, error))
+                    else:
+                        started.append(address)
+                        found[number], epochs[number] = address.name, address.epoch
+                    # Starts may complete without waiting. Give other tasks their turns.
+                    if not number & STARTS_LOOK_MASK and trio.current_time() - turn > TURN_SECONDS:
+                        await trio.lowlevel.checkpoint()
+                        turn = trio.current_time()
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(STARTED_AT_ONCE, len(rows))):
+                    nursery.start_soon(start)
             return found, epochs, failures
-        numbers = iter(range(len(rows)))
-
-        async def start() -> None:
-            turn = trio.current_time()
-            for number in numbers:
-                name = names[number] if names else None
-                try:
-                    address = await self._host.start(
-                        cls, rows[number], {}, options, class_path, name=name
-                    )
-                except UnderstudyError as error:
-                    failures.append(StartFailed.of(number, error))
-                else:
-                    started.append(address)
-                    found[number], epochs[number] = address.name, address.epoch
-                # Starts may complete without waiting. Give other tasks their turns.
-                if not number & STARTS_LOOK_MASK and trio.current_time() - turn > TURN_SECONDS:
-                    await trio.lowlevel.checkpoint()
-                    turn = trio.current_time()
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(min(STARTED_AT_ONCE, len(rows))):
-                nursery.start_soon(start)
-        return found, epochs, failures
 
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
     async def wait_started(self, name: str, epoch: int) -> bool | None:
@@ -222,6 +243,9 @@ class NodeService(Actor):
         """Stop the actors that were spawned with this ticket: their spawner was cancelled and has
         no handles of them.
         """
+        # A start may end as if it had not been cancelled: its code may have been shielded.
+        if ticket in self._under_way:
+            await self._under_way[ticket].over.wait()
         for address in self._tickets.pop(ticket, ()):
             await self._host.stop(
                 address.name,

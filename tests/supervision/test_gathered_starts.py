@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ from actors.supervision import ExitReason
 from runtime.node import internals_of
 from runtime.supervision.gathered_starts import Outcome, StartGatherer
 from tests.live_pair import Pair
+from tests.waiting import until
 
 MOST = 8
 OPTIONS = SpawnOptions()
@@ -47,6 +49,18 @@ class Careful(Actor):
     async def on_stop(self, reason: ExitReason) -> None:
         await trio.lowlevel.checkpoint()
         self.ended.append(reason.kind)
+
+
+class Unheeding(Actor):
+    """Its start does not end by a cancellation."""
+
+    begun: ClassVar[trio.Event]
+    go: ClassVar[trio.Event]
+
+    async def on_start(self) -> None:
+        self.begun.set()
+        with trio.CancelScope(shield=True):
+            await self.go.wait()
 
 
 class Other(Actor):
@@ -330,3 +344,30 @@ async def test_a_spawn_that_is_cancelled_leaves_its_name_free(pair: Pair) -> Non
                     break
                 except NameTakenError:
                     await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("name", [None, "late"])
+async def test_a_start_that_ends_as_if_it_were_not_cancelled_is_taken_back(
+    pair: Pair, name: str | None, many: bool
+) -> None:
+    Unheeding.begun, Unheeding.go = trio.Event(), trio.Event()
+    placed = pair.here.options(on="there")
+    async with trio.open_nursery() as nursery:
+        if many:
+            names = [name] if name is not None else None
+            nursery.start_soon(partial(placed.spawn_many, Unheeding, [()], names=names))
+        else:
+            nursery.start_soon(placed.options(name=name).spawn, Unheeding)
+        await Unheeding.begun.wait()
+        nursery.cancel_scope.cancel()
+    # A later request of this node: what takes the start back has been received before it.
+    there = internals_of(pair.there).endpoint.identity
+    assert await internals_of(pair.here).endpoint.node_service(*there).methods("nobody") == {}
+    Unheeding.go.set()
+    await until(
+        lambda: [name for name in internals_of(pair.there).cells if not name.startswith("@")],
+        "it is gone",
+        lambda left: not left,
+    )
+    await until(internals_of(pair.here).names.all, "its name is free", lambda names: not names)
