@@ -129,7 +129,8 @@ class NodeCandidacy:
 
 class Singleton:
     """One candidate for one actor. `start()` starts it here, or raises `NameTakenError`.
-    `candidacy`: that of its node.
+    `candidacies`: those of its node, by the names of the singletons; this one is among them while
+    it runs.
     """
 
     def __init__(
@@ -138,24 +139,40 @@ class Singleton:
         spawner: ActorSpawner,
         start: Callable[[], Awaitable[Address]],
         environment: Environment,
-        candidacy: NodeCandidacy,
+        candidacies: dict[str, NodeCandidacy],
     ) -> None:
         self._name = name
         self._spawner = spawner
         self._start = start
         self._environment = environment
-        self._candidacy = candidacy
+        self._candidacies = candidacies
         self._delay = RestartDelay()
 
     async def run(self, *, task_status: trio.TaskStatus[Address]) -> None:
         """Stand as a candidate until the actor has ended and is not restarted. Reports where it
         runs as soon as it does; raises what its first start raises, if it is ours.
         """
+        candidacy = self._candidacies.setdefault(self._name, NodeCandidacy())
+        candidacy.tasks += 1
+        try:
+            address = await self._stand()
+            task_status.started(address)
+            await self._keep(address)
+        finally:
+            candidacy.tasks -= 1
+            if not candidacy.tasks:
+                del self._candidacies[self._name]
+
+    @property
+    def _candidacy(self) -> NodeCandidacy:
+        return self._candidacies[self._name]
+
+    async def _stand(self) -> Address:
         self._candidacy.candidates += 1
         try:
             async with self._candidacy.lock:
                 await self._spawner.stand_for(self._name)
-            address = await self._current(None)
+            return await self._current(None)
         except BaseException:
             # Whatever the start has raised, and also if the caller was cancelled: lookups of the
             # name wait as long as there is a candidacy for it. A candidacy whose answer was lost
@@ -163,7 +180,9 @@ class Singleton:
             with trio.move_on_after(STAND_DOWN_SECONDS, shield=True):
                 await self._stand_down(for_good=False)
             raise
-        task_status.started(address)
+
+    async def _keep(self, address: Address) -> None:
+        """Start it again whenever it ends by a failure, until it ends for good."""
         while True:  # noqa: ASYNC913  each turn waits for an end
             since = self._environment.now()
             ended = await self._ended(address)
@@ -311,24 +330,6 @@ class Candidacies:
         assert name is not None
         assert self._nursery is not None, "the node serves"
         start = partial(self._spawner.start_candidate, request)
-        address: Address = await self._nursery.start(
-            self._run, name, start, name=f"candidate for {name}"
-        )
+        candidate = Singleton(name, self._spawner, start, self._environment, self._candidacies)
+        address: Address = await self._nursery.start(candidate.run, name=f"candidate for {name}")
         return address
-
-    async def _run(
-        self,
-        name: str,
-        start: Callable[[], Awaitable[Address]],
-        *,
-        task_status: trio.TaskStatus[Address],
-    ) -> None:
-        candidacy = self._candidacies.setdefault(name, NodeCandidacy())
-        candidacy.tasks += 1
-        singleton = Singleton(name, self._spawner, start, self._environment, candidacy)
-        try:
-            await singleton.run(task_status=task_status)
-        finally:
-            candidacy.tasks -= 1
-            if not candidacy.tasks:
-                del self._candidacies[name]
