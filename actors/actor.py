@@ -31,7 +31,7 @@ from actors.filters import Filter, checked_filters, on_side
 from actors.functions import RunsFunctions
 from actors.groups import Group
 from actors.messages import message
-from actors.method import Address, Marked, MethodDefinition
+from actors.method import Address, Marked, MethodDefinition, hides_mark
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.pools import JournalSummary, PoolInterface
 from actors.reference import Reference
@@ -539,6 +539,11 @@ class Actor(Observer):
             for name, member in vars(base).items():
                 if isinstance(member, Marked):
                     collected[name] = member.definition
+                elif hides_mark(member):
+                    raise TypeError(
+                        f"{base.__qualname__}.{name}: a decorator above @method hides the mark; "
+                        "write @method above all others"
+                    )
                 else:
                     # A subclass that overrides a method without the mark takes it out of reach, as
                     # it reads.

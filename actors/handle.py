@@ -9,6 +9,8 @@ of the actor's state.
 from __future__ import annotations
 
 import difflib
+import inspect
+import sys
 from collections.abc import Mapping
 from typing import Unpack
 
@@ -16,10 +18,13 @@ from actors.documentation import documented_as
 from actors.html import card
 from actors.method import Address, BoundMethod, BoundStream, Caller, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
+from actors.process_bound import ProcessBound
 
 
-class Handle:
+class Handle(ProcessBound):
     """The address of an actor, with call options; get one from `spawn`, `lookup` or a message."""
+
+    _elsewhere = "pass it in a call, or pass its name and look that up in the other process"
 
     _caller: Caller
     _address: Address
@@ -94,7 +99,7 @@ class Handle:
         definition = self._methods.get(name)
         if definition is None:
             near = difflib.get_close_matches(name, self._methods, n=1)
-            hint = (
+            hint = _unmarked(self._address.class_path, name) or (
                 f"; did you mean {near[0]!r}?"
                 if near
                 else f"; it offers {', '.join(sorted(self._methods)) or 'no methods'}"
@@ -152,6 +157,25 @@ def with_methods(handle: Handle, streams: Mapping[str, bool]) -> Handle:
         for name, stream in streams.items()
     }
     return Handle(handle._caller, handle._address, methods, handle._options)
+
+
+def _unmarked(class_path: str, name: str) -> str:
+    """What the class has under the name that no handle can call, and what to do; empty if it has
+    nothing, or is not loaded here.
+    """
+    module, _, path = class_path.partition(":")
+    found: object = sys.modules.get(module)
+    # The class path may be from a message: nothing is imported, and no code of a module runs.
+    for part in path.split("."):
+        found = inspect.getattr_static(found, part, None)
+    member: object = inspect.getattr_static(found, name, None)
+    if inspect.isfunction(member):
+        return ": its method of that name has no mark; write @method above it"
+    if isinstance(member, property):
+        return ": its property of that name is for the actor itself; let a @method return it"
+    if isinstance(member, staticmethod | classmethod):
+        return f": it is a {type(member).__name__}; call it on the class"
+    return ""
 
 
 def _unknown(*args: object, **kwargs: object) -> object:

@@ -48,6 +48,7 @@ from actors.errors import BadArgumentsError
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.peers import PeerRole, checked_allow
+from actors.process_bound import ProcessBound
 from actors.reference import ByValue, Reference, by_value, taken
 
 if TYPE_CHECKING:
@@ -113,6 +114,13 @@ class Stream(AsyncIterator[T]):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
+
+    if not TYPE_CHECKING:  # to whom it is no awaitable
+
+        def __await__(self):
+            raise TypeError(
+                "a stream is not awaited: read it with `async for item in ...`, or `async with`"
+            )
 
 
 P = ParamSpec("P")
@@ -298,7 +306,7 @@ class Address:
                 raise TypeError(f"{field!r} of an Address is {value!r}, not of type {kind!r}")
 
 
-class Bound:
+class Bound(ProcessBound):
     """What every method bound to one actor has, whether a call gives a value or a stream. Its
     attributes are for the runtime's side, see `Caller`.
     """
@@ -482,6 +490,10 @@ class Marked:
         self.definition = definition
         self.__doc__ = definition.function.__doc__
         self.__wrapped__ = definition.function
+        # Beside `@abstractmethod`, in either order, the class is abstract for `abc.ABC`.
+        self.__isabstractmethod__: bool = getattr(
+            definition.function, "__isabstractmethod__", False
+        )
 
     def _called_on_the_class(self) -> TypeError:
         name = self.definition.function.__qualname__
@@ -565,6 +577,42 @@ class StreamMethod(Marked, Generic[P, T]):
     def options(self, **changes: Unpack[StreamChanges]) -> StreamMethod[P, T]:
         """At the blocking door: the same method with other options."""
         raise self._called_on_the_class()
+
+
+def _why_no_function(given: object) -> str:
+    if isinstance(given, staticmethod | classmethod):
+        kind = type(given).__name__
+        return (
+            f"@method: {given.__func__.__qualname__} is a {kind}, which has no actor; take away "
+            f"@{kind} and let it have `self`, or leave it without @method"
+        )
+    if isinstance(given, property):
+        return "@method: callers call methods, and read no properties; take away @property"
+    return f"@method decorates a function, not {given!r}; make it the outermost decorator"
+
+
+MOST_DECORATORS = 20
+"""Above one another on one method; a chain of `__wrapped__` may be endless."""
+
+
+def hides_mark(member: object) -> bool:
+    """Return True for what other decorators have made of a marked method, whose mark is no longer
+    seen.
+    """
+    for _ in range(MOST_DECORATORS):
+        if isinstance(member, staticmethod | classmethod):
+            member = member.__func__
+        elif isinstance(member, property):
+            member = member.fget
+        else:
+            # As `functools.wraps` leaves it. Not by `getattr`, which may run code of the user's.
+            try:
+                member = object.__getattribute__(member, "__dict__").get("__wrapped__")
+            except AttributeError:
+                return False
+        if isinstance(member, Marked):
+            return True
+    return False
 
 
 M = TypeVar("M", bound=Marked)
@@ -661,9 +709,7 @@ def method(
 
     def decorate(function: Callable[..., Any]) -> Marked:
         if not inspect.isfunction(function):
-            raise TypeError(
-                f"@method decorates a function, not {function!r}; make it the outermost decorator"
-            )
+            raise TypeError(_why_no_function(function))
         if inspect.isgeneratorfunction(function):
             raise TypeError(
                 f"@method: {function.__qualname__} is a plain generator, which would hold up its "

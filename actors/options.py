@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Literal, TypedDict, TypeVar, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import attrs
 
@@ -115,12 +115,28 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
     return resources
 
 
-def _placement(instance: object, attribute: attrs.Attribute[Placement], value: Placement) -> None:
-    if value not in get_args(Placement):
-        raise ValueError(
-            f"{attribute.name} must be one of {', '.join(map(repr, get_args(Placement)))}, not "
-            f"{value!r}"
-        )
+def _one_of(choices: tuple[str, ...]) -> Callable[[object, attrs.Attribute[Any], object], None]:
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if value not in choices:
+            raise ValueError(
+                f"{attribute.name} must be one of {', '.join(map(repr, choices))}, not {value!r}"
+            )
+
+    return check
+
+
+def _count(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    given: object = value
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"{attribute.name} must be a whole number, not {given!r}")
+    if given < 1:
+        raise ValueError(f"{attribute.name} must be at least 1, not {given!r}")
+
+
+def _flag(instance: object, attribute: attrs.Attribute[bool], value: bool) -> None:
+    given: object = value
+    if not isinstance(given, bool):
+        raise TypeError(f"{attribute.name} must be True or False, not {given!r}")
 
 
 def _memory_limit(
@@ -242,19 +258,14 @@ class SpawnOptions(CallOptions):
     labels: Mapping[str, str] = attrs.field(factory=dict, converter=checked_labels)
     resources: Mapping[str, float] = attrs.field(factory=dict, converter=checked_resources)
     placement: Placement | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_placement)
+        default=None, validator=attrs.validators.optional(_one_of(get_args(Placement)))
     )
-    mailbox_limit: int = attrs.field(
-        default=DEFAULT_MAILBOX_LIMIT,
-        validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)],
-    )
+    mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=_count)
     thread_limit: int | None = attrs.field(default=None, validator=_positive_count)
     idle_timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
-    isolation: Isolation = attrs.field(
-        default="none", validator=attrs.validators.in_(get_args(Isolation))
-    )
+    isolation: Isolation = attrs.field(default="none", validator=_one_of(get_args(Isolation)))
     memory_limit: int | None = attrs.field(default=None, validator=_memory_limit)
-    idempotent: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    idempotent: bool = attrs.field(default=False, validator=_flag)
 
     def call_options(self) -> CallOptions:
         """Only what concerns calls."""

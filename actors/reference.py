@@ -17,6 +17,7 @@ import attrs
 
 from actors.errors import BadArgumentsError
 from actors.html import card
+from actors.process_bound import ProcessBound
 
 R = TypeVar("R")
 
@@ -83,7 +84,7 @@ class ReferenceSource(Protocol):
         ...
 
 
-class Reference(Generic[R]):
+class Reference(ProcessBound, Generic[R]):
     """Names a value that its owner node keeps for as long as any live node has a reference to it.
 
     It can be used before the value is there, and sent in messages like any value. References to the
@@ -92,6 +93,8 @@ class Reference(Generic[R]):
     """
 
     __slots__ = ("__weakref__", "_source", "_state")
+
+    _elsewhere = "pass it in a call, or fetch its value and pickle that"
 
     def __init__(self, state: ReferencedValue, source: ReferenceSource) -> None:
         self._state = state

@@ -92,6 +92,14 @@ def _known_class(path: str) -> type[Actor] | None:
     return found if isinstance(found, type) and issubclass(found, Actor) else None
 
 
+def _spawn_options(
+    spec: ChildSpec, attribute: attrs.Attribute[SpawnOptions], value: SpawnOptions
+) -> None:
+    given: object = value
+    if not isinstance(given, SpawnOptions):
+        raise TypeError(f"options must be SpawnOptions, as SpawnOptions(name=...), not {given!r}")
+
+
 def _kind(spec: ChildSpec) -> ChildKind:
     cls = _known_class(spec.actor)
     return "supervisor" if cls is not None and cls.supervises else "worker"
@@ -134,9 +142,7 @@ class ChildSpec:
     start_timeout: float | None = attrs.field(
         default=attrs.Factory(_start_timeout, takes_self=True)
     )
-    options: SpawnOptions = attrs.field(
-        factory=SpawnOptions, validator=attrs.validators.instance_of(SpawnOptions)
-    )
+    options: SpawnOptions = attrs.field(factory=SpawnOptions, validator=_spawn_options)
 
     def __attrs_post_init__(self) -> None:
         self.rule()

@@ -33,6 +33,7 @@ from actors.method import Method
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
 from actors.pools import JournalSummary
+from actors.process_bound import ProcessBound
 from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
@@ -213,7 +214,7 @@ class ConnectionDoor(AioDoor):
 
 
 @documented_as(Spawner)
-class AioSpawner(RunsFunctions):
+class AioSpawner(ProcessBound, RunsFunctions):
     """A way to start actors, and to run functions, with options."""
 
     def __init__(self, door: ConnectionDoor, options: SpawnOptions) -> None:

@@ -42,6 +42,7 @@ from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChange
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
 from actors.pools import JournalSummary, MapChanges, MapCounts, Routing
+from actors.process_bound import ProcessBound
 from actors.reference import Reference, wait_any
 from runtime.doors.connections import (
     ProcessFacts,
@@ -262,7 +263,7 @@ class BlockingHandle(Handle):
         return method
 
 
-class BlockingMethod(Method[P, R]):
+class BlockingMethod(ProcessBound, Method[P, R]):
     """A method of one actor, ready to be called by any thread, which blocks meanwhile. Cheap; keep
     it or make it anew.
     """
@@ -302,7 +303,7 @@ class BlockingMethod(Method[P, R]):
         return f"<blocking {repr(self._bound).removeprefix('<')}"
 
 
-class BlockingStreamMethod(StreamMethod[P, T]):
+class BlockingStreamMethod(ProcessBound, StreamMethod[P, T]):
     """A generator method of one actor, whose items any thread can wait for."""
 
     def __init__(self, door: BlockingDoor, bound: BoundStream[P, T]) -> None:
@@ -389,7 +390,7 @@ class BlockingResults(BlockingItems[R]):
 
 
 @documented_as(Pool)
-class BlockingPool(Generic[A]):
+class BlockingPool(ProcessBound, Generic[A]):
     """A pool, for any thread. `with pool` stops it at the end of the block."""
 
     def __init__(self, door: BlockingDoor, pool: Pool[A]) -> None:
@@ -488,7 +489,7 @@ class BlockingPool(Generic[A]):
 
 
 @documented_as(Spawner)
-class BlockingSpawner:
+class BlockingSpawner(ProcessBound):
     """A way to start actors, and to run functions, with options."""
 
     def __init__(self, door: BlockingDoor, options: SpawnOptions) -> None:

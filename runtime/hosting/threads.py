@@ -86,7 +86,16 @@ class Threads:
         """Run a constructor in a thread. It is abandoned when cancelled: its object has not become
         an actor, and no task waits for it.
         """
-        await self._environment.in_thread(function, self._hooks, abandon=True)
+        # In a tuple: trio refuses a coroutine as the result of a thread.
+        (result,) = await self._environment.in_thread(
+            lambda: (function(),), self._hooks, abandon=True
+        )
+        if inspect.iscoroutine(result):
+            # Never awaited on purpose: closed, so that Python does not warn of it as well.
+            result.close()
+            raise TypeError("__init__ cannot be `async def`; await in `on_start`")
+        if result is not None:
+            raise TypeError(f"__init__ should return None, not {type(result).__name__}")
 
     async def hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run `on_start` or `on_stop`: on the loop if it is `async def`, in a thread if it is

@@ -19,6 +19,7 @@ from actors.handle import Handle
 from actors.method import Address
 from actors.options import SpawnChanges, SpawnOptions
 from actors.pools import JournalSummary
+from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
@@ -167,7 +168,7 @@ class _NodeOptions(RunsFunctions):
         return self._options.name or f"an actor of class {getattr(actor, '__name__', actor)}"
 
 
-class BaseNode(RunsFunctions):
+class BaseNode(ProcessBound, RunsFunctions):
     """What `Node` and `NodeClient` share. Derived classes set these seven."""
 
     _endpoint: RpcEndpoint

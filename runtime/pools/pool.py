@@ -32,6 +32,7 @@ from actors.handle import Handle
 from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
 from actors.pools import OnError, Routing
+from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
 from runtime.calls.actor_loads import ActorLoad, CountingCaller
@@ -338,7 +339,7 @@ def _member_class(actor: object) -> type[Actor]:
     return CoroutineMember if inspect.iscoroutinefunction(actor) else FunctionMember
 
 
-class Pool(Generic[A]):
+class Pool(ProcessBound, Generic[A]):
     """Members of one class, or of one function, over the nodes of the cluster, which work on items.
     Get one from `node.pool` or `node.lookup_pool`.
 

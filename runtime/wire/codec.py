@@ -102,6 +102,7 @@ _ADVICE = "send plain data, or register an attrs class, dataclass or exception w
 
 _CONVERSIONS = {
     "builtins.builtin_function_or_method": "send its name; node.run(...) runs a function elsewhere",
+    "builtins.coroutine": "it was not awaited; await it, and send what it gives",
     "builtins.complex": "send its parts, .real and .imag",
     "builtins.function": "send its name; node.run(...) runs a function elsewhere",
     "builtins.generator": "send list(...) of it, or make the method a stream",

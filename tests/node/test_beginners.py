@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from actors import Actor, method
-from actors.errors import WrongDoorError
+from actors.errors import ActorStartError, ReplyEncodeError, WrongDoorError
 from runtime import open_local_cluster, open_node
 from tests.live_pair import Pair
 
@@ -27,6 +27,31 @@ class Counter(Actor):
     @method
     async def count(self) -> Any:
         yield self.value
+
+    def price(self) -> int:
+        return 1
+
+    @property
+    def whole(self) -> int:
+        return self.value
+
+    @staticmethod
+    def parse(text: str) -> int:
+        return int(text)
+
+    @method
+    async def forgets(self) -> Any:
+        return self.add(1)
+
+
+class AwaitsInConstructor(Actor):
+    async def __init__(self) -> None:  # type: ignore[misc]
+        await trio.lowlevel.checkpoint()
+
+
+class ReturnsInConstructor(Actor):
+    def __init__(self) -> None:
+        return 3  # type: ignore[return-value]
 
 
 class Plain:
@@ -60,6 +85,51 @@ async def test_an_attribute_of_a_handle_cannot_be_set(pair: Pair) -> None:
     with pytest.raises(AttributeError, match="value cannot be set on a handle"):
         counter.value = 3
     assert await counter.add(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("price", "no @method 'price' .*its method of that name has no mark; write @method above"),
+        ("whole", "its property of that name is for the actor itself"),
+        ("parse", "it is a staticmethod; call it on the class"),
+        ("ad", "did you mean 'add'"),
+        ("value", "it offers add, count, forgets"),
+    ],
+)
+async def test_what_the_class_has_without_a_mark_is_named(
+    pair: Pair, where: str, name: str, text: str
+) -> None:
+    counter = await pair.here.options(on=where).spawn(Counter)
+    with pytest.raises(AttributeError, match=text):
+        getattr(counter, name)
+
+
+async def test_a_stream_that_is_awaited_says_how_it_is_read(pair: Pair, where: str) -> None:
+    counter: Any = await pair.here.options(on=where).spawn(Counter)
+    with pytest.raises(TypeError, match="read it with `async for"):
+        await counter.count()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+async def test_a_coroutine_as_a_result_says_that_it_was_not_awaited(pair: Pair, where: str) -> None:
+    counter = await pair.here.options(on=where).spawn(Counter)
+    with pytest.raises(ReplyEncodeError, match="it was not awaited; await it"):
+        await counter.forgets()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (AwaitsInConstructor, "__init__ cannot be `async def`; await in `on_start`"),
+        (ReturnsInConstructor, "__init__ should return None, not int"),
+    ],
+)
+async def test_a_constructor_that_returns_something(
+    pair: Pair, where: str, given: type[Actor], text: str
+) -> None:
+    with pytest.raises(ActorStartError, match=text):
+        await pair.here.options(on=where).spawn(given)
 
 
 @pytest.mark.parametrize(
