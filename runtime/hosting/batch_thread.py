@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -20,6 +21,7 @@ from actors.call_context import CURRENT
 from actors.method import MethodDefinition
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.running_batch import RunningBatch
+from runtime.hosting.thread_signal import ThreadSignal
 from runtime.hosting.threads import THREAD_TURN
 
 MOST_BATCHES = 16
@@ -73,7 +75,6 @@ class BatchThread:
         self._first = first
         self._stopwatch = stopwatch
         self._left = MOST_BATCHES
-        self._token = trio.lowlevel.current_trio_token()
         # Both are used by the loop and by the thread, each at one end: their steps are atomic.
         self._waiting = deque([first])
         self._ended: deque[ThreadedBatch] = deque()
@@ -85,25 +86,36 @@ class BatchThread:
         self.accepts = self._left > 0
         self._waiting.append(batch)
 
-    async def run(self, in_thread: Callable[[Callable[[], None]], Awaitable[object]]) -> None:
-        """Run the first batch, and those that were added, to their ends."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+    async def run(
+        self,
+        nursery: trio.Nursery,
+        in_thread: Callable[[Callable[[], None]], Awaitable[object]],
+    ) -> None:
+        """Run the first batch, and those that were added, to their ends. `nursery`: for the task
+        that answers those that have ended, while others run.
+        """
+        signal = ThreadSignal(self._answer_ended)
+        nursery.start_soon(signal.run)
         try:
+            # Inside, because batches may be behind the first one already: they are answered below.
+            await trio.lowlevel.checkpoint_if_cancelled()
             # Who cancels the first call has nothing to do with the batches behind it.
             with trio.CancelScope(shield=True):
                 # Again for what was added when the thread was about to end.
                 while self._waiting:
-                    await in_thread(self._work)
+                    await in_thread(partial(self._work, signal))
         finally:
+            # No thread runs now: it is waited for, also when this is cancelled.
+            signal.close()
             self.accepts = False
             # What was added is left only if there was no thread for it: then it did not run.
             for batch in self._waiting:
                 batch.running.close()
                 self._ended.append(batch)
             self._waiting.clear()
-            self._answer(is_over=True)
+            self._answer_ended(is_over=True)
 
-    def _work(self) -> None:
+    def _work(self, signal: ThreadSignal) -> None:
         """In the thread."""
         while True:
             try:
@@ -111,7 +123,8 @@ class BatchThread:
             except IndexError:
                 return
             if self._ended:
-                self._token.run_sync_soon(self._answer)
+                # The loop answers while the next batch runs, and not before it.
+                signal.set()
             job = batch.job
             if job is not None and batch is not self._first:
                 # The thread's own context, which ends with it.
@@ -123,7 +136,7 @@ class BatchThread:
             batch.running.run(function, self.cell.instance, self._stopwatch)
             self._ended.append(batch)
 
-    def _answer(self, *, is_over: bool = False) -> None:
+    def _answer_ended(self, *, is_over: bool = False) -> None:
         while self._ended:
             batch = self._ended.popleft()
             if batch is not self._first:

@@ -185,7 +185,7 @@ class ItemBatches:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(close)
-                await thread.run(cast("Any", cell.instance)._hosted().in_thread)
+                await thread.run(nursery, cast("Any", cell.instance)._hosted().in_thread)
                 nursery.cancel_scope.cancel()
         finally:
             if is_turn:

@@ -210,6 +210,19 @@ async def test_the_batches_behind_one_that_was_given_up_run(pair: Pair, scene: S
     await scene.cell.wait_quiet()
 
 
+async def test_behind_one_that_was_given_up_each_is_answered_when_it_has_ended(
+    scene: Scene,
+) -> None:
+    await scene.send(1)
+    await scene.send(2)
+    first = scene.cell.turn
+    assert first is not None
+    first.cancel()
+    scene.stage.open_all(2)
+    await scene.until_ended(1)
+    assert scene.stage.begun == [0, 1, 2], "the last one runs"
+
+
 async def test_a_batch_behind_another_one_is_recalled(scene: Scene) -> None:
     await scene.send(1)
     assert await getattr(scene.handle, "@recall")("map.1") == 0
