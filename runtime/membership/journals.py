@@ -24,6 +24,7 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from runtime.environment import Environment
+from runtime.membership.owed_deletions import OwedDeletions
 from runtime.store.interface import (
     MAX_OPERATIONS,
     Compare,
@@ -61,7 +62,7 @@ AGAIN_SECONDS = 0.25
 """Seconds between attempts while the store is away, or another driver has the journal."""
 
 RELEASE_SECONDS = 2.0
-"""How long the end of a map may take to give its journal up; the lease does it otherwise."""
+"""How long the end of a map may take to give its journal up; afterwards that happens beside it."""
 
 
 logger = logging.getLogger("understudy.membership")
@@ -90,7 +91,8 @@ def check_unused(name: object, unused_for: object) -> None:
 class Journals:
     """The journals in one store, for the drivers on one node. `lease`: that of the node. `token`:
     draws what tells one opening from another. `patience`: seconds for which the end of another
-    driver is waited for. `clock`: the time, in seconds of Unix time.
+    driver is waited for. `clock`: the time, in seconds of Unix time. `owed`: deletes what could not
+    be given up at once.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Journals:
         token: Callable[[], str],
         patience: float,
         clock: Callable[[], float],
+        owed: OwedDeletions,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -108,11 +111,14 @@ class Journals:
         self._token = token
         self._patience = patience
         self._clock = clock
+        self._owed = owed
         self._stamped: dict[str, float] = {}
         """When the times of the journals were last written that are driven here."""
 
     @classmethod
-    def on_node(cls, store: Store, lease: int, node: str, environment: Environment) -> Journals:
+    def on_node(
+        cls, store: Store, lease: int, node: str, environment: Environment, owed: OwedDeletions
+    ) -> Journals:
         """Those for the drivers on a node."""
         return cls(
             store,
@@ -121,6 +127,7 @@ class Journals:
             lambda: environment.token(8).hex(),
             WAIT_LEASES * environment.timings.lease,
             environment.wall_time,
+            owed,
         )
 
     async def open(self, name: str, what: str) -> tuple[int, int]:
@@ -173,17 +180,22 @@ class Journals:
         # An earlier attempt, whose answer was lost, has written it.
 
     async def release(self, name: str, fence: int) -> None:
-        """Be its driver no more. Raises nothing: without the store, the lease ends it."""
+        """Be its driver no more. Raises nothing: without the store, that happens later."""
         self._stamped.pop(name, None)
-        await self._give_back(Compare(DRIVERS + name, "mod_revision", fence))
+        driver = Compare(DRIVERS + name, "mod_revision", fence)
+        if not await self._give_back(driver):
+            self._owed.owe(driver)
 
-    async def _give_back(self, driver: Compare) -> None:
+    async def _give_back(self, driver: Compare) -> bool:
+        """Return False if the store has not answered in time."""
         # Shielded, because a map that is cancelled gives its journal up as well.
         with trio.move_on_after(RELEASE_SECONDS, shield=True):
             try:
                 await self._transaction([driver], [Delete(driver.key)], [])
+                return True
             except StoreError as error:
                 logger.debug("%s was not released: %s", driver.key, error)
+        return False
 
     async def remove(self, name: str, unused_for: float = 0.0) -> bool:
         """Remove a journal that was not used for so many seconds; True if there was one. Raises
@@ -236,8 +248,11 @@ class Journals:
                     await trio.sleep(AGAIN_SECONDS)
             raise self._not_free(name, holder)
         except BaseException:
-            # An attempt whose answer was lost, or was not waited for, may have been carried out.
-            await self._give_back(Compare(key, "value", ours))  # noqa: ASYNC102  shielded there
+            # An attempt whose answer was lost, or was not waited for, may have been carried out,
+            # or may be yet: after what gives it back.
+            claimed = Compare(key, "value", ours)
+            self._owed.owe(claimed)
+            await self._give_back(claimed)  # noqa: ASYNC102  shielded there
             raise
 
     def _not_free(self, name: str, holder: str) -> Exception:

@@ -32,6 +32,7 @@ from actors.reference import Reference
 from actors.supervisor import ChildSpec
 from runtime.hosting.completion_records import Change, CommittedRecords, RequestClient, RequestId
 from runtime.identifiers import ActorId, NodeId
+from runtime.membership.owed_deletions import OwedDeletions
 from runtime.store.interface import (
     MAX_OPERATIONS,
     Compare,
@@ -816,12 +817,6 @@ class Lookups:
         self._seen = 0
 
 
-GIVE_BACK_AFTER = 1.0
-"""Seconds from a claim of unknown outcome to its withdrawal, because the claim may still be on its
-way; also between attempts.
-"""
-
-
 PROMISE_LOOK_SECONDS = 0.5
 """Seconds between checks whether a restart intent still holds, while waiting for the name to be
 claimed.
@@ -858,37 +853,16 @@ class Names:
             "is a reference and ends with its node, so it cannot be kept; keep the value itself",
         )
         self._claims = itertools.count(1)
-        self._orphans: dict[Compare, int] = {}
-        """Names to release, each by the condition that holds while it is this node's, with the
-        number of times that the store must still say that it does not hold.
+        self.owed = OwedDeletions(store)
+        """The names to release whose claims had an unknown outcome, or that could not be released
+        at once.
         """
-        self._has_orphans = trio.Event()
 
     async def run(self) -> None:
-        """Release names whose claims had an unknown outcome, or that could not be released at once;
-        runs until cancelled.
-        """
+        """Release the names in `owed`, and delete what is kept for a time; runs until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intents.run)
-            await self._release_orphans()
-
-    async def _release_orphans(self) -> None:
-        while True:
-            while self._orphans:
-                await trio.sleep(GIVE_BACK_AFTER)
-                # Conditional on the very claim: if the name has another owner by now, nothing is
-                # deleted.
-                for ours, looks in list(self._orphans.items()):
-                    try:
-                        result = await self._store.transaction([ours], [Delete(ours.key)])
-                    except StoreError:
-                        continue
-                    if result.succeeded or looks == 1:
-                        del self._orphans[ours]
-                    else:
-                        self._orphans[ours] = looks - 1
-            self._has_orphans = trio.Event()
-            await self._has_orphans.wait()
+            await self.owed.run()
 
     async def claim(
         self,
@@ -909,7 +883,7 @@ class Names:
         except (trio.Cancelled, StoreOutcomeUnknownError):
             # It may have been carried out, or may yet be. Compared by value: only this very claim
             # is given back, never a later one of the same name.
-            self._release_later(Compare(key, "value", value))
+            self.owed.owe(Compare(key, "value", value))
             raise
         if result.succeeded:
             return result.revision
@@ -936,13 +910,13 @@ class Names:
         except (trio.Cancelled, StoreOutcomeUnknownError):
             # As in `claim`, for each of them.
             for each in ours:
-                self._release_later(each)
+                self.owed.owe(each)
             raise
         epochs: list[int | Exception] = []
         for name, each, result in zip(names, ours, results, strict=True):
             if isinstance(result, Exception):
                 if isinstance(result, StoreOutcomeUnknownError):
-                    self._release_later(each)
+                    self.owed.owe(each)
                 epochs.append(result)
             else:
                 epochs.append(result.revision if result.succeeded else self._taken(name, result))
@@ -983,7 +957,7 @@ class Names:
         try:
             await self._store.transaction([ours], [Delete(ours.key), *fences])
         except (trio.Cancelled, StoreError):
-            self._release_later(ours)
+            self.owed.owe(ours)
             raise
 
     async def release_many(self, actors: Sequence[ActorId]) -> None:
@@ -999,20 +973,14 @@ class Names:
             results = await self._store.transactions(batch)
         except (trio.Cancelled, StoreError):
             for one in ours:
-                self._release_later(one)
+                self.owed.owe(one)
             raise
         for one, result in zip(ours, results, strict=True):
             if isinstance(result, Exception):
-                self._release_later(one)
+                self.owed.owe(one)
         for result in results:
             if isinstance(result, Exception):
                 raise result
-
-    def _release_later(self, ours: Compare) -> None:
-        # A claim whose answer was lost may reach the store after its withdrawal: a store that did
-        # not run for a while has both in hand, on different connections. So one look more.
-        self._orphans[ours] = 2 if ours.field == "value" else 1
-        self._has_orphans.set()
 
     async def find(self, name: str) -> Address | None:
         """The address of the actor that has `name` now."""

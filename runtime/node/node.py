@@ -286,7 +286,9 @@ class Node(BaseNode):
 
     def _add_journals(self, lease: int) -> None:
         environment, store = self._environment, self._store
-        self._journals = journals = Journals.on_node(store, lease, self.name, environment)
+        self._journals = journals = Journals.on_node(
+            store, lease, self.name, environment, self._names.owed
+        )
         service = JournalService(store, journals, environment)
         self._endpoint.host.add_system(JOURNAL_SERVICE, service)
 

@@ -21,7 +21,8 @@ from actors.errors import (
 )
 from runtime.environment import SystemEnvironment
 from runtime.identifiers import ActorId
-from runtime.membership.names import GIVE_BACK_AFTER, Names
+from runtime.membership.names import Names
+from runtime.membership.owed_deletions import GIVE_BACK_AFTER
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Transaction, TransactionOutcome
 from runtime.wire.codec import Codec

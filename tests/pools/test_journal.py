@@ -8,7 +8,8 @@ import functools
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import attrs
@@ -23,11 +24,13 @@ from actors.errors import (
     JournalInUseError,
     JournalMismatchError,
     StoreOutcomeUnknownError,
+    StoreUnavailableError,
 )
 from actors.pools import JournalSummary
 from runtime import AlreadyDone
 from runtime.environment import SystemEnvironment
-from runtime.membership.journals import HEADS, Journals
+from runtime.membership.journals import DRIVERS, HEADS, Journals
+from runtime.membership.owed_deletions import GIVE_BACK_AFTER, OwedDeletions
 from runtime.pools import journal as journal_module
 from runtime.pools.journal import ItemCodec, MapJournal
 from runtime.pools.journal_service import list_journals
@@ -263,9 +266,17 @@ class Forgetful(EmbeddedStore):
     """Carries each write out, and loses the answers of some."""
 
     losses = 0
+    back: trio.Event | None = None
+    """While the store is away: it carries nothing out, and answers nothing."""
+    late: list[tuple[Any, ...]]
+    """What it was asked while it was away."""
 
     async def transaction(self, *args: Any, **kwargs: Any) -> Any:
         """See `Store.transaction`."""
+        if self.back is not None:
+            self.late.append(args)
+            await self.back.wait()
+            raise StoreUnavailableError("it was away")
         result = await EmbeddedStore.transaction(self, *args, **kwargs)
         if self.losses:
             self.losses -= 1
@@ -276,16 +287,28 @@ class Forgetful(EmbeddedStore):
 class Setting:
     """A store, and journals of drivers on nodes that have leases there."""
 
-    def __init__(self, store: Forgetful) -> None:
+    def __init__(self, store: Forgetful, nursery: trio.Nursery) -> None:
         self.store = store
+        self.store.late = []
+        self._nursery = nursery
         self.tokens = map(str, itertools.count())
         self.now = 1_000_000.0
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Let the store be away in this block."""
+        self.store.back = trio.Event()
+        yield
+        self.store.back.set()
+        self.store.back = None
 
     async def node(self, name: str) -> tuple[Journals, int]:
         """The journals of a node, and its lease."""
         lease = await self.store.grant(60.0)
         token = functools.partial(next, self.tokens)
-        return Journals(self.store, lease, name, token, 2.0, lambda: self.now), lease
+        owed = OwedDeletions(self.store)
+        self._nursery.start_soon(owed.run)
+        return Journals(self.store, lease, name, token, 2.0, lambda: self.now, owed), lease
 
 
 @pytest.fixture
@@ -293,7 +316,7 @@ async def setting() -> AsyncIterator[Setting]:
     store = Forgetful(SystemEnvironment())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.run)
-        yield Setting(store)
+        yield Setting(store, nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -402,6 +425,32 @@ async def test_a_write_whose_answer_is_lost_is_written_once(setting: Setting) ->
     await one.release("job", opening[0])
     setting.store.losses = 1
     assert await one.remove("job")
+
+
+async def test_a_journal_that_is_left_while_the_store_is_away_is_free_later(
+    setting: Setting, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its node lives on, and with it the lease."""
+    one, _ = await setting.node("one")
+    fence, _ = await one.open("job", "squares")
+    with setting.away():
+        await one.release("job", fence)
+    await trio.sleep(GIVE_BACK_AFTER * 2)
+    assert not (await setting.store.range(DRIVERS)).entries
+
+
+async def test_a_claim_of_a_journal_that_arrives_after_its_withdrawal_is_withdrawn_again(
+    setting: Setting, autojump_clock: trio.testing.MockClock
+) -> None:
+    one, _ = await setting.node("one")
+    with setting.away(), trio.move_on_after(0.5):
+        await one.open("job", "squares")
+    claim, withdrawal, *_ = setting.store.late
+    await setting.store.transaction(*withdrawal)
+    await setting.store.transaction(*claim)
+    assert len((await setting.store.range(DRIVERS)).entries) == 1
+    await trio.sleep(GIVE_BACK_AFTER * 3)
+    assert not (await setting.store.range(DRIVERS)).entries
 
 
 async def test_a_journal_of_another_method_is_refused_and_left_free(setting: Setting) -> None:

@@ -39,6 +39,7 @@ from runtime.links.session import Session
 from runtime.links.settlement import Offer, Settlement, SettlementAnswerKind
 from runtime.membership.lease import LeaseClock
 from runtime.membership.names import NAMES, STATES, Names, StateRecords
+from runtime.membership.owed_deletions import OwedDeletions
 from runtime.membership.remote_store import RemoteStore
 from runtime.membership.stand_by import StandBy
 from runtime.references.table import (
@@ -424,7 +425,7 @@ def what_ran_and_was_dropped_is_called_unexecuted() -> AbstractContextManager[ob
 @plant
 def claims_of_cancelled_starts_are_kept() -> AbstractContextManager[object]:
     """A name that was claimed without anybody knowing stays taken."""
-    return planted(Names, "_release_later", lambda self, ours: None)
+    return planted(OwedDeletions, "owe", lambda self, ours: None)
 
 
 @plant
@@ -456,11 +457,11 @@ def joint_claims_of_unknown_outcome_are_kept() -> AbstractContextManager[object]
 
         def __init__(self, names: Names) -> None:
             self._names = names
+            # That nobody pays.
+            self.owed = OwedDeletions(names._store)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._names, name)
-
-        def _release_later(self, ours: object) -> None: ...
 
     def claim_many(self: Names, *claim: Any) -> Any:
         return original(Forgetful(self), *claim)  # type: ignore[arg-type]

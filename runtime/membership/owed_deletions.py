@@ -1,0 +1,58 @@
+"""Deletions that a node owes to the store: of keys that it has claimed and does not keep.
+
+A claim whose answer was lost may be in the store, or arrive there later. And what could not be
+given up, because the store was away, would stay there for as long as the node lives. So these keys
+are deleted until that is certain.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from actors.errors import StoreError
+from runtime.store.interface import Compare, Delete, Store
+
+GIVE_BACK_AFTER = 1.0
+"""Seconds from a claim of unknown outcome to its withdrawal, because the claim may still be on its
+way; also between attempts.
+"""
+
+
+class OwedDeletions:
+    """Those of one node."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._owed: dict[Compare, int] = {}
+        """The keys to delete, each by the condition that holds while it is this node's, with the
+        number of times that the store must still say that it does not hold.
+        """
+        self._is_owing = trio.Event()
+
+    def owe(self, ours: Compare) -> None:
+        """Delete the key of `ours`, if that holds: it names the value of a claim of unknown
+        outcome, or the revision of what is given up.
+        """
+        # A claim whose answer was lost may reach the store after its withdrawal: a store that did
+        # not run for a while has both in hand, on different connections. So one look more.
+        self._owed[ours] = 2 if ours.field == "value" else 1
+        self._is_owing.set()
+
+    async def run(self) -> None:
+        """Delete what is owed; runs until cancelled."""
+        while True:
+            while self._owed:
+                await trio.sleep(GIVE_BACK_AFTER)
+                # Conditional on the very claim: if the key has another owner by now, nothing is
+                # deleted.
+                for ours, looks in list(self._owed.items()):
+                    try:
+                        result = await self._store.transaction([ours], [Delete(ours.key)])
+                    except StoreError:
+                        continue
+                    if result.succeeded or looks == 1:
+                        del self._owed[ours]
+                    else:
+                        self._owed[ours] = looks - 1
+            self._is_owing = trio.Event()
+            await self._is_owing.wait()
