@@ -58,6 +58,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "stacks": READERS,
             "actor": READERS,
             "state": READERS,
+            "saved_size": READERS,
             # These take processor time of the node.
             "profile": OPERATORS,
             "clock": OPERATORS,

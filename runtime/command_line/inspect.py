@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,12 @@ from actors.errors import (
     MethodNotFoundError,
     NodeUnreachableError,
     NotAllowedError,
-    StoreError,
 )
-from runtime.command_line.connect import cluster_options, connect, role_for
+from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
-from runtime.command_line.node_answers import NODE_SECONDS, Member, find_actor, inspection, why
+from runtime.command_line.node_answers import find_actor, inspection, why
 from runtime.command_line.units import many, size
 from runtime.logs.formats import iso
-from runtime.membership.cluster_client import ClusterClient
-from runtime.membership.names import saved_bytes
 from runtime.observation.open_calls import OpenCall, read_calls
 from runtime.printable import plain
 
@@ -48,20 +46,13 @@ def inspect(
 
 
 async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
-    # An operator may read the size of its saved state. Others get all the rest, and do not ask for
-    # it: each refusal is a line in the audit log.
-    role = role_for("operator")
-    async with connect(address, cluster, secret_file, "operator") as client:
+    async with connect(address, cluster, secret_file, "observer") as client:
         member = await find_actor(client, actor)
         ends = await ends_of(client, actor)
-        saved: int | None = None
-        if role in ("operator", "node"):
-            # Best effort: the store may be away, and the node answers all the same.
-            with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
-                saved = await saved_bytes(client.store, actor)
         try:
             facts: dict[str, Any] | None = await inspection(client, member).actor(actor)
-            state = await _state_of(client, member, actor)
+            state = await _told(inspection(client, member).state(actor))
+            saved = await _told(inspection(client, member).saved_size(actor))
         except CallError as error:
             raise NodeUnreachableError(
                 f"{actor} is on node {member['name']}, which did not answer: {why(error)}",
@@ -72,15 +63,21 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
         raise ActorNotFoundError(
             f"{actor} has just left node {member['name']}: try again in a moment", actor=actor
         )
-    return {**facts, "saved_bytes": saved, "ends": ends[-SHOWN_ENDS:], "actor_state": state}
+    return {
+        **facts,
+        "saved_bytes": saved and saved["bytes"],
+        "saved_problem": saved and saved["problem"],
+        "ends": ends[-SHOWN_ENDS:],
+        "actor_state": state,
+    }
 
 
-async def _state_of(client: ClusterClient, member: Member, actor: str) -> dict[str, Any] | None:
-    """What the actor says of its state. Raises CallError."""
+async def _told(answer: Awaitable[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The answer of a node; None from a node of an earlier version, which has no such question.
+    Raises CallError.
+    """
     with suppress(MethodNotFoundError, NotAllowedError):
-        # A node of an earlier version asks its actors for nothing.
-        found: dict[str, Any] | None = await inspection(client, member).state(actor)
-        return found
+        return await answer
     return None
 
 
@@ -107,6 +104,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     ]
     if facts["saved_bytes"] is not None:
         lines.append(f"  saved       {size(facts['saved_bytes'])}")
+    elif facts["saved_problem"]:
+        lines.append(f"  saved       not known: {plain(facts['saved_problem'])}")
     lines += _state_lines(facts["actor_state"])
     for end in facts["ends"]:
         lines.append(

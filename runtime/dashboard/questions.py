@@ -12,7 +12,13 @@ from urllib.parse import unquote
 import attrs
 import trio
 
-from actors.errors import CallError, StoreError, UnderstudyError
+from actors.errors import (
+    CallError,
+    MethodNotFoundError,
+    NotAllowedError,
+    StoreError,
+    UnderstudyError,
+)
 from actors.messages import import_path
 from actors.method import Address
 from runtime.dashboard.call_view import CallView
@@ -59,8 +65,19 @@ MOST_LINES = 500
 MOST_ENDED = 4
 """Nodes that have ended and of which the last lines are read."""
 
+SAVED_SECONDS = 10.0
+"""How old the size of an actor's saved state may be that is shown."""
+
 Question = Callable[[], Awaitable[TopicSnapshot]]
 Rows = dict[str, dict[str, Any]]
+
+
+@attrs.frozen
+class _SavedSize:
+    """What a node has told of the saved state of an actor, and when."""
+
+    at: float
+    told: dict[str, Any] | None
 
 
 class ClusterQuestions:
@@ -76,6 +93,7 @@ class ClusterQuestions:
         self._lines: Rows = {}
         self._last_lines: dict[NodeId, int] = {}
         self._ended: set[NodeId] = set()
+        self._sizes: dict[str, _SavedSize] = {}
         self.heard = environment.now()
         """When any node has answered last."""
         self.store_has_moved = False
@@ -266,6 +284,7 @@ class ClusterQuestions:
             facts: dict[str, Any] | None = await self._inspection(member).actor(name)
             # Runs the actor's hook, for a second at most.
             state: dict[str, Any] | None = await self._inspection(member).state(name)
+            saved = await self._saved(member, name)
         except CallError as error:
             text = f"{name} is on {member['name']}, which does not answer: "
             return self._snapshot(problems=_problems([text + self._why(member, error)]))
@@ -275,9 +294,27 @@ class ClusterQuestions:
         calls = read_calls(member["name"], facts)
         told = {key: value for key, value in facts.items() if key != "calls"}
         return self._snapshot(
-            facts={name: {**told, "actor_state": state}},
+            facts={name: {**told, "actor_state": state, "saved": saved}},
             calls={str(place): _call(call) for place, call in enumerate(calls[:MOST_CALLS])},
         )
+
+    async def _saved(self, member: dict[str, Any], name: str) -> dict[str, Any] | None:
+        """The size of the state that an actor saved last; None from a node of an earlier version.
+        Asked less often than the rest: each time the store reads the whole state, or a part.
+        """
+        now = self._environment.now()
+        # Only what is young is kept, and so no more than a few actors.
+        self._sizes = {
+            one: size for one, size in self._sizes.items() if now - size.at < SAVED_SECONDS
+        }
+        known = self._sizes.get(name)
+        if known is None:
+            try:
+                told = await self._inspection(member).saved_size(name)
+            except (MethodNotFoundError, NotAllowedError):
+                told = None
+            known = self._sizes[name] = _SavedSize(now, told)
+        return known.told
 
     async def _member_of(self, name: str) -> dict[str, Any] | None:
         """The member on which a name is, as the store says."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from weakref import WeakSet
 
@@ -69,7 +70,7 @@ from runtime.membership.members import (
     MembersWatch,
     peer_of_member,
 )
-from runtime.membership.names import NAMES, Lookups, Names
+from runtime.membership.names import NAMES, Lookups, Names, saved_bytes
 from runtime.membership.remote_store import StoreService
 from runtime.membership.stand_by import Reach, Report, StandBy
 from runtime.observation.actor_listing import actor_row
@@ -324,6 +325,7 @@ class Node(BaseNode):
                 self._facts,
                 self.members,
                 Recordings(self._endpoint, self._environment),
+                partial(saved_bytes, self._store),
             ),
         )
         self._add_journals(coordination.registration.record.lease)

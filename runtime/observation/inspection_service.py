@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Member
+from actors.errors import CallError, StoreError
 from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
@@ -32,6 +33,7 @@ from runtime.observation.overviews import Overviews
 from runtime.observation.recordings import Recordings
 from runtime.observation.supervision_report import SupervisionReport
 from runtime.statistics.call_statistics import CallStatistics
+from runtime.user_errors import text_of
 
 INSPECTION_SERVICE = "@inspection"
 
@@ -105,6 +107,7 @@ class InspectionService(Actor):
         facts: Callable[[], dict[str, object]],
         members: Callable[[], Sequence[Member]],
         recordings: Recordings,
+        saved_bytes: Callable[[str], Awaitable[int | None]],
     ) -> None:
         self._host = host
         self._node = node
@@ -118,6 +121,7 @@ class InspectionService(Actor):
         self._states = ActorStates(host, environment)
         self._members = members
         self._recordings = recordings
+        self._saved_bytes = saved_bytes
 
     @method(concurrent=True, idempotent=True)
     async def overview(self, with_members: bool = False) -> dict[str, Any]:
@@ -255,6 +259,19 @@ class InspectionService(Actor):
             else await self._states.read(cell)
         )
         return attrs.asdict(found)
+
+    @method(concurrent=True, idempotent=True)
+    async def saved_size(self, name: str) -> dict[str, Any]:
+        """The size of the state that an actor saved last, `bytes`, None if it has saved none; and
+        the `problem`, if the store cannot be asked. Not the state: it may be secret.
+        """
+        try:
+            with trio.fail_after(self._environment.timings.inspection):
+                return {"bytes": await self._saved_bytes(name), "problem": ""}
+        except (StoreError, CallError) as error:
+            return {"bytes": None, "problem": text_of(error)}
+        except trio.TooSlowError:
+            return {"bytes": None, "problem": "the store does not answer"}
 
     @method(concurrent=True, idempotent=True)
     async def actor(self, name: str) -> dict[str, Any] | None:

@@ -134,6 +134,7 @@ async def test_the_cluster_and_one_actor_are_shown_as_they_are(world: World) -> 
             lambda found: any(row["method"] == "wait" for row in found.get("calls", {}).values()),
         )
         assert facts["facts"]["shop/clerk"]["supervisor"] == "shop"
+        assert facts["facts"]["shop/clerk"]["saved"] == {"bytes": None, "problem": ""}
         nursery.cancel_scope.cancel()
     missing = await world.dashboard.snapshot("actor/nobody")
     assert "no node that answers has an actor called 'nobody'" in str(missing["problems"])

@@ -175,7 +175,7 @@ function callColumns(actor) {
 }
 
 function actorPage(root, name) {
-  const topic = `actor/${name}`, told = facts(["State", "Class", "Node", "Epoch", "Supervisor", "Served", "Mailbox", "Oldest waits", "Process"]);
+  const topic = `actor/${name}`, told = facts(["State", "Class", "Node", "Epoch", "Supervisor", "Served", "Mailbox", "Oldest waits", "Saved state", "Process"]);
   const problems = new Problems();
   const calls = new Table(callColumns(false), { label: "Calls", sort: "seconds", down: true, blank: empty("Idle", "It runs nothing, and nothing waits in its mailbox.") });
   const deaths = new DeathList(5, "No recorded end", "Supervisors keep the last ends of their children; this actor has none on record.");
@@ -197,6 +197,7 @@ function actorPage(root, name) {
       told.set("Served", `${count(row.served)}${seen?.rate ? `, ${rate(seen.rate)} a second` : ""}`);
       told.set("Mailbox", `${count(row.waiting)} of ${count(row.mailbox_limit)}`);
       told.set("Oldest waits", duration(row.oldest_seconds));
+      told.set("Saved state", row.saved?.problem ? `not known: ${row.saved.problem}` : row.saved ? (row.saved.bytes === null ? "none" : bytes(row.saved.bytes)) : "–");
       told.set("Process", row.pid ? `its own, pid ${row.pid}` : "that of its node");
       const state = row.actor_state;
       says.hidden = !state || (state.text === null && !state.problem);
