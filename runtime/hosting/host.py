@@ -453,6 +453,12 @@ EXITS_KEPT = 4096
 """How many of the latest exit reasons are kept, for nodes that ask late."""
 
 
+STOPS_IN_A_ROW = 50
+"""Actors with nothing to do that are stopped before the other tasks of the event loop have their
+turns: about a millisecond's work.
+"""
+
+
 START_FAILURES_KEPT = 1024
 """How many errors of the latest failed starts are kept, for callers that wait for the same start.
 """
@@ -1261,10 +1267,15 @@ class ActorHost:
         left = ExitReason("node left", f"node {self.node.name} leaves")
         for moving in self._moving():
             async with trio.open_nursery() as stops:
-                for address in moving:
+                for number, address in enumerate(moving, 1):
                     stops.start_soon(self.stop, address.name, address.epoch, left)
+                    if number % STOPS_IN_A_ROW == 0:
+                        await trio.lowlevel.checkpoint()
         with trio.move_on_after(seconds):
-            for cell in [cell for cell in self.cells.values() if not cell.system]:
+            cells = [cell for cell in self.cells.values() if not cell.system]
+            for number, cell in enumerate(cells, 1):
+                if number % STOPS_IN_A_ROW == 0:
+                    await trio.lowlevel.checkpoint()
                 await cell.wait_quiet()
         await self.stop_all(
             ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"), moved=left
@@ -1361,7 +1372,12 @@ class ActorHost:
         # The stop of an actor is shielded, and the stops follow each other. Without this bound, a
         # slow `on_stop` or a store that does not answer would cost its time for each actor.
         self._leaves_by = min(self._leaves_by, trio.current_time() + in_all)
-        for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
+        cells = [cell for cell in reversed(list(self.cells.values())) if not cell.system]
+        for number, cell in enumerate(cells, 1):
+            if number % STOPS_IN_A_ROW == 0:
+                # The stop of an actor that has nothing to do waits for nothing. What starts or ends
+                # in the meantime is no more than what does during a stop that waits.
+                await trio.lowlevel.checkpoint()
             top = self._top_of(cell)
             for one in (top, cell) if top is not cell else (cell,):
                 # It was starting when the node began to leave: its supervisor on another node

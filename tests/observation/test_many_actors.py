@@ -14,6 +14,7 @@ from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
 from actors.errors import RemoteError
 from actors.supervisor import SupervisorStatus
 from runtime import Node, draw_tree, open_node
+from runtime.hosting.host import STOPS_IN_A_ROW
 from runtime.node import internals_of
 from runtime.observation import actor_listing, overviews, supervision_report
 from runtime.observation.actor_listing import BestRows
@@ -89,6 +90,13 @@ async def test_actors_are_chosen_sorted_and_cut_where_they_are(node: Node) -> No
             await asked(node).actors(*bad, 1)
     with pytest.raises(RemoteError, match="at most"):
         await asked(node).actors([["name", "=", "x"]] * 1000, "name", 1)
+
+
+async def test_a_drain_lets_other_tasks_have_their_turns(node: Node) -> None:
+    host = internals_of(node).endpoint.host
+    _, turns = await turns_while(host.drain(10.0, 10.0))
+    assert turns > COUNT // STOPS_IN_A_ROW
+    assert all(cell.system for cell in host.cells.values())
 
 
 async def test_top_measures_its_window_on_the_node(node: Node) -> None:
