@@ -17,7 +17,7 @@ import trio
 
 from actors.errors import ActorNotFoundError, CallError
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
+from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes
 from runtime.hosting.debug_conversation import UNATTENDED_SECONDS
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
@@ -36,6 +36,9 @@ quit"""
 
 RUNNING_SECONDS = 2.0
 """How long a node is given to answer that the code still runs."""
+
+MOST_NAMED = 5
+"""Nodes that one reason names."""
 
 Command = Callable[[str | None], Awaitable[dict[str, str]]]
 """Sends a line to a debugger, or none: what it has printed, its state, and what is wrong."""
@@ -184,7 +187,6 @@ async def _known(
         return answer
 
     answers = await ask_nodes(client, ask)
-    answers.warn()
     failures, breakpoints = (
         [
             {**one, "node": node}
@@ -195,16 +197,30 @@ async def _known(
     )
     if not failures and not breakpoints:
         text = f"no actor called {actor!r} waits at a breakpoint(), and no node keeps a failure"
-        problems = [
-            f"{node}: {told['problem']}"
-            for node, told in sorted(answers.by_node.items())
-            if told["problem"]
-        ]
-        raise ActorNotFoundError("; ".join([text, *problems]), actor=actor)
+        raise ActorNotFoundError("; ".join([text, *obstacles(answers)]), actor=actor)
+    answers.warn()
     return (
         sorted(failures, key=lambda failure: failure["at"]),
         sorted(breakpoints, key=lambda one: one["since"]),
     )
+
+
+def obstacles(answers: Answers) -> list[str]:
+    """Why there may be something to debug that nodes have not told: each reason once, with its
+    nodes.
+    """
+    nodes: dict[str, list[str]] = {}
+    for node, told in sorted(answers.by_node.items()):
+        if told["problem"]:
+            nodes.setdefault(told["problem"], []).append(node)
+    for node, reason in sorted(answers.silent.items()):
+        nodes.setdefault(f"did not answer: {reason}", []).append(node)
+    return [
+        f"{', '.join(names[:MOST_NAMED])}"
+        + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+        + f": {reason}"
+        for reason, names in nodes.items()
+    ]
 
 
 @attrs.define

@@ -9,7 +9,9 @@ import gc
 import importlib
 import logging
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
 
 import click
 
@@ -115,6 +117,28 @@ MODULES = {"list": "listing"}
 """Commands whose module and function are called otherwise: the name would hide one of Python's."""
 
 
+class OneLineUsageError(click.UsageError):
+    """Options or arguments that do not fit, told in one line as all other mistakes."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write it to stderr, or to `file`."""
+        text = plain(" ".join(self.format_message().split())).removesuffix(".")
+        more = f" (more: {self.ctx.command_path} --help)" if self.ctx is not None else ""
+        click.echo(f"error: {text}{more}", file=file or sys.stderr)
+
+
+@contextmanager
+def _one_line_usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        # It is the help.
+        raise
+    except click.UsageError as error:
+        # How it shows itself: four lines, three of them the usage.
+        raise OneLineUsageError(error.format_message(), error.ctx) from None
+
+
 class Commands(click.Group):
     """A group that loads its commands late, suggests the nearest and turns our errors into one
     line.
@@ -160,10 +184,16 @@ class Commands(click.Group):
                 raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
             raise
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options before the command."""
+        with _one_line_usage_errors():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; whatever it raises is one line, but with `--debug`."""
         try:
-            return super().invoke(ctx)
+            with _one_line_usage_errors():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             # How click itself shows what is wrong with options and arguments, and ends.
             raise

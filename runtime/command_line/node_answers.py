@@ -13,7 +13,13 @@ import attrs
 import click
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, NotAllowedError, StoreError
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    NodeUnreachableError,
+    NotAllowedError,
+    StoreError,
+)
 from runtime.command_line.units import many
 from runtime.identifiers import NodeId
 from runtime.membership.cluster_client import ClusterClient
@@ -86,13 +92,20 @@ async def ask_nodes(
     return answers
 
 
-def why(error: CallError) -> str:
-    """The first line of an error; of a time-out what it may mean."""
+def why(error: CallError, seconds: float = NODE_SECONDS) -> str:
+    """Why a node has not answered within `seconds`, and what that may mean; of other errors the
+    first line.
+    """
     if isinstance(error, TimeoutError):
         return (
-            f"nothing came within {NODE_SECONDS:g} s; its process may be stopped, its machine cut "
+            f"nothing came within {seconds:g} s; its process may be stopped, its machine cut "
             "off, or its event loop blocked by an actor's method (`understudy stack` with the "
             "node's name shows it)"
+        )
+    if isinstance(error, NodeUnreachableError):
+        # Its own text counts the attempts, for the author of a call.
+        return (
+            "no connection to it could be made; its process may be stopped, or its machine cut off"
         )
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 

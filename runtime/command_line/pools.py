@@ -76,9 +76,13 @@ def pools(
     if as_json:
         click.echo(json.dumps({"pools": rows, "silent": answers.silent}, indent=2))
     else:
-        click.echo("\n".join(table(COLUMNS, rows)) if rows else "no pools are open")
+        click.echo("\n".join(table(COLUMNS, rows)) if rows else _none(answers))
         answers.warn()
     raise SystemExit(1 if answers.silent else 0)
+
+
+def _none(answers: Answers) -> str:
+    return "no pools are open" + (" on the nodes that answered" if answers.silent else "")
 
 
 async def _ask(address: str, cluster: str, secret_file: Path | None) -> tuple[list[Row], Answers]:

@@ -85,8 +85,7 @@ async def _ask(
             packed: bytes = await service.profile(seconds, rate, actor)
         except CallError as error:
             raise NodeUnreachableError(
-                f"node {member['name']} did not answer: {why(error)}; `understudy stack "
-                f"{member['name']}` names what blocks it",
+                f"node {member['name']} did not answer: {why(error, seconds + 2 * NODE_SECONDS)}",
                 node=member["name"],
             ) from error
     if not packed:

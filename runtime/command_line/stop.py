@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import trio
 
-from actors.errors import NodeNotFoundError
+from actors.errors import (
+    CallTimeoutError,
+    DeadlineExceededError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    OutcomeUnknownError,
+)
 from actors.supervision import ExitReason
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.node_answers import why
+
+ACTOR_SECONDS = 20.0
+"""How long an actor may take to stop."""
+
+ASK_SECONDS = 10.0
+"""How long a node may take to take note that it is to leave."""
 
 
 @click.command(epilog="Example:  understudy stop w1        understudy stop --actor counter")
@@ -40,19 +55,32 @@ async def _stop(
         if actor:
             found = (await client.lookup(name)).address
             service = client.endpoint.node_service(found.node, found.incarnation)
-            await service.options(timeout=20.0).stop_actor(
-                name, found.epoch, ExitReason("stopped", "by the command line")
-            )
+            reason = ExitReason("stopped", "by the command line")
+            with _answering(f"actor {name}", found.node, ACTOR_SECONDS):
+                await service.options(timeout=ACTOR_SECONDS).stop_actor(name, found.epoch, reason)
             return
         for member in client.status["members"]:
             if member["name"] == name:
-                await (
-                    client.endpoint.node_service(name, member["incarnation"])
-                    .options(timeout=10.0)
-                    .leave_cluster()
-                )
+                service = client.endpoint.node_service(name, member["incarnation"])
+                with _answering(f"node {name}", name, ASK_SECONDS):
+                    await service.options(timeout=ASK_SECONDS).leave_cluster()
                 return
         names = [member["name"] for member in client.status["members"]]
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; its nodes are: {', '.join(names)}"
         raise NodeNotFoundError(f"there is no node called {name!r} in the cluster{hint}", node=name)
+
+
+@contextmanager
+def _answering(what: str, node: str, seconds: float) -> Iterator[None]:
+    """Say of a node that does not answer whether `what` may have been stopped all the same."""
+    try:
+        yield
+    except (CallTimeoutError, NodeUnreachableError, DeadlineExceededError) as error:
+        cls, outcome = (
+            (OutcomeUnknownError, "may be stopping all the same")
+            if isinstance(error, OutcomeUnknownError)
+            else (NodeUnreachableError, "was not stopped")
+        )
+        text = f"{what} {outcome}: node {node} did not answer: {why(error, seconds)}"
+        raise cls(text, node=node) from error

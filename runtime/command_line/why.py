@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +36,8 @@ def why(
         steps: list[WaitStep] = []
         cycles = list(graph.cycles())
     else:
-        if subject.method and not graph.runs(*subject):
-            queued = graph.waits(*subject)
+        if subject.method and not graph.runs(subject.actor, subject.method):
+            queued = graph.waits(subject.actor, subject.method)
         # What a call in the mailbox waits for is whatever its actor runs.
         steps, cycle = graph.explain(subject.actor, "" if queued else subject.method)
         cycles = [cycle] if cycle else []
@@ -52,21 +53,24 @@ def why(
         }
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(map(plain, _lines(subject, queued, steps, cycles))))
+        click.echo(
+            "\n".join(map(plain, wait_lines(subject, queued, steps, cycles, answers.silent)))
+        )
         answers.warn()
     raise SystemExit(1 if cycles or answers.silent else 0)
 
 
-class _Subject(NamedTuple):
-    """An actor, or its calls of one method; "" for all."""
+class WaitSubject(NamedTuple):
+    """An actor, or its calls of one method; "" for all. `node`: where the actor is."""
 
     actor: str
     method: str
+    node: str
 
 
 async def _ask(
     target: str | None, address: str, cluster: str, secret_file: Path | None
-) -> tuple[_Subject | None, WaitGraph, Answers]:
+) -> tuple[WaitSubject | None, WaitGraph, Answers]:
     async with connect(address, cluster, secret_file, "observer") as client:
         subject = None if target is None else await _subject_of(client, target)
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
@@ -77,26 +81,27 @@ async def _ask(
     return subject, WaitGraph(calls), answers
 
 
-async def _subject_of(client: ClusterClient, target: str) -> _Subject:
+async def _subject_of(client: ClusterClient, target: str) -> WaitSubject:
     """What the user names. Raises ActorNotFoundError."""
     try:
         # First as a whole: names of actors may have dots.
-        await find_actor(client, target)
+        member = await find_actor(client, target)
     except ActorNotFoundError:
         actor, _, method = target.rpartition(".")
         if not actor or not method:
             raise
         # Of `actor.method` the actor is the part that can be mistyped: the error is about that.
-        await find_actor(client, actor)
-        return _Subject(actor, method)
-    return _Subject(target, "")
+        member = await find_actor(client, actor)
+        return WaitSubject(actor, method, member["name"])
+    return WaitSubject(target, "", member["name"])
 
 
-def _lines(
-    subject: _Subject | None,
+def wait_lines(
+    subject: WaitSubject | None,
     queued: list[OpenCall],
     steps: list[WaitStep],
     cycles: list[list[str]],
+    silent: Collection[str],
 ) -> list[str]:
     lines: list[str] = []
     if queued:
@@ -120,7 +125,12 @@ def _lines(
                 f"  and awaits {awaited.text}, which waits in the mailbox of {awaited.actor} on "
                 f"{awaited.node}{_time(awaited)}"
             )
-    if subject is not None and not steps and not queued:
+    if subject is not None and subject.node in silent:
+        lines.append(
+            f"what {subject.actor} runs is not known: it is on node {subject.node}, which did not "
+            "answer"
+        )
+    elif subject is not None and not steps and not queued:
         lines.append(
             f"{subject.actor} has no call of {subject.method}: none runs, and none waits"
             if subject.method
@@ -129,7 +139,10 @@ def _lines(
     for cycle in cycles:
         lines.append(f"cycle: {' -> '.join([*cycle, cycle[0]])}: none of them can go on")
     if subject is None and not cycles:
-        lines.append("no actors wait for each other in a cycle")
+        lines.append(
+            "no actors wait for each other in a cycle"
+            + (", as far as the nodes that answered know" if silent else "")
+        )
     return lines
 
 

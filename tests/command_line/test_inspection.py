@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from runtime.command_line.node_answers import Answers
+from actors.errors import CallTimeoutError, NodeUnreachableError
+from runtime.command_line.debug import obstacles
+from runtime.command_line.node_answers import Answers, why
 from runtime.command_line.tables import ordered, table
+from runtime.command_line.why import WaitSubject, wait_lines
 from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake
 from tests.observation.test_timeline import check_trace
@@ -336,3 +339,29 @@ def test_who_was_silent_and_who_left_something_out_is_named(
     ]
     assert answers.status == Answers(problems=["no store"]).status == 1
     assert Answers(left_out={"w1": 3}, notes=["there is more"]).status == 0
+
+
+def test_a_node_without_a_connection_is_named_in_plain_words() -> None:
+    attempts = NodeUnreachableError("@inspection.actors was not executed in any of its 8 attempts")
+    assert why(attempts).startswith("no connection to it could be made; its process may be stopped")
+    assert why(CallTimeoutError("late"), 20.0).startswith("nothing came within 20 s; ")
+
+
+def test_what_an_actor_on_a_silent_node_waits_for_is_not_known() -> None:
+    lines = wait_lines(WaitSubject("bob", "", "w2"), [], [], [], {"w2"})
+    assert lines == ["what bob runs is not known: it is on node w2, which did not answer"]
+    [none] = wait_lines(None, [], [], [], {"w2"})
+    assert none == (
+        "no actors wait for each other in a cycle, as far as the nodes that answered know"
+    )
+
+
+def test_why_there_is_nothing_to_debug_is_said_once_for_all_nodes() -> None:
+    answers = Answers(
+        {f"w{number}": {"problem": "not --debuggable"} for number in range(1, 8)},
+        {"w8": "it was stopped"},
+    )
+    assert obstacles(answers) == [
+        "w1, w2, w3, w4, w5 and 2 more: not --debuggable",
+        "w8: did not answer: it was stopped",
+    ]

@@ -209,6 +209,7 @@ def test_only_the_methods_of_the_service_can_be_called() -> None:
         "present",
         "profile",
         "record",
+        "saved_size",
         "stacks",
         "state",
         "statistics",
