@@ -103,6 +103,7 @@ def wait_lines(
     cycles: list[list[str]],
     silent: Collection[str],
 ) -> list[str]:
+    """What is printed. `silent`: the nodes that did not answer."""
     lines: list[str] = []
     if queued:
         first = queued[0]
