@@ -5,6 +5,7 @@
 from actors import errors
 from actors.actor import Actor, Ended, Ignore, Watch
 from actors.call_context import CallContext, call_context
+from actors.converters import register_converter
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
 from actors.filters import Call, Filter, Next
 from actors.groups import Answer, Group
@@ -61,6 +62,7 @@ __all__ = [
     "errors",
     "message",
     "method",
+    "register_converter",
     "wait_all",
     "wait_any",
 ]

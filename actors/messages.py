@@ -1,10 +1,10 @@
 """Types registered to cross the wire besides plain data.
 
-`@message` marks an attrs class, a dataclass or an exception class as data that peers may send each
-other. The mark lives on the class itself: there is no registry to fill, and a class is found again
-by its import path (`module:qualified.name`) on the receiving side, which accepts it only if it
-carries the mark there too. Fields travel by name, so that a type may gain fields with defaults
-between two versions of a program; unknown fields are ignored.
+`@message` marks an attrs class, a dataclass, a pydantic model or an exception class as data that
+peers may send each other. The mark lives on the class itself: there is no registry to fill, and a
+class is found again by its import path (`module:qualified.name`) on the receiving side, which
+accepts it only if it carries the mark there too. Fields travel by name, so that a type may gain
+fields with defaults between two versions of a program; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import attrs
 
@@ -33,12 +33,14 @@ class MessageType:
     constructor takes.
 
     `fields` pairs each attribute's name with the constructor argument's (attrs strips leading
-    underscores). Exceptions have no fields: their `args` travel.
+    underscores, pydantic has aliases). Exceptions have no fields: their `args` travel. A pydantic
+    model may have values besides its fields, and knows which of them were given.
     """
 
     path: str
     fields: tuple[tuple[str, str], ...]
     is_exception: bool = False
+    is_model: bool = False
 
 
 @overload
@@ -46,10 +48,12 @@ def message(cls: C, /) -> C: ...
 @overload
 def message() -> Callable[[C], C]: ...
 def message(cls: C | None = None, /) -> C | Callable[[C], C]:
-    """Mark an attrs class, a dataclass or an exception class as one that may be sent.
+    """Mark an attrs class, a dataclass, a pydantic model or an exception class as one that may be
+    sent.
 
     Put it outermost, above `@attrs.define` or `@dataclass`. Raises TypeError for any other class,
-    and for classes defined inside a function, which no other process could import.
+    and for classes defined inside a function, which no other process could import. Instances of a
+    class of another library need a converter: `register_converter`.
     """
     return _mark if cls is None else _mark(cls)
 
@@ -101,10 +105,39 @@ def _mark(cls: C) -> C:
         described = MessageType(
             path, tuple((f.name, f.name) for f in dataclasses.fields(subject) if f.init)
         )
+    elif _is_model(subject):
+        described = MessageType(path, _model_fields(subject, path), is_model=True)
     else:
         raise TypeError(
-            f"@message: {path} is neither an attrs class, a dataclass nor an exception; decorate "
-            "it with @attrs.frozen below @message"
+            f"@message: {path} is neither an attrs class, a dataclass, a pydantic model nor an "
+            "exception; decorate it with @attrs.frozen below @message"
         )
     setattr(cls, _MARK, described)
     return cls
+
+
+def _is_model(cls: type) -> bool:
+    # A model is there only if pydantic has been imported, which this does not do for others.
+    base = getattr(sys.modules.get("pydantic"), "BaseModel", None)
+    return isinstance(base, type) and issubclass(cls, base)
+
+
+def _model_fields(cls: Any, path: str) -> tuple[tuple[str, str], ...]:
+    """The fields of a pydantic model, and by which name its constructor takes each."""
+    config = cls.model_config
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    fields: list[tuple[str, str]] = []
+    for name, field in cls.model_fields.items():
+        alias = field.validation_alias or field.alias
+        if by_name or alias is None:
+            fields.append((name, name))
+            continue
+        texts = [one for one in getattr(alias, "choices", [alias]) if isinstance(one, str)]
+        if not texts:
+            raise TypeError(
+                f"@message: the field {name} of {path} is read from within another value "
+                "(AliasPath), so it cannot be given to the constructor; set validate_by_name=True "
+                "in its model_config"
+            )
+        fields.append((name, texts[0]))
+    return tuple(fields)

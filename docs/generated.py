@@ -23,7 +23,7 @@ import click
 from runtime.command_line.main import COMMANDS, main
 from runtime.metrics.definitions import DEFINITIONS
 from runtime.store import file
-from runtime.wire import codec
+from runtime.wire import tags as wire_tags
 from runtime.wire.frames import LIMITS, UNPROVEN, Kind
 from runtime.wire.handshake import VERSIONS
 
@@ -217,7 +217,9 @@ def frames(_: str) -> str:
 
 def tags(_: str) -> str:
     """The CBOR tags of the codec."""
-    rows = [(f"{getattr(codec, name):_}".replace("_", ","), text) for name, text in TAGS.items()]
+    rows = [
+        (f"{getattr(wire_tags, name):_}".replace("_", ","), text) for name, text in TAGS.items()
+    ]
     return table(("tag", "what it marks"), rows)
 
 

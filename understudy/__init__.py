@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         errors,
         message,
         method,
+        register_converter,
         wait_all,
         wait_any,
     )
@@ -117,6 +118,7 @@ __all__ = [
     "open_local_cluster",
     "open_node",
     "record",
+    "register_converter",
     "simulation",
     "testing",
     "wait_all",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+from collections import deque
 from collections.abc import Callable
 from typing import Any, SupportsIndex, cast
 
@@ -669,12 +670,12 @@ def _pickles(value: object) -> bool:
     """
     if isinstance(value, Handle | Reference):
         return False
-    if type(value) is dict:
+    if isinstance(value, dict):
         return all(
             _pickles(key) and _pickles(item)
             for key, item in cast("dict[object, object]", value).items()
         )
-    if type(value) in (list, tuple, set, frozenset):
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         return all(map(_pickles, cast("list[object]", value)))
     mark = message_type(type(value))
     if mark is None:

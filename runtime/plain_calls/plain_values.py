@@ -1,8 +1,9 @@
 """Plain values: what clients without the application's classes send and get.
 
 None, booleans, numbers, text, bytes, lists, and dictionaries with text as keys, as CBOR. Results of
-other types are written as these: dates, decimals and UUIDs as text, enums as their values, messages
-as dictionaries of their fields. What has no such form, and what could be mistaken for it, is a
+other types are written as these: dates, decimals, UUIDs, paths, fractions and network addresses as
+text, enums as their values, messages and named tuples as dictionaries of their fields, what has a
+converter as what that sends. What has no such form, and what could be mistaken for it, is a
 dictionary with one key that begins with a dollar sign:
 
     {"$pairs": [[key, value], ...]}   a dictionary with keys that are no text
@@ -13,23 +14,26 @@ dictionary with one key that begins with a dollar sign:
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import NoneType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from uuid import UUID
 
 import cbor2
 
+from actors.converters import converter_of
 from actors.errors import DecodeError, EncodeError
 from actors.handle import Handle
 from actors.messages import message_type
 from actors.reference import Reference
 from runtime.user_errors import guarded, qualified_name, repr_of, summary_of
-from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.exceptions import fields_of
+from runtime.wire.standard_types import EXCEPTIONS, TEXTS, named_tuple_fields
+from runtime.wire.tags import BUILTIN_TAGS
 
 MOST_DEPTH = 32
 """Containers within containers, as on the wire between nodes."""
@@ -119,11 +123,11 @@ def plain(value: Any, path: str, depth: int) -> object:
         return value
     if depth >= MOST_DEPTH:
         raise EncodeError(f"{path} nests deeper than {MOST_DEPTH} levels", path=path)
-    if kind is list or kind is tuple:
+    if kind is list or kind is tuple or kind is deque:
         return [plain(one, f"{path}[{index}]", depth + 1) for index, one in enumerate(value)]
     if kind is set or kind is frozenset:
         return [plain(one, f"{path} (a member)", depth + 1) for one in value]
-    if kind is dict:
+    if kind is dict or kind in _DICTIONARIES:
         return _plain_dict(value, path, depth)
     writer = _WRITERS.get(kind)
     if writer is not None:
@@ -163,6 +167,17 @@ def _plain_object(value: Any, kind: type, path: str, depth: int) -> object:
             lambda error: _refuse(f"{path}: its fields cannot be read: {summary_of(error)}", path),
         )
         return {name: plain(one, f"{path}.{name}", depth + 1) for name, one in fields.items()}
+    names = named_tuple_fields(kind)
+    if names is not None:
+        pairs = zip(names, cast("tuple[object, ...]", value), strict=True)
+        return {name: plain(one, f"{path}.{name}", depth + 1) for name, one in pairs}
+    converter = converter_of(kind)
+    if converter is not None:
+        sent = guarded(
+            lambda: converter.to_plain(value),
+            lambda error: _refuse(f"{path}: its converter raised {summary_of(error)}", path),
+        )
+        return plain(sent, path, depth + 1)
     if kind.__module__ == "numpy" and hasattr(value, "tolist"):
         return plain(value.tolist(), path, depth)
     if kind in (bytearray, memoryview):
@@ -185,4 +200,10 @@ _WRITERS: dict[type, Callable[[Any], object]] = {
     timedelta: timedelta.total_seconds,
     Decimal: str,
     UUID: str,
+    complex: lambda value: {"real": value.real, "imag": value.imag},
+    range: lambda value: {"start": value.start, "stop": value.stop, "step": value.step},
+    **dict.fromkeys(EXCEPTIONS, summary_of),
+    **dict.fromkeys(TEXTS, str),
 }
+
+_DICTIONARIES = frozenset({OrderedDict, Counter, defaultdict})

@@ -8,23 +8,29 @@ not say, or what cannot be found out about it, is taken as it came.
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, Union, cast
 from uuid import UUID
 
 import attrs
 
+from actors.converters import converter_of
 from actors.errors import BadArgumentsError
 from actors.messages import message_type
 from actors.method import MethodDefinition
 from runtime.plain_calls.plain_values import MOST_DEPTH, plain
 from runtime.user_errors import guarded, summary_of
+from runtime.wire.standard_types import TEXTS, named_tuple_fields
 
 Schema = dict[str, object]
 
@@ -37,6 +43,17 @@ BYTES: Schema = {
     "required": ["$bytes"],
     "additionalProperties": False,
 }
+
+
+def _numbers(kind: str, *names: str) -> Schema:
+    """An object with exactly these numbers."""
+    return {
+        "type": "object",
+        "properties": {name: {"type": kind} for name in names},
+        "required": list(names),
+        "additionalProperties": False,
+    }
+
 
 _SIMPLE: dict[object, Schema] = {
     NoneType: {"type": "null"},
@@ -56,11 +73,27 @@ _SIMPLE: dict[object, Schema] = {
     tuple: {"type": "array"},
     set: {"type": "array", "uniqueItems": True},
     frozenset: {"type": "array", "uniqueItems": True},
+    deque: {"type": "array"},
+    OrderedDict: {"type": "object"},
+    Counter: {"type": "object"},
+    defaultdict: {"type": "object"},
+    complex: _numbers("number", "real", "imag"),
+    range: _numbers("integer", "start", "stop", "step"),
+    Path: {"type": "string", "format": "path"},
+    **{cls: {"type": "string"} for cls in TEXTS},
 }
 
-_LISTS = (list, Sequence, Collection)
+_LISTS = (list, Sequence, Collection, deque)
 _SETS = (set, frozenset)
-_MAPPINGS = (dict, Mapping)
+_MAPPINGS = (dict, Mapping, OrderedDict, Counter, defaultdict)
+
+
+def _fraction(text: str) -> Fraction:
+    # Fraction itself also takes an exponent, and computes a power of ten of any size for it.
+    if not re.fullmatch(r"-?\d{1,2000}(/\d{1,2000})?", text):
+        raise ValueError("a fraction is written as 1/3, with at most 2,000 digits each")
+    return Fraction(text)
+
 
 _READERS: dict[object, Callable[[Any], object]] = {
     datetime: datetime.fromisoformat,
@@ -68,6 +101,9 @@ _READERS: dict[object, Callable[[Any], object]] = {
     time: time.fromisoformat,
     Decimal: Decimal,
     UUID: UUID,
+    Path: Path,
+    Fraction: _fraction,
+    **{cls: cls for cls in TEXTS if cls is not Fraction},
 }
 """Types that plain data gives as text."""
 
@@ -159,7 +195,12 @@ class SchemaWriter:
         if issubclass(cls, Enum):
             return {"enum": [_plain_or_none(member.value) for member in cls]}
         described = message_type(cls)
-        if described is None or described.is_exception:
+        names = named_tuple_fields(cls)
+        if described is not None and not described.is_exception:
+            fields = list(described.fields)
+        elif names is not None:
+            fields = [(each, each) for each in names]
+        else:
             return {}
         name = self._names.get(cls)
         if name is None:
@@ -172,8 +213,7 @@ class SchemaWriter:
             self.definitions[name] = definition
             hints = hints_of(cls)
             definition["properties"] = {
-                alias: self.of(hints.get(field, Any), depth + 1)
-                for field, alias in described.fields
+                alias: self.of(hints.get(field, Any), depth + 1) for field, alias in fields
             }
             wanted = _wanted(cls)
             if wanted:
@@ -320,10 +360,14 @@ def converted(annotation: Any, value: Any, path: str, depth: int = 0) -> object:
         return _converted_list(kind, parts, value, path, depth)
     if kind in _MAPPINGS:
         _checked(value, type(value) is dict, "an object", path)
-        inner = parts[1] if len(parts) == 2 else Any
-        return {
+        inner = int if kind is Counter else parts[1] if len(parts) == 2 else Any
+        items = {
             key: converted(inner, one, f"{path}[{key!r}]", depth + 1) for key, one in value.items()
         }
+        # The factory of a defaultdict is code, of which a request says nothing.
+        return _MAKERS[kind](items) if kind in _MAKERS else items
+    if kind in (complex, range):
+        return _converted_numbers(kind, value, path)
     return _converted_to_class(kind, value, path, depth)
 
 
@@ -349,13 +393,54 @@ def _converted_list(kind: Any, parts: tuple[Any, ...], value: Any, path: str, de
     items = [
         converted(inner, one, f"{path}[{index}]", depth + 1) for index, one in enumerate(value)
     ]
-    if kind is tuple:
-        return tuple(items)
+    if kind in (tuple, deque):
+        return kind(items)
     if kind is set:
         return _made(lambda: set(items), path)
     if kind is frozenset:
         return _made(lambda: frozenset(items), path)
     return items
+
+
+def _without_factory(items: dict[str, object]) -> defaultdict[str, object]:
+    return defaultdict(None, items)
+
+
+_MAKERS: dict[object, Callable[[dict[str, Any]], object]] = {
+    OrderedDict: OrderedDict,
+    Counter: Counter,
+    defaultdict: _without_factory,
+}
+"""Of mappings that are no plain dicts."""
+
+
+def _converted_numbers(kind: Any, value: Any, path: str) -> object:
+    """A complex number or a range, from an object with the numbers that make it."""
+    names = ("real", "imag") if kind is complex else ("start", "stop", "step")
+    _checked(
+        value,
+        type(value) is dict and value.keys() == set(names),
+        f"an object with {', '.join(names)}",
+        path,
+    )
+    part = float if kind is complex else int
+    numbers = [converted(part, value[name], f"{path}.{name}") for name in names]
+    return _made(lambda: kind(*numbers), path)
+
+
+def _converted_to_named_tuple(
+    cls: Any, names: tuple[str, ...], value: Any, path: str, depth: int
+) -> object:
+    _checked(value, type(value) is dict, f"an object with the fields of {cls.__name__}", path)
+    unknown = sorted(value.keys() - set(names))
+    if unknown:
+        _misfit(f"{path} has fields that {cls.__name__} has not: {', '.join(unknown)[:200]}")
+    hints = hints_of(cls)
+    fields = {
+        key: converted(hints.get(key, Any), one, f"{path}.{key}", depth + 1)
+        for key, one in value.items()
+    }
+    return _made(lambda: cls(**fields), path)
 
 
 def _converted_to_class(cls: Any, value: Any, path: str, depth: int) -> object:
@@ -364,6 +449,12 @@ def _converted_to_class(cls: Any, value: Any, path: str, depth: int) -> object:
     if issubclass(cls, Enum):
         found = [member for member in cls if _plain_or_none(member.value) == value]
         return found[0] if found else _misfit(f"{path} is no {cls.__name__}: {value!r:.100}")
+    names = named_tuple_fields(cls)
+    if names is not None:
+        return _converted_to_named_tuple(cls, names, value, path, depth)
+    converter = converter_of(cls)
+    if converter is not None:
+        return _made(lambda: converter.from_plain(value), path)
     described = message_type(cls)
     if described is None or described.is_exception:
         return value

@@ -18,6 +18,7 @@ ended where it should.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import re
 import sys
@@ -26,8 +27,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
-from itertools import chain
-from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -35,13 +34,43 @@ from zoneinfo import ZoneInfo
 import attrs
 from cbor2 import CBORTag, dumps, loads
 
+from actors.converters import Converter, converter_at, converter_of
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import MessageType, import_path, message_type
-from runtime.user_errors import is_interrupt, summary_of, text_of
+from runtime.user_errors import guarded, is_interrupt, summary_of, text_of
 from runtime.wire import classes
-from runtime.wire.builtin_tags import BUILTIN_TAGS
-from runtime.wire.exceptions import args_of, build, fields_of, notes_of
+from runtime.wire.exceptions import build
 from runtime.wire.frames import Buffer, Outgoing, ReceivedSegment, Segment, writable
+from runtime.wire.plain_writer import SCALARS, PlainWriter, Step, UnsendableError
+from runtime.wire.standard_types import (
+    BY_PATH,
+    BY_TYPE,
+    exception_parts,
+    fields_and_notes,
+    named_tuple,
+    named_tuple_fields,
+)
+from runtime.wire.tags import (
+    ARGUMENTS,
+    ARRAY,
+    BUILTIN_TAGS,
+    DATE,
+    DATETIME,
+    DECIMAL,
+    ENUM,
+    FROZENSET,
+    IDENTIFIER,
+    MESSAGE,
+    OWN_TAGS,
+    PAIRS,
+    SCALAR,
+    SEGMENT,
+    SET,
+    SPILLED,
+    TIME,
+    TIMEDELTA,
+    TUPLE,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -51,34 +80,14 @@ if TYPE_CHECKING:
 #
 # Plain types keep their exact type through tags of our own. Large bytes-like values become
 # segments, uncopied. Anything that is not plain data, registered with `@message` or an extension is
-# refused, with the path to it: a value that arrived as a slightly different one (a namedtuple as a
-# tuple, an OrderedDict as a dict) would be a bug that shows only between nodes. `Codec` turns the
-# result into bytes, and decodes.
+# refused, with the path to it: a value that arrived as a slightly different one (a subclass of dict
+# as a dict) would be a bug that shows only between nodes. `Codec` turns the result into bytes, and
+# decodes.
 
-# Peers of other versions and stored values contain these numbers: a new tag gets a new number, and
-# none is given a second meaning.
-
-ARGUMENTS, SPILLED, SEGMENT, ARRAY, SCALAR, MESSAGE, ENUM = range(64_000, 64_007)
-
-
-TUPLE, PAIRS, SET, FROZENSET = range(64_010, 64_014)
-
-
-DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, IDENTIFIER = range(64_020, 64_026)
-
-
-OWN_TAGS = frozenset(range(64_000, 64_032))
-"""Tags of the codec itself, from the range that IANA hands out first come, first served. Extensions
-use others.
+CONVERTED = "converted"
+"""Follows the content of a value that a converter made, so that a process without that converter
+can say what it lacks.
 """
-
-
-SCALARS = frozenset({NoneType, bool, int, float, str})
-"""Exact types that CBOR expresses without a tag and without a copy."""
-
-
-_ROWS = frozenset({list})
-"""The exact type of an item that may itself be a row of scalars."""
 
 
 _KEYS = frozenset({str, bytes})
@@ -87,37 +96,27 @@ cannot make many collide.
 """
 
 
-MAX_SEGMENTS = 128
-"""The number of segments that one value may use. Further buffers are written in place, so many
-arrays are slower but never refused.
-"""
-
-
 ARRAY_KINDS = "biufcSUMmV"
 """numpy's kinds of dtypes whose elements are plain bytes."""
 
 
-_ADVICE = "send plain data, or register an attrs class, dataclass or exception with @message"
+_ADVICE = (
+    "send plain data, mark a class of yours with @message, or give a class of another library a "
+    "converter with register_converter"
+)
 
 
 _CONVERSIONS = {
     "builtins.builtin_function_or_method": "send its name; node.run(...) runs a function elsewhere",
     "builtins.coroutine": "it was not awaited; await it, and send what it gives",
-    "builtins.complex": "send its parts, .real and .imag",
     "builtins.function": "send its name; node.run(...) runs a function elsewhere",
     "builtins.generator": "send list(...) of it, or make the method a stream",
-    "builtins.range": "send list(...) of it",
-    "collections.deque": "send list(...) of it",
-    "fractions.Fraction": "send its .as_integer_ratio()",
     "pathlib.PurePath": "send str(...) of it",
-    "pydantic.BaseModel": "send its .model_dump(), and use .model_validate(...) where it arrives",
+    "pydantic.BaseModel": "mark the model with @message, or send its .model_dump()",
 }
 """What to send instead of a well-known type: by its top-level package and its name, because that
 package need not be installed.
 """
-
-
-Step = Callable[["PlainWriter", Any, int], object]
 
 
 @attrs.frozen
@@ -135,109 +134,6 @@ class Extension:
     type: type
     to_plain: Callable[[Any, list[Buffer]], object]
     from_plain: Callable[[Any], object]
-
-
-class UnsendableError(Exception):
-    """Raised within a walk. `steps` lead from the refused value outwards to the whole value.
-    Becomes an EncodeError.
-    """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-        self.steps: list[str] = []
-
-    def at(self, step: str) -> UnsendableError:
-        """Return the error with the next outer step."""
-        self.steps.append(step)
-        return self
-
-
-class PlainWriter:
-    """A walk over one value. It appends to `segments`. If `careful`, it checks each text, to find
-    the one that UTF-8 cannot encode.
-    """
-
-    __slots__ = ("careful", "max_depth", "segments", "steps", "threshold")
-
-    def __init__(
-        self,
-        steps: dict[type, Step],
-        segments: list[Buffer],
-        threshold: int,
-        max_depth: int,
-        careful: bool,
-    ) -> None:
-        self.steps = steps
-        self.segments = segments
-        self.threshold = threshold
-        self.max_depth = max_depth
-        self.careful = careful
-
-    def write(self, value: object, depth: int) -> object:
-        """Return what cbor2 is to encode for `value`, which is `depth` containers deep. Raises
-        UnsendableError.
-        """
-        kind = type(value)
-        if kind in SCALARS:
-            if self.careful and kind is str:
-                _check_text(cast("str", value))
-            return value
-        if depth >= self.max_depth:
-            raise UnsendableError(
-                f"nests deeper than {self.max_depth} levels, or contains itself; send it flat, "
-                "for example as a list of links"
-            )
-        return self.steps[kind](self, value, depth + 1)
-
-    def write_all(self, items: Iterable[object], depth: int) -> list[object]:
-        """Apply `write` to each item, with its index in the path of a refused value."""
-        if not self.careful:
-            found = items if isinstance(items, list) else list(items)
-            # The list of the caller itself is handed to cbor2, uncopied. If another thread changes
-            # it before cbor2 has read it, the list that is sent is the changed one; cbor2 refuses
-            # objects all the same, because it knows none of the types of users.
-            if SCALARS.issuperset(map(type, found)):
-                return cast("list[object]", found)
-            if (
-                depth < self.max_depth
-                and _ROWS.issuperset(map(type, found))
-                and SCALARS.issuperset(map(type, chain.from_iterable(cast("Any", found))))
-            ):
-                # Batches of items are such lists of lists, with thousands of them.
-                return cast("list[object]", found)
-        written: list[object] = []
-        try:
-            for item in items:
-                written.append(self.write(item, depth))
-        except UnsendableError as error:
-            raise error.at(f"[{len(written)}]") from None
-        return written
-
-    def write_fields(self, fields: Mapping[str, object], depth: int) -> dict[str, object]:
-        """Apply `write` to each value of a map whose keys are texts, with `.name` in the path of a
-        refused value.
-        """
-        written: dict[str, object] = {}
-        for name, value in fields.items():
-            try:
-                if self.careful:
-                    _check_text(name)
-                written[name] = self.write(value, depth)
-            except UnsendableError as error:
-                raise error.at(f".{name}") from None
-        return written
-
-    def raw(self, data: Buffer) -> object:
-        """Encode bytes: in place while they are small, as a segment from the threshold on."""
-        size = data.nbytes if isinstance(data, memoryview) else len(data)
-        if size < self.threshold or len(self.segments) >= MAX_SEGMENTS:
-            # A copy: what is encoded in place may not change until cbor2 has read it.
-            return bytes(data)
-        if isinstance(data, memoryview):
-            data = data.cast("B") if data.c_contiguous else bytes(data)
-        self.segments.append(data)
-        return CBORTag(SEGMENT, len(self.segments) - 1)
 
 
 def steps_for(extensions: Iterable[Extension]) -> dict[type, Step]:
@@ -267,14 +163,20 @@ class _Steps(dict[type, Step]):
         for extension in self._extensions:
             if issubclass(kind, extension.type):
                 return _extension_step(extension)
-        # Exact marks, and no `issubclass`: a subclass would arrive as its base.
+        # Exact marks and types, and no `issubclass`: a subclass would arrive as its base.
         described = message_type(kind)
         if described is not None:
-            return (
-                _exception_step(described.path)
-                if described.is_exception
-                else _message_step(described.path, described.fields)
+            return _step_of_mark(described)
+        if converter_of(kind) is not None:
+            return _converter_step(kind)
+        standard = BY_TYPE.get(kind)
+        if standard is not None:
+            path, parts = standard.path, standard.parts
+            return lambda writer, value, depth: CBORTag(
+                MESSAGE, [path, *parts(value, writer, depth)]
             )
+        if named_tuple_fields(kind) is not None:
+            return None if "<locals>" in kind.__qualname__ else _named_tuple_step(kind)
         if issubclass(kind, Enum):
             return (
                 None
@@ -313,16 +215,65 @@ def _message_step(path: str, fields: tuple[tuple[str, str], ...]) -> Step:
     return step
 
 
-def _exception_step(path: str) -> Step:
-    def step(writer: PlainWriter, value: BaseException, depth: int) -> object:
-        try:
-            args = writer.write_all(list(args_of(value)), depth)
-        except UnsendableError as error:
-            raise error.at(".args") from None
-        fields, notes = writer.write_fields(fields_of(value), depth), notes_of(value)
-        return CBORTag(MESSAGE, [path, args, fields, notes] if fields or notes else [path, args])
+def _step_of_mark(described: MessageType) -> Step:
+    if described.is_exception:
+        path = described.path
+        return lambda writer, value, depth: CBORTag(
+            MESSAGE, [path, *exception_parts(value, writer, depth)]
+        )
+    step = _message_step(described.path, described.fields)
+    return _model_step(step, described.fields) if described.is_model else step
+
+
+def _model_step(message_step: Step, fields: tuple[tuple[str, str], ...]) -> Step:
+    # Besides its fields a pydantic model may have values of any name, and it knows which fields
+    # were given, and which have their defaults: `model_dump(exclude_unset=True)` needs that.
+    def step(writer: PlainWriter, value: Any, depth: int) -> object:
+        tag = cast("CBORTag", message_step(writer, value, depth))
+        given = value.model_fields_set
+        unset = [name for name, _ in fields if name not in given]
+        extra = writer.write_fields(value.model_extra or {}, depth)
+        return CBORTag(MESSAGE, [*tag.value, [unset, extra]])
 
     return step
+
+
+def _named_tuple_step(kind: type) -> Step:
+    path = import_path(kind)
+
+    def step(writer: PlainWriter, value: tuple[object, ...], depth: int) -> object:
+        # A subclass without `__slots__` may have been given attributes.
+        if getattr(value, "__dict__", None):
+            raise UnsendableError(
+                f"is a {path} with attributes besides its fields, which would be lost; make them "
+                "fields"
+            )
+        names = named_tuple_fields(kind) or ()
+        return CBORTag(
+            MESSAGE, [path, writer.write_fields(dict(zip(names, value, strict=True)), depth)]
+        )
+
+    return step
+
+
+def _converter_step(kind: type) -> Step:
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        # Looked up for each value: a notebook may register the class anew.
+        converter = converter_of(kind)
+        if converter is None:
+            raise UnsendableError(_refusal(kind))
+        plain = guarded(lambda: converter.to_plain(value), _converter_failed)
+        try:
+            written = writer.write(plain, depth)
+        except UnsendableError as error:
+            raise error.at(" (as converted)") from None
+        return CBORTag(MESSAGE, [converter.path, written, CONVERTED])
+
+    return step
+
+
+def _converter_failed(error: BaseException) -> NoReturn:
+    raise UnsendableError(f"cannot be sent: its converter raised {summary_of(error)}")
 
 
 def _enum_step(path: str, is_flag: bool) -> Step:
@@ -443,18 +394,6 @@ def _numpy_scalar(writer: PlainWriter, value: numpy.generic, depth: int) -> obje
     return CBORTag(SCALAR, [value.dtype.str, value.tobytes()])
 
 
-def _check_text(text: str) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UnsendableError(
-            f"is a text with a lone surrogate ({text[error.start]!a} at {error.start}), which "
-            "UTF-8 cannot encode; send it as bytes"
-        ) from None
-
-
 def _shown(key: object) -> str:
     """Format a key for a path. Only for types whose repr is certain to be harmless."""
     if type(key) in SCALARS or type(key) is bytes:
@@ -471,7 +410,7 @@ def _refusal(kind: type) -> str:
     )
     article = "an" if name[0] in "aeiouAEIOU" else "a"
     text = f"is {article} {name}, which cannot be sent"
-    if issubclass(kind, Enum):
+    if issubclass(kind, Enum) or named_tuple_fields(kind) is not None:
         return (
             f"{text}: the class is defined inside a function, where no other process can "
             "import it; move it to the top of its module"
@@ -481,6 +420,11 @@ def _refusal(kind: type) -> str:
             return (
                 f"{text}: it is a subclass of {base.__name__} and would arrive as a plain one; "
                 f"convert it with {base.__name__}(...)"
+            )
+        if base in BY_TYPE and not issubclass(base, Exception):
+            return (
+                f"{text}: it is a subclass of {base.__name__}, and only {base.__name__} itself is "
+                "sent as it is; convert it, or see register_converter"
             )
         if base.__module__ == "numpy" and base.__name__ == "ndarray":
             return f"{text}: it is a subclass of numpy.ndarray; convert it with numpy.asarray(...)"
@@ -615,7 +559,7 @@ def _distinct(keys: Collection[object]) -> Collection[object]:
     except BaseException as error:  # noqa: ASYNC103  no checkpoint: keys may be messages, whose `__hash__` and `__eq__` are user code
         if is_interrupt(error):
             raise
-        if all(message_type(type(key)) is None for key in keys):
+        if all(_is_plain_key(key) for key in keys):
             raise  # noqa: ASYNC104  a list, or what else no peer of ours sends as a key
         raise DecodeError(  # noqa: ASYNC104
             "a key cannot be used as one here: its hash, or a comparison, raised "
@@ -638,12 +582,17 @@ def _compare_quickly(keys: Collection[object]) -> bool:
     return not any(times[hash(key)] > 1 and _has_large_integer(key) for key in keys)
 
 
+def _is_plain_key(key: object) -> bool:
+    """True if no code of users runs when this is hashed, or compared."""
+    return message_type(type(key)) is None and converter_of(type(key)) is None
+
+
 def _has_large_integer(key: Any) -> bool:
     # The recursion ends where the decoded value does, which has a limit on its depth.
     if type(key) is int:
         return key.bit_length() > MAX_KEY_BITS
-    if type(key) in (tuple, frozenset):
-        return any(map(_has_large_integer, key))
+    if isinstance(key, tuple) or type(key) is frozenset:
+        return any(map(_has_large_integer, cast("Any", key)))
     mark = message_type(type(key))
     return mark is not None and any(
         _has_large_integer(getattr(key, name, None)) for name, _ in mark.fields
@@ -713,22 +662,33 @@ def _enum(content: Any, find_class: Callable[[str], type]) -> Enum:
 
 
 def _message(content: Any, find_class: Callable[[str], type]) -> object:
-    path, fields, *more = _read_list(content)
-    cls = find_class(_text(path))
+    name, fields, *more = _read_list(content)
+    path = _text(name)
+    standard = BY_PATH.get(path)
+    if standard is not None:
+        return standard.build(fields, *more)
+    if more and type(more[0]) is str and more[0] == CONVERTED:
+        return _converted(path, fields)
+    cls = find_class(path)
     mark = message_type(cls)
-    if mark is None:
-        raise DecodeError(
-            f"{path} is not marked with @message here, so nothing of it is built from bytes"
-        )
-    args: list[object] = _read_list(fields) if mark.is_exception else []
-    if not mark.is_exception and type(fields) is not dict:
-        raise ProtocolError("a message whose fields are not a map")
-    set_besides, notes = _besides(more)
     try:
+        if mark is None:
+            names = named_tuple_fields(cls)
+            if names is None:
+                raise DecodeError(
+                    f"{path} is not marked with @message here, so nothing of it is built from bytes"
+                )
+            return named_tuple(cls, names, fields)
         if mark.is_exception:
-            return build(cast("type[BaseException]", cls), tuple(args), set_besides, notes)
+            return build(
+                cast("type[BaseException]", cls),
+                tuple(_read_list(fields)),
+                *fields_and_notes(more),
+            )
         # The class's own constructor and validators, which are user code, run here.
-        return _instance(cls, mark, cast("dict[object, object]", fields))
+        return _instance(cls, mark, fields, more)
+    except (DecodeError, ProtocolError):
+        raise
     except BaseException as error:  # noqa: ASYNC103  no checkpoint
         if is_interrupt(error):
             raise
@@ -737,23 +697,49 @@ def _message(content: Any, find_class: Callable[[str], type]) -> object:
         ) from None
 
 
-def _instance(cls: type, mark: MessageType, fields: dict[object, object]) -> object:
+def _converted(path: str, plain: object) -> object:
+    converter = converter_at(path)
+    if converter is None:
+        raise DecodeError(
+            f"{path} has no converter in the process that was to read it; call "
+            "actors.register_converter(...) at the top of a module that it imports, for example "
+            "that of the actor's class"
+        )
+    found = guarded(
+        lambda: converter.from_plain(plain), functools.partial(_not_converted, converter)
+    )
+    if type(found) is not converter.cls:
+        raise DecodeError(
+            f"the converter of {path} did not build one from what was sent, but a "
+            f"{type(found).__qualname__}"
+        )
+    return found
+
+
+def _not_converted(converter: Converter, error: BaseException) -> NoReturn:
+    raise DecodeError(
+        f"the converter of {converter.path} could not build one from what was sent "
+        f"({summary_of(error)})"
+    )
+
+
+def _instance(cls: type, mark: MessageType, fields: object, more: list[Any]) -> object:
     """Build a message. Fields that this side does not know are ignored; those that the peer does
     not know get their defaults. So versions of a class can differ.
     """
-    return cls(**{argument: fields[argument] for _, argument in mark.fields if argument in fields})
-
-
-def _besides(more: list[Any]) -> tuple[dict[str, object], list[str]]:
-    """Read what an exception has in addition to its args: its fields and notes."""
-    fields, notes = more[:2] if len(more) > 1 else ({}, [])
-    if (
-        type(fields) is not dict
-        or not all(type(name) is str for name in fields)
-        or any(type(note) is not str for note in _read_list(notes))
-    ):
-        raise ProtocolError("an exception whose fields are not a map, or whose notes are not texts")
-    return fields, notes
+    if type(fields) is not dict:
+        raise ProtocolError("a message whose fields are not a map")
+    known: dict[str, object] = {
+        argument: fields[argument] for _, argument in mark.fields if argument in fields
+    }
+    if not mark.is_model:
+        return cls(**known)
+    unset, extra = more[0] if more else ([], {})
+    if type(extra) is not dict or any(type(name) is not str for name in _read_list(unset)):
+        raise ProtocolError("a model whose further values are not a map")
+    found: Any = cls(**known, **extra)
+    found.model_fields_set.difference_update(cast("list[str]", unset))
+    return found
 
 
 def _read_numpy_scalar(content: Any) -> object:

@@ -50,8 +50,8 @@ from actors.errors import (
 from actors.options import CONTROL_CHARACTERS
 from actors.peers import may_act_as
 from runtime.identifiers import NodeId
-from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.frames import Kind
+from runtime.wire.tags import BUILTIN_TAGS
 
 # Identities: what each side of a connection says of itself, and what it may say.
 #

@@ -6,7 +6,7 @@ from actors import Actor, ChildSpec, Supervisor, method
 from runtime import open_node
 from runtime.node import internals_of
 from runtime.store.file import TABLES
-from runtime.wire import codec
+from runtime.wire import tags as wire_tags
 from runtime.wire.frames import Kind
 from tests.documentation.test_reference import GENERATED, page
 from tests.house import ROOT
@@ -16,13 +16,13 @@ def test_every_kind_of_frame_and_every_tag_is_on_the_page() -> None:
     assert list(GENERATED.FRAMES) == [kind.name for kind in Kind]
     tags = {
         name
-        for name, value in vars(codec).items()
-        if name.isupper() and isinstance(value, int) and value in codec.OWN_TAGS
+        for name, value in vars(wire_tags).items()
+        if name.isupper() and isinstance(value, int) and value in wire_tags.OWN_TAGS
     }
     assert set(GENERATED.TAGS) == tags
     text = page("formats.md")
     assert all(f"| {kind.value} | `{kind.name}` |" in text for kind in Kind)
-    assert f"{codec.TUPLE:,}" in text
+    assert f"{wire_tags.TUPLE:,}" in text
     assert TABLES.strip() in text
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from actors import Actor, Supervisor, message, method
+from actors import Actor, Supervisor, message, method, register_converter
 from actors.supervision import ExitReason
 
 
@@ -26,6 +26,22 @@ class Refusal(Exception):  # noqa: N818  a name that users might give
     def __init__(self, reason: str, amount: int) -> None:
         super().__init__(reason, amount)
         self.amount = amount
+
+
+class Token:
+    """A class of another library, which `register_converter` below lets be sent."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Token) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+register_converter(Token, lambda token: token.text, Token)
 
 
 class Unsent(Exception):  # noqa: N818

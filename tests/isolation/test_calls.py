@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,15 @@ from actors.errors import (
 from actors.options import Isolation, SpawnOptions
 from runtime import open_node
 from runtime.node import Node, internals_of
-from tests.isolation.actors_used import Counter, FailsToStart, Guest, Overseer, Refusal, Waiter
+from tests.isolation.actors_used import (
+    Counter,
+    FailsToStart,
+    Guest,
+    Overseer,
+    Refusal,
+    Token,
+    Waiter,
+)
 from tests.isolation.conftest import SECRET, is_running
 from tests.waiting import until
 
@@ -49,7 +58,13 @@ async def test_calls_run_in_a_process_of_their_own_and_keep_its_state(node: Node
     assert [row.get("pid") for row in node.status()["actors"]] == [pid, None]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("value", [None, "text", b"\0" * 3_000_000, {"a": [1, (2, 3)]}, 2**100])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, "text", b"\0" * 3_000_000, {"a": [1, (2, 3)]}, 2**100),
+        [Path("/etc"), deque([1j], 2), Token("converted")],
+    ],
+)
 async def test_values_of_every_size_come_and_go(node: Node, value: object) -> None:
     counter = await node.options(isolation="process").spawn(Counter)
     assert await counter.echo(value) == value

@@ -35,9 +35,9 @@ from runtime.links.transports import SocketNetwork
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
-from runtime.wire.codec import ENUM
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import VERSIONS, Acceptor, Dialer, Introduction, Peer
+from runtime.wire.tags import ENUM
 from tests.failures.error_examples import check_shown, said
 from tests.live_pair import SECRET, Pair
 from tests.waiting import until

@@ -5,23 +5,42 @@ place.
 from __future__ import annotations
 
 import uuid
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal, Optional, Union
+from fractions import Fraction
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 
 import cbor2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors import Actor, method
+from actors import Actor, method, register_converter
 from actors.errors import BadArgumentsError, DecodeError, EncodeError
 from actors.method import MethodDefinition
 from runtime.gateway.media import answer_of, body_of, chosen
 from runtime.plain_calls.plain_values import decoded, encoded, encoded_plain
 from runtime.plain_calls.schemas import SchemaWriter, arguments_of
 from tests.gateway.actors_used import Colour, Item, Order
+
+
+class Money:
+    """A class of another library, with a converter."""
+
+    def __init__(self, text: str) -> None:
+        self.amount, self.currency = text.split()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Money) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+register_converter(Money, lambda value: f"{value.amount} {value.currency}", Money)
 
 PLAIN = st.recursive(
     st.none()
@@ -222,3 +241,83 @@ def test_parameters_called_args_and_kwargs_are_parameters() -> None:
     assert found.args == ([1], {"a": 2})
     with pytest.raises(BadArgumentsError):
         arguments_of("shop", definition("own"), "text")
+
+
+class Place(NamedTuple):
+    path: Path
+    weight: Fraction
+
+
+class Standard(Actor):
+    """Annotations of types that JSON gives as texts, lists and objects."""
+
+    @method
+    async def all(
+        self,
+        place: Place,
+        address: IPv4Address,
+        window: deque[int],
+        counts: Counter[str],
+        order: OrderedDict[str, int],
+        number: complex,
+        rows: range,
+        money: Money,
+    ) -> Place:
+        """All of it."""
+        raise AssertionError
+
+
+STANDARD = {
+    "place": {"path": "/etc", "weight": "1/3"},
+    "address": "10.0.0.1",
+    "window": [1, 2],
+    "counts": {"a": 1},
+    "order": {"b": 1, "a": 2},
+    "number": {"real": 1.0, "imag": -2.0},
+    "rows": {"start": 1, "stop": 9, "step": 2},
+    "money": "5 EUR",
+}
+
+
+def test_standard_types_are_read_and_written() -> None:
+    found = arguments_of("x", Standard.__methods__["all"], STANDARD)
+    bound = Standard.__methods__["all"].signature.bind(*found.args, **found.kwargs).arguments
+    assert bound == {
+        "place": Place(Path("/etc"), Fraction(1, 3)),
+        "address": IPv4Address("10.0.0.1"),
+        "window": deque([1, 2]),
+        "counts": Counter("a"),
+        "order": OrderedDict(b=1, a=2),
+        "number": 1 - 2j,
+        "rows": range(1, 9, 2),
+        "money": Money("5 EUR"),
+    }
+    assert [type(one) for one in bound.values()] == [
+        *(Place, IPv4Address, deque, Counter, OrderedDict, complex, range, Money)
+    ]
+    # What a client gets is what it may send.
+    assert decoded(encoded(bound)) == STANDARD
+    schema, result = SchemaWriter().method(Standard.__methods__["all"])
+    assert result == {"$ref": f"#/components/schemas/{Place.__module__}.Place"}
+    assert schema["required"] == list(STANDARD)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path"),
+    [
+        ("place", {"path": "/etc", "weight": "1e999999999"}, "place.weight"),
+        ("place", {"path": 5, "weight": "1"}, "place.path"),
+        ("place", {"path": "x"}, "place"),
+        ("place", {"path": "x", "weight": "1", "more": 1}, "place"),
+        ("address", "10.0.0.999", "address"),
+        ("window", ["x"], "window[0]"),
+        ("counts", {"a": "x"}, "counts['a']"),
+        ("number", {"real": 1.0}, "number"),
+        ("rows", {"start": 0, "stop": 1, "step": 0}, "rows"),
+        ("money", "broken", "money"),
+    ],
+)
+def test_a_misfit_of_a_standard_type_is_named(name: str, value: object, path: str) -> None:
+    with pytest.raises(BadArgumentsError) as caught:
+        arguments_of("x", Standard.__methods__["all"], {**STANDARD, name: value})
+    assert f"argument {path}" in str(caught.value)

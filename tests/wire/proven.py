@@ -55,9 +55,9 @@ from runtime.links.transports import SocketNetwork
 from runtime.node import internals_of
 from runtime.store.interface import Compare, Get, Put
 from runtime.store.memory import StoreMachine
-from runtime.wire.codec import MESSAGE
 from runtime.wire.frames import Frame, FrameReader, Kind
 from runtime.wire.handshake import Dialer, Introduction, Peer
+from runtime.wire.tags import MESSAGE
 from tests.wire.corpus import SECRET, Colour, OutOfPaintError, Point, Talker, capture
 from tests.wire.fuzz import WHOLE_SESSIONS, BrokenPromiseError, Mutator, flat
 from tests.wire.shaper import TRAPS, Shaper, parse

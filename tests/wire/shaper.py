@@ -10,9 +10,9 @@ from typing import Any
 import cbor2
 from cbor2 import CBORTag
 
-from runtime.wire.builtin_tags import BUILTIN_TAGS
-from runtime.wire.codec import (
+from runtime.wire.tags import (
     ARRAY,
+    BUILTIN_TAGS,
     DATETIME,
     DECIMAL,
     ENUM,
@@ -96,7 +96,41 @@ PLAIN: tuple[object, ...] = (
     {1: 2, "1": 3},
 )
 
+STANDARD: tuple[tuple[object, ...], ...] = (
+    ("builtins:complex", 1.0, "x"),
+    ("builtins:range", [0, 2**200, 3]),
+    ("builtins:range", [0, 1, 0]),
+    ("fractions:Fraction", [1, 0]),
+    ("fractions:Fraction", [3**9000, 7**9000]),
+    ("collections:deque", [[]], -1),
+    ("collections:deque", [1], 2**70),
+    ("collections:deque", {}),
+    ("collections:Counter", {"a": []}),
+    ("collections:OrderedDict", [["a", 1]]),
+    ("collections:defaultdict", {}, "exec"),
+    ("collections:defaultdict", {}, ["list"]),
+    ("pathlib:PosixPath", b"x"),
+    ("pathlib:PosixPath", "x/" * 5000),
+    ("pathlib:Path", "x"),
+    ("ipaddress:IPv4Address", 2**40),
+    ("ipaddress:IPv6Address", "::%" + "x" * 5000),
+    ("ipaddress:IPv4Network", "10.0.0.1/8"),
+    ("builtins:UnicodeDecodeError", ["x"]),
+    ("builtins:OSError", [2, "no"], {"errno": []}, []),
+    ("builtins:KeyError", {}),
+    ("builtins:ExceptionGroup", ["x", []]),
+    ("urllib.parse:SplitResult", {}),
+    ("urllib.parse:SplitResult", []),
+    ("tests.wire.test_converters:Celsius", "cold", "converted"),
+    ("tests.wire.test_converters:Celsius", {}, []),
+    ("no.such:Class", 1, "converted"),
+)
+"""Contents of messages that are types of the standard library or have converters, and that no node
+sends.
+"""
+
 TAGGED: tuple[object, ...] = (
+    *(CBORTag(MESSAGE, list(parts)) for parts in STANDARD),
     *(
         CBORTag(tag, content)
         for path in TRAPS

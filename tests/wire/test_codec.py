@@ -11,10 +11,13 @@ import subprocess
 import sys
 import time as clock
 import tracemalloc
-from collections import OrderedDict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from fractions import Fraction
+from ipaddress import ip_interface
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -26,18 +29,20 @@ from cbor2 import CBORTag, dumps
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from actors import register_converter
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import message, message_type
 from runtime.wire import classes
-from runtime.wire.builtin_tags import BUILTIN_TAGS
 from runtime.wire.classes import MOVED, find_class
-from runtime.wire.codec import (
+from runtime.wire.codec import MAX_IN_PLACE, Codec, Extension
+from runtime.wire.frames import LIMITS, Buffer
+from runtime.wire.plain_writer import MAX_SEGMENTS
+from runtime.wire.tags import (
     ARGUMENTS,
     ARRAY,
+    BUILTIN_TAGS,
     DECIMAL,
     ENUM,
-    MAX_IN_PLACE,
-    MAX_SEGMENTS,
     MESSAGE,
     OWN_TAGS,
     PAIRS,
@@ -46,10 +51,7 @@ from runtime.wire.codec import (
     SET,
     SPILLED,
     TUPLE,
-    Codec,
-    Extension,
 )
-from runtime.wire.frames import LIMITS, Buffer
 
 CODEC = Codec(sentinel=b"\x91sentine")
 HERE = __name__
@@ -118,6 +120,18 @@ class Warmth(Temperature):
     pass
 
 
+class Kelvin:
+    def __init__(self, degrees: float) -> None:
+        self.degrees = degrees
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kelvin) and self.degrees == other.degrees
+
+    def __hash__(self) -> int:
+        return hash(self.degrees)
+
+
+register_converter(Kelvin, lambda value: {"K": value.degrees}, lambda plain: Kelvin(plain["K"]))
 Named = namedtuple("Named", "x")
 LocalEnum = enum.Enum("LocalEnum", "A", qualname="make.<locals>.LocalEnum", module=__name__)
 
@@ -133,7 +147,11 @@ def alike(a: object, b: object) -> bool:
     """Equal in value and in the types of everything inside."""
     if type(a) is not type(b):
         return False
-    if isinstance(a, list | tuple):
+    if isinstance(a, deque) and a.maxlen != b.maxlen:  # type: ignore[attr-defined]
+        return False
+    if isinstance(a, defaultdict) and a.default_factory is not b.default_factory:  # type: ignore[attr-defined]
+        return False
+    if isinstance(a, list | tuple | deque):
         return len(a) == len(b) and all(map(alike, a, b))  # type: ignore[arg-type, call-overload]
     if isinstance(a, dict):
         return len(a) == len(b) and all(  # type: ignore[arg-type]
@@ -142,7 +160,7 @@ def alike(a: object, b: object) -> bool:
         )
     if isinstance(a, set | frozenset):
         return a == b and {(type(x), x) for x in a} == {(type(x), x) for x in b}
-    if isinstance(a, float):
+    if isinstance(a, float | complex):
         return repr(a) == repr(b)
     if isinstance(a, datetime | time):
         return (
@@ -178,11 +196,21 @@ scalars = st.one_of(
     st.decimals(),
     st.uuids(),
     st.sampled_from([*Colour, *Level, *Word, *Right, Right.READ | Right.WRITE, Right(0)]),
+    st.complex_numbers(),
+    st.fractions(),
+    st.builds(range, st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 2**63 - 1)),
+    st.ip_addresses(),
+    st.integers(0, 2**32 - 1).map(lambda number: ip_interface((number, 9))),
+    texts.map(PurePosixPath),
+    texts.map(Path),
+    st.floats(allow_nan=False).map(Kelvin),
 )
 keys = st.recursive(
     scalars.filter(lambda key: not (isinstance(key, Decimal) and key.is_nan()) and key == key),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=3)
+        st.lists(inner, max_size=3).map(tuple),
+        st.frozensets(inner, max_size=3),
+        inner.map(Named),
     ),
     max_leaves=4,
 )
@@ -195,6 +223,15 @@ values = st.recursive(
         st.dictionaries(keys, inner, max_size=4),
         st.sets(keys, max_size=4),
         st.frozensets(keys, max_size=4),
+        inner.map(Named),
+        st.builds(deque, st.lists(inner, max_size=4), st.none() | st.integers(0, 5)),
+        st.dictionaries(keys, inner, max_size=4).map(OrderedDict),
+        st.dictionaries(keys, st.integers(), max_size=4).map(Counter),
+        st.builds(
+            defaultdict,
+            st.sampled_from([None, int, list, dict]),
+            st.dictionaries(keys, inner, max_size=3),
+        ),
     ),
     max_leaves=12,
 )
@@ -430,6 +467,42 @@ class Text(str):
     __slots__ = ()
 
 
+class Triple(tuple[int, ...]):
+    __slots__ = ()
+
+
+class Sorted(OrderedDict[str, object]):
+    pass
+
+
+def make_local_tuple() -> object:
+    class Local(NamedTuple):
+        x: int
+
+    return Local(1)
+
+
+class SubKelvin(Kelvin):
+    pass
+
+
+class Ruined(Kelvin):
+    pass
+
+
+class Hidden(Kelvin):
+    pass
+
+
+class Endless(Kelvin):
+    pass
+
+
+register_converter(Ruined, lambda value: 1 / 0, Ruined)
+register_converter(Hidden, lambda value: {"it": object()}, Hidden)
+register_converter(Endless, lambda value: value, Endless)
+
+
 def nested(depth: int) -> object:
     value: object = 1
     for _ in range(depth):
@@ -446,9 +519,9 @@ def cyclic() -> list[object]:
 @pytest.mark.parametrize(
     ("value", "path", "text"),
     [
-        (object(), "args[0]", "object, which cannot be sent; send plain data, or register"),
-        ([1, {"x": [Named(1)]}], "args[0][1]['x'][0]", "Named.*subclass of tuple.*tuple"),
-        (Pair({"x": OrderedDict()}), "args[0].items['x']", "OrderedDict.*subclass of dict"),
+        (object(), "args[0]", "object, which cannot be sent; send plain data, mark"),
+        ([1, {"x": [Triple([1])]}], "args[0][1]['x'][0]", "Triple.*subclass of tuple.*tuple"),
+        (Pair({"x": Sorted()}), "args[0].items['x']", "Sorted.*subclass of OrderedDict, and only"),
         (Pair({}, Text("x")), "args[0].second", "Text.*subclass of str"),
         ({1: {2: lambda: 1}}, "args[0][1][2]", "function"),
         ({(1, Unmarked(1)): 1}, "args[0].keys()[1]", "Unmarked"),
@@ -466,8 +539,20 @@ def cyclic() -> list[object]:
         (numpy.ma.masked_array([1]), "args[0]", r"subclass of numpy.ndarray.*asarray"),
         (nested(33), "args[0]" + "[0]" * 32, "deeper than 32"),
         (cyclic(), "args[0]" + "[0]['again']" * 16, "or contains itself"),
-        (1j, "args[0]", "complex"),
-        (range(3), "args[0]", "range"),
+        (range(2**64), "args[0]", "range beyond 64 bits"),
+        (Fraction(1, 3**6000), "args[0]", "more than 8192 bits"),
+        (deque([1, object()]), "args[0][1]", "object"),
+        (OrderedDict(a=object()), "args[0]['a']", "object"),
+        (defaultdict(lambda: 1), "args[0]", "factory is code of its own"),
+        (Named(object()), "args[0].x", "object"),
+        (make_local_tuple(), "args[0]", "inside a function"),
+        ([KeyError(object())], "args[0][0].args[0]", "object"),
+        (ExceptionGroup("", [KeyError()]), "args[0]", "ExceptionGroup, which cannot be sent"),
+        (Path("bad \udcff"), "args[0]", "lone surrogate"),
+        (Ruined(1), "args[0]", "its converter raised ZeroDivisionError"),
+        ([Hidden(1)], "args[0][0] (as converted)['it']", "object"),
+        (Endless(1), "args[0]" + " (as converted)" * 32, "deeper than 32"),
+        (SubKelvin(1), "args[0]", "SubKelvin, which cannot be sent; .*register_converter"),
         (int, "args[0]", "type"),
         (OrderError, "args[0]", "type"),
     ],

@@ -21,7 +21,9 @@ from runtime import open_node
 from runtime.links.link import Link, UnhandledFrameError
 from runtime.node import internals_of
 from runtime.testing import Platform
-from runtime.wire.codec import (
+from runtime.wire.frames import Frame, Kind
+from runtime.wire.handshake import Peer
+from runtime.wire.tags import (
     ARRAY,
     DATETIME,
     DECIMAL,
@@ -34,8 +36,6 @@ from runtime.wire.codec import (
     SPILLED,
     TUPLE,
 )
-from runtime.wire.frames import Frame, Kind
-from runtime.wire.handshake import Peer
 from tests.memory_network import MemoryNetwork
 from tests.wire.fuzz import Deaf
 
