@@ -188,17 +188,8 @@ def test_each_example_of_the_page_is_an_expression() -> None:
                         ast.parse(code.replace(r"\|", "|"), mode="eval")
 
 
-_ = (
-    Counter,
-    Decimal,
-    Fraction,
-    OrderedDict,
-    Path,
-    PurePosixPath,
-    UUID,
-    ZoneInfo,
-    date,
-    defaultdict,
+NAMES: tuple[object, ...] = (
+    *(Counter, Decimal, Fraction, OrderedDict, Path, PurePosixPath, UUID, ZoneInfo, date),
+    *(defaultdict, deque, ip_address, ip_interface, ip_network, math, os, time, timezone),
 )
-_ = (defaultdict, deque, ip_address, ip_interface, ip_network, math, os, time, timezone)
-"""Names that only the examples use."""
+"""Used by the examples only."""
