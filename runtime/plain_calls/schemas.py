@@ -424,7 +424,7 @@ def _converted_numbers(kind: Any, value: Any, path: str) -> object:
         path,
     )
     part = float if kind is complex else int
-    numbers = [converted(part, value[name], f"{path}.{name}") for name in names]
+    numbers: list[Any] = [converted(part, value[name], f"{path}.{name}") for name in names]
     return _made(lambda: kind(*numbers), path)
 
 
