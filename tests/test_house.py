@@ -565,9 +565,76 @@ def test_no_module_or_class_has_a_word_that_the_glossary_retired() -> None:
     check(rule)
 
 
+OUTSIDE = {
+    "Actor.link",
+    "DOWN",
+    "FLOORS",
+    "KilledWorker",
+    "SANS_IO",
+    "ValueError",
+    "assert",
+    "checked",
+    "def",
+    "eval",
+    "hypothesis",
+    "logging",
+    "pg",
+    "uuid",
+    "wait_task_rescheduled",
+}
+"""What the pages about the design name, and is Python's, trio's, the tests', or inherited."""
+
+
+def defined_names() -> tuple[set[str], set[str]]:
+    """All names that the product defines; and those of members, as `Class.member`."""
+    names: set[str] = set()
+    members: set[str] = set()
+    for source in sources():
+        for node in nodes(source):
+            if isinstance(node, ast.ClassDef):
+                names.add(node.name)
+                for each in ast.walk(node):
+                    members.update(f"{node.name}.{name}" for name in names_given(each))
+            names.update(names_given(node))
+    return names, members
+
+
+@pytest.mark.parametrize("page", ["architecture", "glossary"])
+def test_what_the_pages_about_the_design_name_exists(page: str) -> None:
+    names, members = defined_names()
+    modules = {source.module for source in sources()}
+    words = {word for module in modules for word in module.split(".")}
+    text = (ROOT / "docs" / "design" / f"{page}.md").read_text(encoding="utf-8")
+
+    def exists(token: str) -> bool:
+        if token.endswith(".py"):
+            return any((ROOT / base / token).is_file() for base in ("", "runtime")) or any(
+                source.path.endswith(f"/{token}") for source in sources()
+            )
+        if re.fullmatch(r"(runtime|actors)(\.\w+)+", token):
+            module, rest = token, ""
+            while module not in modules:
+                module, _, last = module.rpartition(".")
+                rest = f"{last}.{rest}".rstrip(".")
+            return not rest or rest in names | members
+        if re.fullmatch(r"[A-Z]\w+\.\w+", token):
+            return token in members
+        return not re.fullmatch(r"_?[A-Za-z]\w+", token) or token in names | words
+
+    # What is retired is explained there, not there any more.
+    tokens = re.findall(r"`([^`\n]+)`", text.partition("\n## Retired words\n")[0])
+    refuse(
+        [
+            f"docs/design/{page}.md: {one} is nowhere"
+            for one in sorted({*tokens} - OUTSIDE)
+            if not exists(one)
+        ]
+    )
+
+
 def names_given(node: ast.AST) -> list[str]:
-    """The names that a node gives to something: a function, its parameters, attributes and
-    variables that are assigned.
+    """The names that a node gives to something: a class, a function, its parameters, attributes
+    and variables that are assigned.
     """
     if isinstance(node, Function):
         arguments = node.args
@@ -578,6 +645,8 @@ def names_given(node: ast.AST) -> list[str]:
                 for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
             ),
         ]
+    if isinstance(node, ast.ClassDef):
+        return [node.name]
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         return [node.attr]
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

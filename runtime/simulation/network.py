@@ -390,7 +390,7 @@ class HostNetwork:
         self.connections: list[SimulatedConnection] = []
         self.over = False
 
-    def beside(self) -> HostNetwork:
+    def beside(self) -> HostNetwork | None:
         """Return this network: all loops of the simulation are one."""
         return self
 

@@ -97,7 +97,7 @@ class Setting:
 
 @asynccontextmanager
 async def setting() -> AsyncIterator[Setting]:
-    at_caller, at_actor, network = Faults(), Faults(), MemoryNetwork(lambda: 0.0)
+    at_caller, at_actor, network = Faults(), Faults(), MemoryNetwork()
     async with (
         open_node(
             "here", secret=SECRET, platform=Platform(faults=at_caller, network=network)

@@ -122,7 +122,7 @@ def test_a_node_ends_in_its_time_and_whole_however_long_its_actors_take(
     async def main() -> Node:
         nonlocal away
         platform = Platform(
-            environment=SeededEnvironment(random.Random(1)), network=MemoryNetwork(lambda: 0.0)
+            environment=SeededEnvironment(random.Random(1)), network=MemoryNetwork()
         )
         async with open_node("alone", secret=SECRET, platform=platform) as node:
             for _ in range(COUNT):

@@ -51,7 +51,7 @@ class Pair:
 @asynccontextmanager
 async def pair(draw: random.Random, latency: float = 0.0) -> AsyncIterator[Pair]:
     """Two nodes on a network in memory; each piece of data takes up to `latency` seconds."""
-    network = MemoryNetwork(lambda: latency * draw.random())
+    network = MemoryNetwork(latency, draw)
     environment = SeededEnvironment(random.Random(draw.random()))
     async with (
         open_node(

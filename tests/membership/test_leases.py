@@ -109,7 +109,7 @@ class AwayStore:
 
 @asynccontextmanager
 async def setting() -> AsyncIterator[Setting]:
-    network = MemoryNetwork(lambda: 0.0)
+    network = MemoryNetwork()
     async with (
         open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
         open_node(
@@ -230,7 +230,7 @@ async def test_nothing_runs_on_a_lease_that_ended_while_the_process_stood_still(
     async with open_node(
         "alone",
         secret=SECRET,
-        platform=Platform(environment=SeededEnvironment(draw), network=MemoryNetwork(lambda: 0.0)),
+        platform=Platform(environment=SeededEnvironment(draw), network=MemoryNetwork()),
     ) as node:
         lease = internals_of(node).registration.clock
         ran_without: list[float] = []

@@ -101,7 +101,7 @@ async def refused(error: type[UnderstudyError], text: str, name: str, **options:
 
 
 def in_memory() -> Callable[[], dict[str, Any]]:
-    network = MemoryNetwork(lambda: 0.0)
+    network = MemoryNetwork()
     return lambda: {"secret": SECRET, "platform": Platform(network=network)}
 
 

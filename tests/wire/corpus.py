@@ -27,9 +27,10 @@ from actors import Actor, RetryPolicy, message, method
 from actors.errors import HandshakeError, OutcomeUnknownError
 from runtime import Node, open_node
 from runtime.links.transports import Connection
+from runtime.simulation.network import Pipe, SimulatedConnection
 from runtime.testing import Faults, Platform
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind
-from tests.memory_network import MemoryConnection, MemoryNetwork, Pipe
+from tests.memory_network import MemoryNetwork
 from tests.scheduling import SeededEnvironment, scheduled_by
 
 SECRET = b"a secret of the fuzzer's corpus"
@@ -120,7 +121,7 @@ class RecordingNetwork(MemoryNetwork):
     async def connect(self, address: str) -> Connection:
         """See `Network.connect`."""
         connection = await super().connect(address)
-        assert isinstance(connection, MemoryConnection)
+        assert isinstance(connection, SimulatedConnection)
         for pipe in (connection.sends, connection.receives):
             self._record(pipe)
         return connection
@@ -130,8 +131,8 @@ class RecordingNetwork(MemoryNetwork):
         self.streams.append(stream)
         put = pipe.put
 
-        def record(data: bytes) -> None:
-            stream.append(data)
+        def record(data: bytes | None) -> None:
+            stream.append(data or b"")
             put(data)
 
         pipe.put = record  # type: ignore[method-assign]
