@@ -171,7 +171,7 @@ class Timings:
     waiting.
     """
 
-    member_pause: float = 0.005
+    member_pause: float = 0.02
     """What each member beyond `few_members` adds to the pause between two looks at the members.
     Shorter costs every node an answer of the store for each of many nodes that start or end at the
     same moment; longer shows later the changes that follow another one closely.
@@ -180,7 +180,7 @@ class Timings:
     few_members: int = 16
     """So few members are followed without a pause."""
 
-    most_pause: float = 0.5
+    most_pause: float = 1.0
     """The longest pause between two looks at the members."""
 
     # Looking at a node
