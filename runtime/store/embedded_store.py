@@ -10,6 +10,7 @@ answer says is on disk. A call that is cancelled during that wait may have been 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from runtime.environment import Environment, raise_alone
+from runtime.limited_log import LimitedLog
 from runtime.store.changes import Changes
 from runtime.store.disk import Disk, Medium, open_file
 from runtime.store.interface import (
@@ -42,6 +44,8 @@ from runtime.store.interface import (
     WatchBatch,
 )
 from runtime.store.memory import Snapshot, StoreMachine
+
+logger = logging.getLogger("understudy.store")
 
 # The path of an embedded store's changes to its file: group commit with one writer. Everything that
 # is changed during a write goes into the next commit.
@@ -87,7 +91,7 @@ class Journal:
     not yet on disk.
     """
 
-    def __init__(self, medium: Medium) -> None:
+    def __init__(self, medium: Medium, now: Callable[[], float]) -> None:
         # Two commits exist at most: one is on its way to the disk and closed for new steps, the
         # other collects. A step is in exactly one of them, and waits for that one.
         self._medium = medium
@@ -95,6 +99,9 @@ class Journal:
         self._writing: Commit | None = None
         self._woken = trio.Event()
         self._closing = False
+        self._log = LimitedLog(logger, now, burst=1)
+        self._refused = False
+        """True after a commit that the medium refused, until it takes one."""
 
     def note(self, machine: StoreMachine, before: int, leases: Mapping[int, float]) -> None:
         """Add a step that the machine has just made to the next commit; see `Changes.note`."""
@@ -177,11 +184,17 @@ class Journal:
             # state.
             later, self._waiting = self._waiting, Commit()
             go_back(kept)
+            self._refused = True
+            # Its caller has the error, too; who looks at a node that starts nothing reads its log.
+            self._log.log(logging.ERROR, "the store could not write changes: %s", error)
             commit.fail(error)
             later.fail(error)
         else:
             assert not commit.over.is_set(), "a commit ends once"
             commit.over.set()
+            if self._refused:
+                self._refused = False
+                self._log.log(logging.WARNING, "the store writes changes again")
 
 
 T = TypeVar("T")
@@ -244,7 +257,7 @@ class EmbeddedStore(Store):
         except BaseException:
             medium.close()
             raise
-        journal = Journal(medium)
+        journal = Journal(medium, environment.now)
         return cls(
             environment,
             StoreMachine.restored(kept, environment.now(), environment.timings.restart_grace),

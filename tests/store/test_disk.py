@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -276,7 +277,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_lost(
-    small_disk: Path,
+    small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await EmbeddedStore.on_disk(SystemEnvironment(), small_disk / "store")
     ballast = small_disk / "ballast"
@@ -294,6 +295,10 @@ async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_los
         assert all(isinstance(error, StoreDataError | StoreUnavailableError) for error in errors)
         ballast.unlink()
         assert await store.put("room", b"again") == revision + 1
+        # Once each, however many were refused: the log may be on the same disk.
+        refused, again = [line for line in caplog.messages if "changes" in line]
+        assert re.fullmatch("the store could not write changes: .*make room on it", refused)
+        assert again == "the store writes changes again"
         store = await reopened(store, nursery, small_disk / "store")
         assert [entry.key for entry in (await store.range("key/")).entries] == acknowledged
         entry = await store.get("room")
