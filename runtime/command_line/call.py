@@ -12,8 +12,9 @@ from typing import cast
 import click
 import trio
 
-from actors.errors import MethodNotFoundError
-from actors.handle import Handle
+from actors.errors import MethodNotFoundError, NotExecutedError
+from actors.handle import Handle, with_methods
+from actors.method import Stream
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.units import Number
@@ -44,6 +45,20 @@ def plain(value: object) -> object:
     return value if isinstance(value, str | int | float | None) else repr(value)
 
 
+def _keywords(
+    context: click.Context, option: click.Parameter, given: tuple[str, ...]
+) -> dict[str, object]:
+    named: dict[str, object] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        if name in named:
+            raise click.BadParameter(f"{name} is given twice")
+        named[name] = _value(value)
+    return named
+
+
 @click.command(epilog="Example:  understudy call counter add 5")
 @click.argument("actor")
 @click.argument("method")
@@ -55,6 +70,15 @@ def plain(value: object) -> object:
     show_default=True,
     help="Seconds to wait.",
 )
+@click.option(
+    "--keyword",
+    "-k",
+    "keywords",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_keywords,
+    help="An argument by its name; may be repeated.",
+)
 @import_option
 @cluster_options
 def call(
@@ -62,27 +86,33 @@ def call(
     method: str,
     arguments: tuple[str, ...],
     timeout: float,
+    keywords: dict[str, object],
     modules: tuple[str, ...],
     address: str,
     cluster: str,
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Call METHOD of ACTOR and print its result. An argument that parses as JSON is sent as that
-    value, any other as text.
+    """Call METHOD of ACTOR and print its result; of a stream each item, on a line of its own. An
+    argument that parses as JSON is sent as that value, any other as text.
     """
     import_modules(modules)
-    result = trio.run(
+
+    def show(result: object) -> None:
+        click.echo(json.dumps(plain(result)) if as_json else _text(result))
+
+    trio.run(
         _call,
         actor,
         method,
         [_value(text) for text in arguments],
+        keywords,
         timeout,
+        show,
         address,
         cluster,
         secret_file,
     )
-    click.echo(json.dumps(plain(result)) if as_json else _text(result))
 
 
 def _text(result: object) -> object:
@@ -94,15 +124,42 @@ async def _call(
     actor: str,
     method: str,
     arguments: list[object],
+    keywords: dict[str, object],
     timeout: float,
+    show: Callable[[object], None],
     address: str,
     cluster: str,
     secret_file: Path | None,
-) -> object:
+) -> None:
     async with connect(address, cluster, secret_file) as client:
-        handle = await client.lookup(actor)
-        result: object = await _bound(handle.options(timeout=timeout), method)(*arguments)
-        return result
+        handle = (await client.lookup(actor)).options(timeout=timeout)
+        bound = _bound(handle, method)
+        try:
+            result: object = await bound(*arguments, **keywords)
+        except NotExecutedError as refused:
+            # The command does not know the class. A stream is refused so; whatever else is, is
+            # refused as a stream, too, and certainly never ran.
+            if type(refused) is not NotExecutedError:
+                raise
+            items = _bound(with_methods(handle, {method: True}), method)(*arguments, **keywords)
+            await _show_items(cast("Stream[object]", items), refused, show)
+        else:
+            show(result)
+
+
+async def _show_items(
+    items: Stream[object], refused: NotExecutedError, show: Callable[[object], None]
+) -> None:
+    """Show what a stream yields. Raises `refused` if the method is no stream."""
+    async with items:
+        try:
+            show(await anext(items))
+        except StopAsyncIteration:
+            return
+        except NotExecutedError as error:
+            raise (refused if type(error) is NotExecutedError else error) from None
+        async for item in items:
+            show(item)
 
 
 def _bound(handle: Handle, method: str) -> Callable[..., Awaitable[object]]:

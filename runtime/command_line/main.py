@@ -8,6 +8,8 @@ import difflib
 import gc
 import importlib
 import logging
+import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,6 +146,25 @@ class Commands(click.Group):
     line.
     """
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Read the options; `--help` and `--version` print what they have here, and may fail as
+        any command does.
+        """
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            # click ends without a line.
+            raise
+        except OSError as error:
+            _drop_unwritten()
+            raise click.ClickException(one_line(error)) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order of help."""
         return list(COMMANDS)
@@ -205,8 +226,12 @@ class Commands(click.Group):
                 sys.exit(130)
             if not isinstance(what, Exception):
                 raise what from None
+            if isinstance(what, BrokenPipeError) and _reader_is_gone():
+                # `understudy ... | head -1`: nobody asked for more. click ends without a line.
+                raise what from None
             if ctx.params.get("debug"):
                 raise
+            _drop_unwritten()
             # After what was logged. Where stderr takes nothing, this line would wait for ever too.
             if flush_stderr():
                 more = ""
@@ -215,6 +240,28 @@ class Commands(click.Group):
                 # It may be of a peer, or of a method: it must not control the terminal.
                 click.echo(f"error: {plain(one_line(what))}{more}", err=True)
             sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)
+
+
+def _reader_is_gone() -> bool:
+    """Return True if stdout is a pipe, or a socket, that nobody reads any more."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+        return any(happened & (select.POLLERR | select.POLLHUP) for _, happened in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def _drop_unwritten() -> None:
+    """Where stdout takes nothing, for example on a full disk, drop what is still buffered: it would
+    fail once more when the process ends, with lines of Python's own.
+    """
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def one_line(error: BaseException) -> str:

@@ -47,6 +47,11 @@ class Counter(Actor):
     @method
     async def fail(self) -> None:
         raise ValueError("on purpose")
+
+    @method
+    async def count(self, *, most: int):
+        for number in range(most):
+            yield number
 """
 
 
@@ -160,6 +165,13 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     )
     check_mistake(shell.run("call", "counter", "add", "--address", address), "add")
     check_mistake(shell.run("call", "counter", "fail", "--address", address), "on purpose")
+    named = shell.run("call", "counter", "add", "-k", "amount=0", "--address", address)
+    assert (named.returncode, named.stdout) == (0, "16\n")
+    items = shell.run("call", "counter", "count", "-k", "most=3", "--address", address)
+    assert (items.returncode, items.stdout) == (0, "0\n1\n2\n")
+    check_mistake(
+        shell.run("call", "counter", "count", "3", "--address", address), "takes 1 positional"
+    )
     check_mistake(
         shell.run("stop", "frist", "--address", address), "frist", "did you mean 'first'?"
     )
@@ -170,6 +182,53 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     )
     assert shell.run("stop", "w1", "--address", address).returncode == 0
     assert worker.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [(["amount"], "'amount' is not NAME=VALUE"), (["a=1", "-k", "a=2"], "a is given twice")],
+)
+def test_an_argument_by_name_is_checked_before_the_cluster_is_asked(
+    words: list[str], mistake: str
+) -> None:
+    done = CliRunner().invoke(main, ["call", "counter", "add", "-k", *words])
+    assert (done.exit_code, mistake in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["explain"], ["--version"], ["explain", "--help"]])
+def test_a_reader_that_has_gone_ends_a_command_without_a_line(
+    shell: Shell, words: list[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = forked_python.run(
+            [*UNDERSTUDY, *words],
+            env=shell.environment,
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("words", [["explain"], ["--version"], ["--help"]])
+def test_what_cannot_be_printed_is_one_line(shell: Shell, words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = forked_python.run(
+            [*UNDERSTUDY, *words],
+            env=shell.environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+    check_mistake(done, "No space left on device")
 
 
 MENU = """
@@ -673,7 +732,7 @@ MISTAKES: list[tuple[str, list[str], int, str]] = [
     ("call", ["odd", "take", "\udcff"], 1, "lone surrogate"),
     ("call", ["odd", "empty"], 1, "odd.empty raised RuntimeError"),
     ("call", ["odd", "lines"], 1, "odd.lines raised ValueError: first line"),
-    ("call", ["odd", "items"], 1, "is a stream"),
+    ("call", ["odd", "items", "1"], 1, "takes 1 positional argument"),
     ("call", ["--timeout", "0.1", "odd", "wait"], 1, "odd.wait "),
     ("call", ["--timeout", "nan", "odd", "take", "1"], 2, "no finite number"),
     ("call", ["--timeout", "0", "odd", "take", "1"], 2, "is not in the range"),
