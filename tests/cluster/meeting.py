@@ -28,11 +28,14 @@ import trio
 
 from actors import Actor, method
 from runtime import open_node
+from runtime.environment import SystemEnvironment
 from runtime.links.link import Link
 from runtime.local_cluster import PRELOADED
 from runtime.node import Node, internals_of
 from runtime.processes import ForkServer, open_fork_server
 from runtime.processes.fork_loop import settle_collector
+from runtime.testing import Platform
+from runtime.timings import Timings
 
 SECRET = "a secret for the tests of meetings"
 FOUNDER = "founder"
@@ -43,6 +46,15 @@ must have been told by then.
 
 WAIT_FOR_EACH = 0.005
 MOST_PARTINGS = 100
+
+
+def unhurried() -> Platform:
+    """That of a node whose lease a busy machine does not cost it: what is looked for here are links
+    that end although both their nodes live.
+    """
+    return Platform(
+        environment=SystemEnvironment(Timings(lease=60.0, store_call=60.0, join_answer=60.0))
+    )
 
 
 class Guest(Actor):
@@ -204,7 +216,9 @@ async def open_party(nodes: int, processes: int) -> AsyncIterator[Party]:
             open_fork_server(
                 preload=(*PRELOADED, "tests.cluster.meeting"), on_line=on_line, ready_timeout=120.0
             ) as server,
-            open_node(FOUNDER, listen="127.0.0.1:0", secret=SECRET) as founder,
+            open_node(
+                FOUNDER, listen="127.0.0.1:0", secret=SECRET, platform=unhurried()
+            ) as founder,
         ):
             async with trio.open_nursery() as nursery:
                 for number in range(processes):
@@ -249,7 +263,13 @@ async def _serve(founder: str, names: list[str], report: Callable[[bytes], None]
         async with AsyncExitStack() as nodes:
             for name in names:
                 await nodes.enter_async_context(
-                    open_node(name, listen="127.0.0.1:0", join=founder, secret=SECRET)
+                    open_node(
+                        name,
+                        listen="127.0.0.1:0",
+                        join=founder,
+                        secret=SECRET,
+                        platform=unhurried(),
+                    )
                 )
             settle_collector()
             report(b"")
