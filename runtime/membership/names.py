@@ -99,8 +99,20 @@ CLUSTER = "@cluster"
 logger = logging.getLogger("understudy.supervision")
 
 
+@attrs.define(eq=False)
+class WrittenCandidacy:
+    """This node's candidacy for a singleton. `value`: in the store, other than that of any earlier
+    one. `is_certain`: False if a write of it may still arrive.
+    """
+
+    value: bytes
+    is_certain: bool = True
+
+
 class RestartIntents:
-    """The restart intents in the store, as one node writes and reads them."""
+    """The restart intents in the store, as one node writes and reads them. `owed`: deletes what
+    could not be withdrawn at once.
+    """
 
     def __init__(
         self,
@@ -108,11 +120,16 @@ class RestartIntents:
         lease: int,
         encode: Callable[[object], bytes],
         decode: Callable[[bytes], object],
+        owed: OwedDeletions,
     ) -> None:
         self._store = store
         self._lease = lease
         self._encode = encode
         self._decode = decode
+        self._owed = owed
+        self._numbers = itertools.count(1)
+        self._candidacies: dict[str, WrittenCandidacy] = {}
+        """By the singletons' names, from before the first write until they are withdrawn."""
         self._expiring: deque[tuple[float, list[str]]] = deque()
         """Keys of last ends to delete from the store, with the time at which to delete them."""
         self._has_expiring = trio.Event()
@@ -318,16 +335,34 @@ class RestartIntents:
 
     async def stand_for(self, name: str, node: str) -> None:
         """Make this node a candidate for the singleton `name`, as long as it lives."""
-        put = Put(candidate(name, node), b"", self._lease)
-        await self._store.transaction(
-            [], [put, Put(SUPERVISED + name, self._encode([CLUSTER, True]))]
-        )
+        ours = self._candidacies.get(name)
+        if ours is None:
+            # With the lease: another incarnation of this node counts from one as well.
+            value = b"%d.%d" % (self._lease, next(self._numbers))
+            ours = self._candidacies[name] = WrittenCandidacy(value)
+        put = Put(candidate(name, node), ours.value, self._lease)
+        try:
+            await self._store.transaction(
+                [], [put, Put(SUPERVISED + name, self._encode([CLUSTER, True]))]
+            )
+        except (trio.Cancelled, StoreOutcomeUnknownError):
+            ours.is_certain = False
+            raise
 
     async def stand_down(self, name: str, node: str, *, for_good: bool) -> None:
         """Withdraw this node's candidacy. Withdraw the intent for the singleton if this was the
         last candidate, or if the singleton has ended `for_good`.
         """
-        await self._store.delete(candidate(name, node))
+        key = candidate(name, node)
+        ours = self._candidacies.pop(name, None)
+        is_certain = False
+        try:
+            await self._store.delete(key)
+            is_certain = ours is None or ours.is_certain
+        finally:
+            # Lookups of the name would wait for as long as this node lives.
+            if ours is not None and not is_certain:
+                self._owed.owe(Compare(key, "value", ours.value))
         promise = await self._store.get(SUPERVISED + name)
         last = not (await self._store.range(candidate(name, ""))).entries
         if for_good or last:
@@ -846,17 +881,15 @@ class Names:
         self._node = node
         self._incarnation = incarnation
         self._states = StateRecords(store, NAMES, lease)
-        self.intents = RestartIntents(store, lease, self._encode, self._decode)
+        self.owed = OwedDeletions(store)
+        """What was claimed with an unknown outcome, or could not be released at once."""
+        self.intents = RestartIntents(store, lease, self._encode, self._decode, self.owed)
         # The value of a reference ends with its node, and an answer is kept to outlive it.
         self._lasting = codec.refusing(
             Reference,
             "is a reference and ends with its node, so it cannot be kept; keep the value itself",
         )
         self._claims = itertools.count(1)
-        self.owed = OwedDeletions(store)
-        """The names to release whose claims had an unknown outcome, or that could not be released
-        at once.
-        """
 
     async def run(self) -> None:
         """Release the names in `owed`, and delete what is kept for a time; runs until cancelled."""

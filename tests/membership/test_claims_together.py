@@ -24,7 +24,13 @@ from runtime.identifiers import ActorId
 from runtime.membership.names import Names
 from runtime.membership.owed_deletions import GIVE_BACK_AFTER
 from runtime.store.embedded_store import EmbeddedStore
-from runtime.store.interface import Transaction, TransactionOutcome
+from runtime.store.interface import (
+    Compare,
+    Operation,
+    Transaction,
+    TransactionOutcome,
+    TransactionResult,
+)
 from runtime.wire.codec import Codec
 
 
@@ -253,4 +259,45 @@ async def test_a_name_has_one_owner_whatever_answers_are_lost(
             for name, epoch in claimant.owned.items()
         }
         store.close()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("withdrawal_is_lost", [False, True])
+async def test_a_candidacy_that_is_withdrawn_in_vain_or_arrives_late_ends_and_a_later_one_does_not(
+    store: Lossy,
+    withdrawal_is_lost: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    here = await names_of(store, "here")
+    late: list[Sequence[Operation]] = []
+
+    async def delay(compare: Sequence[Compare], then: Sequence[Operation]) -> TransactionResult:
+        late.append(then)
+        raise StoreOutcomeUnknownError("the store did not run")
+
+    async def refuse(key: str) -> bool:
+        raise StoreUnavailableError("not there")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.run)
+        if withdrawal_is_lost:
+            await here.intents.stand_for("a", "here")
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "delete", refuse)
+                with pytest.raises(StoreUnavailableError):
+                    await here.intents.stand_down("a", "here", for_good=False)
+        else:
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "transaction", delay)
+                with pytest.raises(StoreOutcomeUnknownError):
+                    await here.intents.stand_for("a", "here")
+            await here.intents.stand_down("a", "here", for_good=False)
+            await store.transaction([], late[0])
+        assert await here.is_promised("a")
+        await trio.sleep(GIVE_BACK_AFTER * 1.5)
+        assert not await here.is_promised("a")
+        await here.intents.stand_for("a", "here")
+        await trio.sleep(GIVE_BACK_AFTER * 3)
+        assert await here.is_promised("a")
         nursery.cancel_scope.cancel()
