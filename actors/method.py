@@ -45,6 +45,7 @@ import attrs
 
 from actors.documentation import documented_as
 from actors.errors import BadArgumentsError
+from actors.keywords import misplaced, unknown_keyword
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.peers import PeerRole, checked_allow
@@ -205,6 +206,8 @@ class MethodDefinition:
             inspect.signature(self.function).bind(None, *args, **kwargs)
         except TypeError as error:
             text = f"{actor}.{self.name} was not called: {error}; it takes {taken(self.signature)}"
+            if option := misplaced(kwargs, self.signature, CallChanges.__annotations__):
+                text += f". Options stand before the call: {self.name}.options({option}=...)(...)"
             raise BadArgumentsError(text, actor=actor, method=self.name) from None
         if self.fits is not None:
             self.fits(None, args, kwargs)
@@ -706,6 +709,11 @@ def method(
     Raises TypeError for what cannot be a method, and for a stream that is to be repeated;
     ValueError for a role that there is not.
     """
+
+    for option in options:
+        if option not in CallChanges.__annotations__:
+            known = [*inspect.signature(method).parameters][1:-1]
+            raise unknown_keyword("@method", option, [*known, *CallChanges.__annotations__])
 
     def decorate(function: Callable[..., Any]) -> Marked:
         if not inspect.isfunction(function):

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import attrs
 
+from actors.keywords import names_options
 from actors.messages import message
 from actors.retry import RetryPolicy
 
@@ -190,6 +191,7 @@ class SpawnChanges(CallChanges, total=False):
 
 
 @message
+@names_options("options")
 @attrs.frozen(kw_only=True)
 class CallOptions:
     """How a call is made. All of these may be left out:
@@ -224,6 +226,7 @@ class CallOptions:
 
 
 @message
+@names_options("options")
 @attrs.frozen(kw_only=True)
 class SpawnOptions(CallOptions):
     """How an actor is started, and how it is called where neither the method nor the call says

@@ -17,6 +17,8 @@ import attrs
 
 from actors.errors import BadArgumentsError
 from actors.html import card
+from actors.keywords import misplaced
+from actors.options import SpawnChanges
 from actors.process_bound import ProcessBound
 
 R = TypeVar("R")
@@ -405,11 +407,13 @@ def check_constructor(
     try:
         return (signature.bind_partial if partly else signature.bind)(*args, **kwargs).arguments
     except TypeError as error:
-        raise BadArgumentsError(
+        text = (
             f"{what} was not started: {error}; the constructor of {cls.__qualname__} takes "
-            f"{taken(signature)}",
-            method="__init__",
-        ) from None
+            f"{taken(signature)}"
+        )
+        if option := misplaced(kwargs, signature, SpawnChanges.__annotations__):
+            text += f". Options stand before the start: node.options({option}=...).spawn(...)"
+        raise BadArgumentsError(text, method="__init__") from None
 
 
 def places(

@@ -42,6 +42,7 @@ from actors.errors import (
     Outcome,
     RemoteError,
 )
+from actors.keywords import names_options
 from actors.messages import import_path, message
 
 KEPT_ATTEMPTS: Final = 32
@@ -154,6 +155,7 @@ def _error_paths(
 
 
 @message
+@names_options("RetryPolicy")
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
     """When and how often a call may be made again after a failed attempt. All of these may be left

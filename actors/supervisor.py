@@ -20,6 +20,7 @@ import attrs
 from actors.actor import Actor
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.handle import Handle
+from actors.keywords import names_options, unknown_keyword
 from actors.messages import import_path, message
 from actors.method import fitting, method
 from actors.options import SpawnChanges, SpawnOptions
@@ -114,6 +115,7 @@ def _shutdown(spec: ChildSpec) -> float | None:
 
 
 @message
+@names_options("ChildSpec")
 @attrs.frozen(kw_only=True)
 class ChildSpec:
     """What a supervisor needs to know to start a child, again and again.
@@ -188,6 +190,9 @@ class ChildSpec:
         """
         own: dict[str, Any] = {key: value for key, value in changes.items() if key in _OWN}
         others: dict[str, Any] = {k: value for k, value in changes.items() if k not in _OWN}
+        for name in others:
+            if name not in SpawnChanges.__annotations__:
+                raise unknown_keyword("changed(...)", name, ChildChanges.__annotations__)
         return attrs.evolve(self, **own, options=attrs.evolve(self.options, **others))
 
     def check_arguments(

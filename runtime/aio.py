@@ -29,6 +29,7 @@ from actors.documentation import documented_as
 from actors.errors import NotAMemberError
 from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
+from actors.keywords import names_keywords
 from actors.method import Method
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
@@ -74,6 +75,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
+@names_keywords
 def connect(
     address: str,
     *,
@@ -115,6 +117,7 @@ def connect(
     return AioOpening(block, lambda node: AioCluster(ConnectionDoor(block, node)))
 
 
+@names_keywords
 def open_local_cluster(
     nodes: int = 2,
     *,

@@ -38,6 +38,7 @@ from actors.documentation import documented_as
 from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
 from actors.handle import Handle
+from actors.keywords import names_keywords
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
@@ -98,6 +99,7 @@ for a cell whatever it does.
 """
 
 
+@names_keywords
 def connect(
     address: str,
     *,
@@ -141,6 +143,7 @@ def connect(
     return BlockingCluster(BlockingDoor(session, session.opened))
 
 
+@names_keywords
 def open_local_cluster(
     nodes: int = 2,
     *,

@@ -20,6 +20,7 @@ import cbor2
 import trio
 
 from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
+from actors.keywords import names_keywords
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
 from runtime.functions.function_names import call_hook, hook_path
@@ -196,6 +197,7 @@ class LocalCluster:
         return found
 
 
+@names_keywords
 @asynccontextmanager
 async def open_local_cluster(
     nodes: int = 2,

@@ -21,6 +21,7 @@ import trio
 from actors.actor import Actor, Member
 from actors.errors import JoinError, ListenError, NodeNotFoundError, WrongDoorError
 from actors.filters import Filter, checked_filters
+from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from actors.peers import PeerRole
 from runtime.calls.admission import AdmissionRules, Authorize, checked_authorize
@@ -183,6 +184,7 @@ def check_loop(what: str) -> None:
         )
 
 
+@names_keywords
 @asynccontextmanager
 async def open_node(
     name: str | None = None,
