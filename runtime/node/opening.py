@@ -517,6 +517,12 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
     outside = await advertised(
         network, bound, settings.advertise, settings.join or settings.store or ""
     )
+    if f"tcp:{settings.join}" in (bound, outside):
+        # It would wait for its own answer, and give up after the time of a handshake.
+        raise JoinError(
+            f"{settings.join} is the address of this node itself; join the address of another "
+            "node, or leave join out to found a cluster"
+        )
     record = _record(settings, before[0] if before is not None else None, (outside, local))
     place = settings.cluster, settings.secret, environment, network, record
     found: ClusterSession | ExternalStore | None = None
