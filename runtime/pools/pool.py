@@ -10,7 +10,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Mapping, Sized
+from collections.abc import (
+    AsyncIterable,
+    Callable,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+    Sized,
+)
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
 
@@ -351,7 +359,7 @@ class Pool(ProcessBound, Generic[A]):
         self._node = node
         self._members = members
         self._actor = actor
-        self._turn = 0
+        self._router = Router(node._environment.random, members.depth)
         self._paces: dict[str, KnownPace] = {}
         """By method."""
         self._token = trio.lowlevel.current_trio_token()
@@ -648,7 +656,7 @@ class Pool(ProcessBound, Generic[A]):
 
     def _chosen(self, routing: str, key: Hashable) -> ActorId:
         self._check()
-        present = sorted(self._members.present())
+        present = list(self._members.present())
         if not present:
             problem = self._members.view.problem
             raise EmptyPoolError(
@@ -656,27 +664,64 @@ class Pool(ProcessBound, Generic[A]):
                 "with `await pool.ready()`",
                 actor=self.name,
             )
-        draw = self._node._environment.random
+        return self._router.choose(present, routing, key)
+
+
+class Router:
+    """Which member of a pool a single call goes to. No I/O.
+
+    `draw`: numbers in [0, 1). `depth`: how many calls are with a member, as far as is known.
+    """
+
+    def __init__(self, draw: Callable[[], float], depth: Callable[[ActorId], int]) -> None:
+        self._draw = draw
+        self._depth = depth
+        self._turn = -1
+
+    def choose(self, members: Iterable[ActorId], routing: str, key: Hashable = None) -> ActorId:
+        """One of the members. Raises ValueError for another way than the four that there are, and
+        TypeError for "hash" without a key.
+        """
+        present = sorted(members)
+        assert present, "the caller knows that there is one"
         if routing == "random":
-            return present[int(draw() * len(present))]
+            return self._random(present)
         if routing == "round-robin":
-            self._turn += 1
-            return present[self._turn % len(present)]
+            return self._next(present)
         if routing == "hash":
             if key is None:
                 raise TypeError('routing="hash" needs a key=')
-            # Rendezvous hashing (Thaler and Ravishankar, 1996): a member that goes moves only the
-            # keys that it had.
-            return max(present, key=lambda member: _digest(member, key))
+            return self._of_key(present, key)
         if routing != "least-loaded":
             raise ValueError(
                 f'routing is "least-loaded", "round-robin", "random" or "hash", not {routing!r}'
             )
+        return self._less_loaded(present)
+
+    def _random(self, present: Sequence[ActorId]) -> ActorId:
+        return present[int(self._draw() * len(present))]
+
+    def _next(self, present: Sequence[ActorId]) -> ActorId:
+        self._turn += 1
+        return present[self._turn % len(present)]
+
+    def _of_key(self, present: Sequence[ActorId], key: Hashable) -> ActorId:
+        # Rendezvous hashing (Thaler and Ravishankar, 1996): a member that goes moves only the keys
+        # that it had.
+        return max(present, key=lambda member: _digest(member, key))
+
+    def _less_loaded(self, present: Sequence[ActorId]) -> ActorId:
         # The power of two choices (Mitzenmacher, 1996): the least loaded of all would be chosen by
-        # all at once.
-        one = present.pop(int(draw() * len(present)))
-        other = present[int(draw() * len(present))] if present else one
-        return min(one, other, key=self._members.depth)
+        # all callers at once.
+        one = self._random(present)
+        others = [member for member in present if member != one]
+        other = self._random(others) if others else one
+        return min(one, other, key=self._depth)
+
+
+def _digest(member: ActorId, key: Hashable) -> bytes:
+    # Not Python's `hash`, which differs from process to process: all callers choose the same one.
+    return hashlib.blake2b(f"{key!r} {member.name}".encode(), digest_size=8).digest()
 
 
 class HeldResults(MapResults[R]):
@@ -694,10 +739,6 @@ def _journals(node: PoolNode) -> Journals:
             "let an actor or a program that runs in a node drive it"
         )
     return node._journals
-
-
-def _digest(member: ActorId, key: Hashable) -> bytes:
-    return hashlib.blake2b(f"{key!r} {member.name}".encode(), digest_size=8).digest()
 
 
 def _check_options(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -12,14 +13,22 @@ import trio
 from actors.pools import MapCounts
 from runtime.environment import first
 from runtime.hosting import item_batches
-from runtime.pools import map_run, map_schedule, member_plan, supervisor
+from runtime.identifiers import ActorId
+from runtime.pools import map_run, map_schedule, member_plan, pool, supervisor
 from runtime.pools.map_schedule import Batch, MapSchedule
 from runtime.pools.member_plan import MemberChanges, plan
+from runtime.pools.pool import Router
 from runtime.pools.supervisor import PoolSupervisor
 from runtime.simulation import SimulationError, simulate
 from runtime.simulation.runs import Scenario
 from tests.calls import test_filters
-from tests.pools import test_map_schedule, test_member_plan, test_named_pools, test_simulated
+from tests.pools import (
+    test_map_schedule,
+    test_member_plan,
+    test_named_pools,
+    test_routing,
+    test_simulated,
+)
 from tests.pools.schedule_world import World
 
 SEEDS = 60
@@ -335,6 +344,53 @@ def passes_over_an_item_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_schedule, "LOOK_AHEAD", 10**9)
 
 
+def gives_turns_by_chance(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Router, "_next", Router._random)
+
+
+def begins_each_round_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Router, "_next", lambda self, present: present[0])
+
+
+def moves_all_keys_with_each_member(patch: pytest.MonkeyPatch) -> None:
+    def of_key(self: Router, present: Sequence[ActorId], key: object) -> ActorId:
+        return present[zlib.crc32(repr(key).encode()) % len(present)]
+
+    patch.setattr(Router, "_of_key", of_key)
+
+
+def places_keys_by_the_hash_of_the_process(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pool, "_digest", lambda member, key: hash((member.name, key)))
+
+
+def places_keys_by_chance(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Router, "_of_key", lambda self, present, key: self._random(present))
+
+
+def compares_a_member_with_itself(patch: pytest.MonkeyPatch) -> None:
+    def less_loaded(self: Router, present: Sequence[ActorId]) -> ActorId:
+        return min(self._random(present), self._random(present), key=self._depth)
+
+    patch.setattr(Router, "_less_loaded", less_loaded)
+
+
+def sends_all_to_the_least_loaded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Router, "_less_loaded", lambda self, present: min(present, key=self._depth))
+
+
+def prefers_the_more_loaded(patch: pytest.MonkeyPatch) -> None:
+    right = Router.__init__
+
+    def turned(self: Router, draw: Callable[[], float], depth: Callable[[ActorId], int]) -> None:
+        right(self, draw, lambda member: -depth(member))
+
+    patch.setattr(Router, "__init__", turned)
+
+
+def chooses_any_in_turn(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Router, "_random", Router._next)
+
+
 def takes_refusals_of_filters_for_errors_of_methods(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(item_batches, "RefusedElsewhereError", ZeroDivisionError)
 
@@ -369,6 +425,29 @@ def filtered_batch() -> None:
             passes_over_an_item_for_ever,
             test_map_schedule.test_local_items_pass_over_others_so_often_and_no_oftener,
         ),
+        (gives_turns_by_chance, test_routing.test_each_member_has_its_turn_in_any_order_of_members),
+        (
+            begins_each_round_anew,
+            test_routing.test_no_member_has_two_turns_in_a_row_when_others_come_and_go,
+        ),
+        (
+            moves_all_keys_with_each_member,
+            test_routing.test_a_member_that_comes_or_goes_moves_only_keys_of_its_own,
+        ),
+        (
+            places_keys_by_the_hash_of_the_process,
+            test_routing.test_a_key_has_one_member_for_all_callers,
+        ),
+        (places_keys_by_chance, test_routing.test_a_key_has_one_member_for_all_callers),
+        *(
+            (plant, test_routing.test_of_two_members_the_less_loaded_is_chosen)
+            for plant in (
+                compares_a_member_with_itself,
+                sends_all_to_the_least_loaded,
+                prefers_the_more_loaded,
+            )
+        ),
+        (chooses_any_in_turn, test_routing.test_any_member_is_chosen_at_random),
         (takes_refusals_of_filters_for_errors_of_methods, filtered_batch),
         (repeats_nothing_that_a_filter_refused, filtered_batch),
     ],
