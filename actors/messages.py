@@ -33,12 +33,14 @@ class MessageType:
     constructor takes.
 
     `fields` pairs each attribute's name with the constructor argument's (attrs strips leading
-    underscores, pydantic has aliases). Exceptions have no fields: their `args` travel. A pydantic
-    model may have values besides its fields, and knows which of them were given.
+    underscores, pydantic has aliases). `later` are attributes that the constructor does not take
+    (`init=False`): they are set after it. Exceptions have no fields: their `args` travel. A
+    pydantic model may have values besides its fields, and knows which of them were given.
     """
 
     path: str
     fields: tuple[tuple[str, str], ...]
+    later: tuple[str, ...] = ()
     is_exception: bool = False
     is_model: bool = False
 
@@ -99,11 +101,16 @@ def _mark(cls: C) -> C:
         described = MessageType(path, (), is_exception=True)
     elif attrs.has(subject):
         described = MessageType(
-            path, tuple((a.name, a.alias or a.name) for a in attrs.fields(subject) if a.init)
+            path,
+            tuple((a.name, a.alias or a.name) for a in attrs.fields(subject) if a.init),
+            tuple(a.name for a in attrs.fields(subject) if not a.init),
         )
     elif dataclasses.is_dataclass(subject):
+        _refuse_init_variables(subject, path)
         described = MessageType(
-            path, tuple((f.name, f.name) for f in dataclasses.fields(subject) if f.init)
+            path,
+            tuple((f.name, f.name) for f in dataclasses.fields(subject) if f.init),
+            tuple(f.name for f in dataclasses.fields(subject) if not f.init),
         )
     elif _is_model(subject):
         described = MessageType(path, _model_fields(subject, path), is_model=True)
@@ -114,6 +121,17 @@ def _mark(cls: C) -> C:
         )
     setattr(cls, _MARK, described)
     return cls
+
+
+def _refuse_init_variables(cls: Any, path: str) -> None:
+    # They are in this table only, with a mark for their kind: `dataclasses.fields` leaves them out.
+    for name, field in cls.__dataclass_fields__.items():
+        variable = field._field_type is dataclasses._FIELD_INITVAR  # type: ignore[attr-defined]
+        if variable and field.default is dataclasses.MISSING:
+            raise TypeError(
+                f"@message: {path}.{name} is an InitVar, which no instance keeps, so none could be "
+                "built again where it arrives; give it a default, or make it a field"
+            )
 
 
 def _is_model(cls: type) -> bool:

@@ -215,6 +215,17 @@ def _message_step(path: str, fields: tuple[tuple[str, str], ...]) -> Step:
     return step
 
 
+def _later_step(message_step: Step, names: tuple[str, ...]) -> Step:
+    # Fields that the constructor does not take. One that was never set is left out.
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        tag = cast("CBORTag", message_step(writer, value, depth))
+        found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+        tag.value[1].update(writer.write_fields(found, depth))
+        return tag
+
+    return step
+
+
 def _step_of_mark(described: MessageType) -> Step:
     if described.is_exception:
         path = described.path
@@ -222,7 +233,9 @@ def _step_of_mark(described: MessageType) -> Step:
             MESSAGE, [path, *exception_parts(value, writer, depth)]
         )
     step = _message_step(described.path, described.fields)
-    return _model_step(step, described.fields) if described.is_model else step
+    if described.is_model:
+        return _model_step(step, described.fields)
+    return _later_step(step, described.later) if described.later else step
 
 
 def _model_step(message_step: Step, fields: tuple[tuple[str, str], ...]) -> Step:
@@ -595,7 +608,8 @@ def _has_large_integer(key: Any) -> bool:
         return any(map(_has_large_integer, cast("Any", key)))
     mark = message_type(type(key))
     return mark is not None and any(
-        _has_large_integer(getattr(key, name, None)) for name, _ in mark.fields
+        _has_large_integer(getattr(key, name, None))
+        for name in (*(name for name, _ in mark.fields), *mark.later)
     )
 
 
@@ -733,7 +747,12 @@ def _instance(cls: type, mark: MessageType, fields: object, more: list[Any]) -> 
         argument: fields[argument] for _, argument in mark.fields if argument in fields
     }
     if not mark.is_model:
-        return cls(**known)
+        built: object = cls(**known)
+        for name in mark.later:
+            if name in fields:
+                # Frozen classes refuse the ordinary way.
+                object.__setattr__(built, name, fields[name])
+        return built
     unset, extra = more[0] if more else ([], {})
     if type(extra) is not dict or any(type(name) is not str for name in _read_list(unset)):
         raise ProtocolError("a model whose further values are not a map")

@@ -91,6 +91,18 @@ class Pair:
 
 
 @message
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parcel:
+    weight: int
+    unit: dataclasses.InitVar[int] = 1
+    state: str = dataclasses.field(default="packed", init=False)
+    sender: str = dataclasses.field(init=False, compare=False, repr=False)
+
+    def __post_init__(self, unit: int) -> None:
+        object.__setattr__(self, "weight", self.weight * unit)
+
+
+@message
 class OrderError(Exception):
     pass
 
@@ -280,6 +292,35 @@ def test_messages_travel_by_field_name_and_exceptions_by_their_args() -> None:
     tall = crossed(TallError(3, unit="m"))
     assert type(tall) is TallError
     assert tall.args == ("3 m", 3)
+
+
+def test_fields_that_the_constructor_does_not_take_arrive_as_they_are() -> None:
+    parcel = Parcel(3, unit=1000)
+    assert crossed(Parcel(3, unit=1000)).state == "packed"
+    assert not hasattr(crossed(parcel), "sender")
+    object.__setattr__(parcel, "state", "sent")
+    object.__setattr__(parcel, "sender", "me")
+    assert crossed(parcel) == parcel
+    assert (parcel.weight, crossed(parcel).sender) == (3000, "me")
+    point = Point(1)
+    object.__setattr__(point, "derived", 5)
+    assert crossed([point])[0].derived == 5
+    # Of a peer of an earlier version, which does not send them.
+    tag = CBORTag(MESSAGE, [f"{HERE}:Parcel", {"weight": 2}])
+    assert CODEC.decode(dumps(tag), []) == Parcel(2)
+    object.__setattr__(parcel, "sender", object())
+    with pytest.raises(EncodeError, match=r"value\.sender is an object"):
+        CODEC.encode(parcel, [])
+
+
+def test_a_class_that_could_not_be_built_again_is_not_marked() -> None:
+    with pytest.raises(TypeError, match=r"unit is an InitVar.*give it a default"):
+
+        @message
+        @dataclasses.dataclass
+        class Weighed:
+            __qualname__ = "Weighed"  # as at the top of the module
+            unit: dataclasses.InitVar[int]
 
 
 def test_a_field_that_only_one_side_knows_is_ignored_or_takes_its_default() -> None:
