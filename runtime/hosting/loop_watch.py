@@ -6,6 +6,7 @@ a thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import CodeType, FrameType
@@ -14,9 +15,14 @@ from typing import Any
 from runtime.hosting import host
 from runtime.hosting.host import ActorHost, LazyNursery
 from runtime.hosting.workers import TaskWorkers
+from runtime.wire import codec
 
 FRAMES_SHOWN = 6
 """The number of stack frames that a report shows, the innermost ones."""
+
+OUTSIDE = "code outside of all actors"
+
+_WIRE = os.path.dirname(codec.__file__)
 
 
 class LoopWatch:
@@ -60,7 +66,7 @@ def running_code(innermost: FrameType | None) -> tuple[str, str]:
     if innermost is None:
         return "unknown code", ""
     lines: list[str] = []
-    who = "code outside of all actors"
+    who = OUTSIDE
     for frame in _outwards(innermost):
         describe = _ACTORS_CODE.get(frame.f_code)
         if describe is not None:
@@ -71,6 +77,19 @@ def running_code(innermost: FrameType | None) -> tuple[str, str]:
         lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}")
     stack = "".join(f"\n  {line}" for line in reversed(lines[:FRAMES_SHOWN]))
     return (f"{who} ({lines[0]})" if lines else who), stack
+
+
+def remedy(innermost: FrameType | None, who: str) -> str:
+    """What to do about it, as a sentence. `who`: the text of `running_code`."""
+    file = "" if innermost is None else innermost.f_code.co_filename
+    if os.path.dirname(file) == _WIRE:
+        return (
+            "It writes or reads a large message: send bulk as bytes or numpy arrays, which are not "
+            "looked through, or in several calls"
+        )
+    if who.startswith(OUTSIDE):
+        return "Run it in a thread: `await trio.to_thread.run_sync(...)`"
+    return 'Make it a plain `def`, which runs in a thread, or give the actor isolation="process"'
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

@@ -26,7 +26,7 @@ import trio
 
 from actors.errors import LeaseLostError, StoreUnavailableError, UnderstudyError
 from runtime.environment import Environment
-from runtime.hosting.loop_watch import LoopWatch, running_code
+from runtime.hosting.loop_watch import LoopWatch, remedy, running_code
 from runtime.hosting.stacks import blocked_report
 from runtime.links.keyring import Keyring
 from runtime.links.transports import Network
@@ -131,7 +131,8 @@ class StandBy:
             longest = blocked
             if not reported and blocked >= self._timings.block_reported:
                 reported = True
-                who, lines = running_code(stack())
+                innermost = stack()
+                who, lines = running_code(innermost)
                 if not let_go:
                     self.last = f"its event loop was blocked by {who}"
                 self._log(
@@ -140,8 +141,7 @@ class StandBy:
                     logging.WARNING,
                     f"the event loop of node {self._node} has been blocked for {blocked:.1f} s by "
                     f"{who}: nothing else on the node runs "
-                    "meanwhile. Make it a plain `def`, which runs in a thread, or give the actor "
-                    'isolation="process". It runs:' + lines,
+                    f"meanwhile. {remedy(innermost, who)}. It runs:{lines}",
                 )
             if not let_go and blocked > self._limit:
                 let_go = True

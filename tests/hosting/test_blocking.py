@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from actors import Actor, method
 from actors.supervision import ExitReason
 from runtime import open_node
-from runtime.hosting.loop_watch import LoopWatch, running_code
+from runtime.hosting.loop_watch import OUTSIDE, LoopWatch, remedy, running_code
 from runtime.timings import Timings
+from runtime.wire import codec
 
 SECRET = "a secret for the tests of blocking"
 TIMINGS = Timings()
@@ -130,6 +131,17 @@ async def test_the_actor_and_the_method_are_named_wherever_its_code_runs() -> No
         "Looked.at_once",
         "Looked.helper",
     ]
+
+
+def test_the_remedy_fits_what_blocks_the_loop() -> None:
+    found: dict[str, Any] = {}
+    exec(compile("def write():\n    return frame()", codec.__file__, "exec"), found)
+    found["frame"] = lambda: sys._getframe(1)
+    here = sys._getframe()
+    assert "send bulk as bytes or numpy arrays" in remedy(found["write"](), "looked.at_once (...)")
+    assert "Make it a plain `def`" in remedy(here, "looked.at_once (...)")
+    assert "trio.to_thread.run_sync" in remedy(here, running_code(here)[0])
+    assert "trio.to_thread.run_sync" in remedy(None, OUTSIDE)
 
 
 def test_a_stack_that_cannot_be_seen_is_told_as_such() -> None:
