@@ -111,6 +111,10 @@ _CONVERSIONS = {
     "builtins.coroutine": "it was not awaited; await it, and send what it gives",
     "builtins.function": "send its name; node.run(...) runs a function elsewhere",
     "builtins.generator": "send list(...) of it, or make the method a stream",
+    "pandas.DataFrame": "send its .to_dict('list'), or the .to_numpy() of columns of numbers",
+    "pandas.Series": "send its .to_numpy(), or its .to_list()",
+    "pandas.Timedelta": "send its .to_pytimedelta()",
+    "pandas.Timestamp": "send its .to_pydatetime()",
     "pathlib.PurePath": "send str(...) of it",
     "pydantic.BaseModel": "mark the model with @message, or send its .model_dump()",
 }
@@ -428,6 +432,8 @@ def _refusal(kind: type) -> str:
             f"{text}: the class is defined inside a function, where no other process can "
             "import it; move it to the top of its module"
         )
+    if found := _conversion(kind):
+        return f"{text}; {found}"
     for base in kind.__mro__[1:]:
         if base in _STEPS or base in SCALARS:
             return (
@@ -446,11 +452,12 @@ def _refusal(kind: type) -> str:
                 f"{text}: the mark of {base.__qualname__} does not hold for its subclasses; "
                 "mark it with @message as well"
             )
-    for base in kind.__mro__:
-        package = f"{base.__module__}".partition(".")[0]
-        if found := _CONVERSIONS.get(f"{package}.{base.__qualname__}"):
-            return f"{text}; {found}"
-    return f"{text}; {_ADVICE}"
+    found = next(filter(None, map(_conversion, kind.__mro__)), _ADVICE)
+    return f"{text}; {found}"
+
+
+def _conversion(kind: type) -> str | None:
+    return _CONVERSIONS.get(f"{f'{kind.__module__}'.partition('.')[0]}.{kind.__qualname__}")
 
 
 _STEPS: Mapping[type, Step] = {

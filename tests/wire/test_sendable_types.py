@@ -162,9 +162,16 @@ async def test_what_the_page_calls_refused_is_refused_and_its_replacement_is_not
         assert same(await echo.back(sent), sent), instead
 
 
+class Timestamp(datetime):
+    """As pandas has it, which need not be installed."""
+
+    __module__ = "pandas._libs.tslibs.timestamps"
+
+
 @pytest.mark.parametrize(
     ("value", "instead"),
     [
+        (Timestamp(2026, 1, 2), "send its .to_pydatetime()"),
         (PureWindowsPath("x"), "send str(...) of it"),
         (UnmarkedItem(name="tea"), "mark the model with @message, or send its .model_dump()"),
         (len, "send its name"),
