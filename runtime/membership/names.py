@@ -41,7 +41,6 @@ from runtime.store.interface import (
     Get,
     Operation,
     Put,
-    Response,
     Store,
     StoreEvent,
     Transaction,
@@ -191,11 +190,11 @@ class RestartIntents:
         *,
         lasting: bool,
         added: ChildSpec | None = None,
-    ) -> None:
+    ) -> int:
         """Write the intent of a supervisor to restart `name`. `epoch`: of the supervisor's own
         name, None if it has none; a supervisor that has lost its name writes nothing. `lasting`:
         the supervisor itself will be restarted. `added`: the spec of a child that its constructor
-        does not know.
+        does not know. Returns the revision of what was written, 0 for nothing.
         """
         # A lasting intent has no lease: it must outlive this node, whose end is what it is for.
         lease = 0 if lasting else self._lease
@@ -204,16 +203,18 @@ class RestartIntents:
             then.append(Put(SUPERVISED + name, self._encode([supervisor, lasting]), lease))
         if added is not None:
             then.append(Put(_child(supervisor, added.id), self._encode(added.to_keep()), lease))
-        await self._write(supervisor, epoch, then)
+        result = await self._write(supervisor, epoch, then)
+        return result.revision if result.succeeded else 0
 
     async def begin(self, supervisor: str, epoch: int | None, names: Sequence[str]) -> None:
         """Record the children of a supervisor that begins and will itself be restarted. Withdraw
         the intents of earlier epochs for other children.
         """
         key = STATIC + supervisor
-        found = await self._write(
+        written = await self._write(
             supervisor, epoch, [Get(key), Put(key, self._encode(list(names)))]
         )
+        found = written.responses
         before = (
             cast("list[str]", self._decode(found[0].value))
             if found and isinstance(found[0], Entry)
@@ -251,11 +252,23 @@ class RestartIntents:
             found = await self._write(
                 supervisor, epoch, [*then, *(Get(STATIC + name) for name in part)]
             )
-            # Not strict: `_write` returns nothing if the supervisor has lost its name, and then its
+            # Not strict: nothing is read if the supervisor has lost its name, and then its
             # successor answers for the children.
-            for name, entry in zip(part, found[len(part) :], strict=False):
+            for name, entry in zip(part, found.responses[len(part) :], strict=False):
                 if entry is not None:
                     await self.withdraw_below(name)
+
+    def withdraw_later(
+        self, supervisor: str, names: Mapping[str, int], forget: Mapping[str, int]
+    ) -> None:
+        """Withdraw what `withdraw` could not, when the store is there again: the intents for these
+        names, and the records of added children by their ids, each if it is still what was written
+        in that revision.
+        """
+        for name, revision in names.items():
+            self._owed.owe(Compare(SUPERVISED + name, "mod_revision", revision))
+        for id, revision in forget.items():
+            self._owed.owe(Compare(_child(supervisor, id), "mod_revision", revision))
 
     async def withdraw_below(self, supervisor: str) -> None:
         """Withdraw the intents for the children of a supervisor that will not be restarted, and for
@@ -378,7 +391,7 @@ class RestartIntents:
 
     async def _write(
         self, supervisor: str, epoch: int | None, then: Sequence[Operation]
-    ) -> Sequence[Response]:
+    ) -> TransactionResult:
         ours = [] if epoch is None else [Compare(NAMES + supervisor, "mod_revision", epoch)]
         result = await self._store.transaction(ours, then)
         if not result.succeeded:
@@ -388,8 +401,8 @@ class RestartIntents:
                 supervisor,
                 epoch,
             )
-            return ()
-        return result.responses
+            assert not result.responses, "there is nothing to do otherwise"
+        return result
 
 
 def candidate(name: str, node: str) -> str:

@@ -693,12 +693,12 @@ class ActorSpawner:
 
     async def write_intent(
         self, name: str, supervisor: Address, *, lasting: bool, added: ChildSpec | None
-    ) -> None:
+    ) -> int:
         """Write the intent of a supervisor to restart `name`. `lasting`: the supervisor itself will
-        be restarted. `added`: the spec of a child that its constructor does not have. Raises
-        `StoreError`.
+        be restarted. `added`: the spec of a child that its constructor does not have. Returns the
+        revision of what was written, 0 for nothing. Raises `StoreError`.
         """
-        await self._names.intents.give(
+        return await self._names.intents.give(
             name, supervisor.name, _epoch(supervisor), lasting=lasting, added=added
         )
 
@@ -723,6 +723,14 @@ class ActorSpawner:
         await self._names.intents.withdraw(
             supervisor.name, _epoch(supervisor), names, forget=forget, last=last
         )
+
+    def withdraw_intents_later(
+        self, supervisor: Address, names: Mapping[str, int], forget: Mapping[str, int]
+    ) -> None:
+        """Withdraw what `withdraw_intents` could not, when the store is there again: the names and
+        ids with the revisions in which they were written.
+        """
+        self._names.intents.withdraw_later(supervisor.name, names, forget)
 
     async def record_ends(self, ends: Mapping[str, str]) -> None:
         """Record how actors of these names have ended, for callers that wait for them. Raises

@@ -83,6 +83,8 @@ class ChildState:
     """The restart intent in the store; in doubt while it is being written, and after an attempt to
     write it has failed.
     """
+    written_at: int = 0
+    """The revision of the intent in the store, as far as is known; 0 if it is not."""
     latest_epoch: int = 0
     """The epoch of its latest actor; 0 before the first."""
     started_at: float = 0.0
@@ -912,8 +914,16 @@ class SupervisionWork:
         try:
             await self._spawner.withdraw_intents(self._address, names, forgotten, last=last)
         except StoreError as error:
+            # Else callers would wait for these children as long as this node lives, and the next
+            # epoch would start them.
+            known = [child for child in concerned if child.written_at]
+            self._spawner.withdraw_intents_later(
+                self._address,
+                {child.name: child.written_at for child in known},
+                {child.spec.id: child.written_at for child in known if child.added and forget},
+            )
             logger.warning(
-                "%s could not withdraw from the store its restart intents for %s: %s",
+                "%s withdraws its restart intents for %s later: %s",
                 self._name,
                 ", ".join(names[:10]),
                 error,
@@ -1097,7 +1107,7 @@ class SupervisionWork:
         # out, and then has to be withdrawn.
         child.intent = "in doubt"
         added = child.spec if child.added else None
-        await self._spawner.write_intent(
+        child.written_at = await self._spawner.write_intent(
             child.name, self._address, lasting=self._lasting, added=added
         )
         child.intent = "written"

@@ -342,6 +342,27 @@ def test_a_candidate_whose_caller_goes_away_leaves_no_candidacy_and_takes_no_oth
     simulate(story, seeds=SEEDS, faults=())
 
 
+def test_children_that_end_while_the_store_is_away_are_not_waited_for_when_it_is_back() -> None:
+    async def story(simulation: Simulation) -> None:
+        top = await simulation.node.options(name="top").spawn(
+            Supervisor, [ChildSpec.of("a", Worker)]
+        )
+        await top.start_child(ChildSpec.of("b", Worker))
+        await top.stop_child("b")
+        # For longer than what is asked of the store may take.
+        simulation.kill("node-1", restart_after=25.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(top.stop_child, "a")
+            nursery.start_soon(top.delete_child, "b")
+        await trio.sleep(30)
+        for id in "ab":
+            with trio.fail_after(5), pytest.raises(ActorNotFoundError):
+                await simulation.node.lookup(f"top/{id}")
+        assert await kept(simulation) == []
+
+    simulate(story, seeds=range(1), faults=())
+
+
 class VerySlow(Worker):
     """Takes longer to start than a child may."""
 
