@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import trio
 
@@ -9,6 +11,8 @@ from actors import Actor, method
 from actors.errors import OutcomeUnknownError
 from runtime import LocalCluster, open_local_cluster
 from runtime.environment import SystemEnvironment
+from runtime.pools.pool import Pool
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -23,6 +27,10 @@ class Adder(Actor):
     @method
     def once(self, item: int) -> int:
         return sum(range(200)) + item
+
+    @method
+    def home(self) -> str:
+        return self.node.name
 
 
 def expected(count: int) -> list[int]:
@@ -96,6 +104,27 @@ async def test_a_named_pool_survives_the_node_that_opened_it() -> None:
             again = await cluster.node.lookup_pool("adders", Adder)
             assert [result async for result in again.map(Adder.often, range(10))] == expected(10)
         await pool.stop()
+
+
+async def test_a_pool_has_one_member_on_each_node_that_joins_and_none_on_one_that_left() -> None:
+    async with open_local_cluster(nodes=1) as cluster:
+        pool = await cluster.node.pool("adders", Adder, per_node=1)
+        await pool.ready(1)
+        await cluster.start_node()
+        await pool.ready(2)
+        assert await homes(pool) == {"worker-1": 1, "worker-2": 1}
+        await cluster.process("worker-1").leave()
+        await until(lambda: len(pool.members()) == 1, "the member of the node that left has ended")
+        assert await homes(pool) == {"worker-2": 1}
+        assert [result async for result in pool.map(Adder.often, range(100))] == expected(100)
+        await cluster.start_node()
+        await pool.ready(2)
+        assert await homes(pool) == {"worker-2": 1, "worker-3": 1}
+
+
+async def homes(pool: Pool[Adder]) -> Counter[str | None]:
+    """How many members each node has."""
+    return Counter([answer.value for answer in await pool.call_all(Adder.home)])
 
 
 class Opener(Actor):
