@@ -24,6 +24,7 @@ from actors.reference import Reference
 from runtime import Node, aio, blocking, open_local_cluster, open_node
 from runtime.pools.pool import Pool
 from runtime.testing import VirtualCluster
+from tests.documentation.test_reading import MEAN_WORDS, MOST_WORDS, RETIRED, sentences, words
 
 MODULES = (
     "actors",
@@ -83,6 +84,20 @@ def test_no_public_docstring_only_refers_to_another() -> None:
     assert len(FACE) > 400
     assert [name for name, value in FACE.items() if not value.__doc__] == []
     assert [name for name, value in FACE.items() if ONLY_REFERS.match(value.__doc__ or "")] == []
+
+
+def test_the_sentences_of_public_docstrings_are_short_and_have_no_retired_word() -> None:
+    texts = {name: inspect.getdoc(value) or "" for name, value in FACE.items()}
+    long = [
+        (name, one)
+        for name, text in texts.items()
+        for one in sentences(text)
+        if words(one) > MOST_WORDS
+    ]
+    assert long == []
+    whole = [words(one) for text in texts.values() for one in sentences(text) if one.endswith(".")]
+    assert sum(whole) <= MEAN_WORDS * len(whole)
+    assert [name for name, text in texts.items() if RETIRED.search(text)] == []
 
 
 def test_what_only_refers_is_known_as_such() -> None:

@@ -113,12 +113,17 @@ logger = logging.getLogger("understudy.links")
 class Tls:
     """How connections are encrypted: `open_node(tls=Tls(...))`.
 
-    `mode`: see `TlsPolicy`. `ca`, `certificate`, `key`: paths of PEM files, given together. With
-    them each side of a connection must show a certificate that the CA has signed for this cluster;
-    and they may stand in place of the secret, in which case everything but the Unix sockets within
-    a machine is encrypted. `crl`: path of a PEM file with the lists of revoked certificates of each
-    CA. `map`: path of a file by which SPIFFE IDs name members, see `NameMap`. Raises ValueError for
-    what does not go together.
+    - `mode`: "require" encryption for connections of this machine as well, "accept" to meet nodes
+      that do not encrypt yet, or "off". By default connections from and to other machines are
+      encrypted.
+    - `ca`, `certificate`, `key`: paths of PEM files, given together. Each side of a connection must
+      then show a certificate that the CA has signed for this cluster. They may stand in place of
+      the secret: then everything but the Unix sockets within a machine is encrypted.
+    - `crl`: path of a PEM file with the lists of revoked certificates of each CA.
+    - `map`: path of a file with rules, one in each line: a SPIFFE ID in certificates, and the name
+      `understudy://CLUSTER/ROLE/NAME` that it stands for. `{word}` in both stands for the same.
+
+    Raises ValueError for what does not go together.
     """
 
     mode: TlsMode | None = None

@@ -430,10 +430,10 @@ class Pool(ProcessBound, Generic[A]):
         "raise" the first error, "return" errors in the places of results, or "skip" them. `keep`:
         results stay with their members, and references to them are given. `progress`: show a
         progress bar on stderr (by rich, the extra `cli`; lines of text without it, or if stderr is
-        no terminal). `journal`: a name under which the cluster's store keeps which items are done,
-        so that a map whose driver died goes on where it was when it is called again with the same
-        items: what was given as a result is given again, and not run again. See `AlreadyDone` for
-        results that are too large to be kept.
+        no terminal). `journal`: a name under which the cluster's store keeps which items are done.
+        A map whose driver died then goes on where it was, when it is called again with the same
+        items: what was given as a result is given again, and not run again. In place of results
+        that are too large to be kept, `AlreadyDone` is given.
 
         Raises TypeError or ValueError for what makes no sense.
         """
