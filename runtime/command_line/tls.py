@@ -271,8 +271,11 @@ def info(file: Path, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
 def expiry(files: tuple[Path, ...], within: int, as_json: bool) -> None:
-    """Say when certificates end. Exit status 1 if one of them has ended, or ends soon."""
-    found = [_facts(file) for file in files]
+    """Say when certificates end. Exit status 1 if one of them has ended, or ends soon. Keys and
+    lists of revoked certificates among several files are passed over.
+    """
+    certificates = [file for file in files if not _is_beside_certificates(file)]
+    found = [_facts(file) for file in certificates or files]
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
@@ -371,6 +374,17 @@ def _read(file: Path) -> x509.Certificate:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no certificate in PEM"
         raise click.ClickException(f"{file} cannot be read: {reason}") from None
+
+
+def _is_beside_certificates(file: Path) -> bool:
+    """True for what `tls ca` and `tls revoke` write into the folder of the certificates."""
+    try:
+        text = file.read_bytes()
+    except OSError:
+        return False
+    return b"-BEGIN CERTIFICATE-" not in text and (
+        b"PRIVATE KEY-" in text or b"-BEGIN X509 CRL-" in text
+    )
 
 
 def _pem(made: x509.Certificate) -> bytes:

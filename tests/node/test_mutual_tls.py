@@ -566,6 +566,10 @@ def test_the_command_makes_what_nodes_accept_and_overwrites_nothing(tmp_path: Pa
     assert facts["days_left"] == 19
     assert json.loads(run("info", "--json", str(place / "any.pem")).output)["name"] == "*"
     assert run("expiry", str(place / "w1.pem"), str(place / "ca.pem")).exit_code == 0
+    every = run("expiry", *map(str, sorted(place.glob("*.pem"))))
+    assert every.exit_code == 0, every.output
+    assert len(every.output.splitlines()) == 4
+    assert run("expiry", str(place / "ca-key.pem")).exit_code == 1
     soon = run("expiry", "--within", "30", str(place / "w1.pem"), str(place / "ca.pem"))
     assert soon.exit_code == 1
     assert "w1.pem" in soon.output
