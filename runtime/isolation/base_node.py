@@ -62,7 +62,7 @@ class ActorStarter:
 
 
 @attrs.frozen
-class NodeOptions(RunsFunctions):
+class _NodeOptions(RunsFunctions):
     """A way to start actors, and run functions, with options; see `actors.actor.Spawner`."""
 
     _endpoint: RpcEndpoint
@@ -70,7 +70,7 @@ class NodeOptions(RunsFunctions):
     _functions: FunctionCaller
     _options: SpawnOptions
 
-    def options(self, **changes: Unpack[SpawnChanges]) -> NodeOptions:
+    def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
         return attrs.evolve(self, options=attrs.evolve(self._options, **changes))
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
@@ -186,9 +186,9 @@ class BaseNode(ProcessBound, RunsFunctions):
         async def stop(self, handle: object, *, reason: str = "stopped") -> None: ...
 
     @documented_as(SpawnOptions)
-    def options(self, **changes: Unpack[SpawnChanges]) -> NodeOptions:
+    def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
         """Return a way to start actors and run functions with these options."""
-        return NodeOptions(self._endpoint, self._starter, self._functions, SpawnOptions(**changes))
+        return _NodeOptions(self._endpoint, self._starter, self._functions, SpawnOptions(**changes))
 
     async def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
