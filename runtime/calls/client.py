@@ -1260,9 +1260,9 @@ class CallClient:
         seen: Call | None = None,
     ) -> Coroutine[Any, Any, Any]:
         """Begin a call that is counted, and timed if its turn has come to be timed."""
-        one = bound._counted
+        one: Any = bound._counted
         # Looked up once for many calls. The node may have begun to count anew since.
-        if type(one) is not MethodStatistics or one.token is not self._token:
+        if one is None or one.token is not self._token:
             statistics, address = self.statistics, bound._address
             assert statistics is not None
             one = statistics.known(address, bound._definition.name)
@@ -1274,18 +1274,20 @@ class CallClient:
         left = sampler.left = sampler.left - 1
         if left:
             return self._call(bound, args, kwargs, seen, one)
-        return self._timed(one, sampler.take(), bound, args, kwargs, seen)
+        began = self.environment.stopwatch()
+        rest = (bound, args, kwargs, seen)
+        return self._timed(one, began, sampler.take(began), *rest)
 
     async def _timed(
         self,
         one: MethodStatistics,
+        began: float,
         weight: int,
         bound: BoundMethod[..., Any],
         args: tuple[object, ...],
         kwargs: dict[str, object],
         seen: Call | None,
     ) -> Any:
-        began = self.environment.stopwatch()
         try:
             return await self._call(bound, args, kwargs, seen, one)
         finally:

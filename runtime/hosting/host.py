@@ -715,7 +715,8 @@ class ActorHost:
             sampler = one.arrived
             left = sampler.left = sampler.left - 1
             if not left:
-                job.timer = TurnTimer(one, sampler.take(), self._environment.stopwatch())
+                now = self._environment.stopwatch()
+                job.timer = TurnTimer(one, sampler.take(now), now)
         if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
             return None

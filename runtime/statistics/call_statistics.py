@@ -28,7 +28,7 @@ UNKNOWN_CLASS = "_UNKNOWN"
 """The class of calls through handles that do not know it."""
 
 SAMPLE = 16
-"""Of so many calls of a method one is timed."""
+"""Of so many calls of a method one is timed; of a busy method half as many."""
 
 ALL_TIMED = 16
 """Calls of a method that are all timed, before: of a method that is called seldom, or for a short
@@ -40,6 +40,12 @@ GAPS: Final = (16, 7, 25, 12, 21, 3, 30, 18, 9, 28, 5, 22, 14, 31, 1, 15)
 calls in rounds: with one distance, the same call of each round might be timed, or never be. Their
 sum is a prime number, so that in rounds of any length each call is timed now and then.
 """
+
+BUSY_RATE = 1000.0
+"""Calls a second of one method, from which on half as many are timed."""
+
+BUSY_GAPS: Final = (33, 14, 51, 25, 42, 6, 60, 37, 19, 56, 11, 44, 29, 62, 3, 29)
+"""Those of a busy method. Their sum is a prime number too."""
 
 LONG_TURN_SECONDS = 1.0
 """A turn that takes longer is counted as long."""
@@ -72,9 +78,10 @@ def class_of(address: Address) -> str:
 class CallSampler:
     """Chooses which calls of a method are timed."""
 
-    __slots__ = ("_gap", "_timed", "left")
+    __slots__ = ("_at", "_gap", "_timed", "left")
 
     def __init__(self) -> None:
+        self._at = 0.0
         self._gap = 1
         self._timed = 0
         self.left = 1
@@ -82,14 +89,21 @@ class CallSampler:
         at 0 the call is timed: `take`.
         """
 
-    def take(self) -> int:
+    def take(self, now: float) -> int:
         """Choose the next call to be timed. Returns for how many calls the one stands whose turn it
-        is: itself, and those since the one that was timed before it.
+        is: itself, and those since the one that was timed before it. `now`: on the stopwatch.
         """
         weight = self._gap
         self._timed += 1
         timed = self._timed
-        self._gap = self.left = 1 if timed < ALL_TIMED else GAPS[timed % len(GAPS)]
+        if timed < ALL_TIMED:
+            gap = 1
+        elif weight > BUSY_RATE * (now - self._at):
+            gap = BUSY_GAPS[timed % len(BUSY_GAPS)]
+        else:
+            gap = GAPS[timed % len(GAPS)]
+        self._at = now
+        self._gap = self.left = gap
         return weight
 
 
@@ -316,5 +330,5 @@ class CallStatistics:
         assert self._pairs == sum(map(len, self.by_class.values())) <= self._most
         for one in self:
             for sampler in (one.made, one.arrived):
-                assert 1 <= sampler.left <= max(GAPS), "the next call to be timed is known"
+                assert 1 <= sampler.left <= max(BUSY_GAPS), "the next call to be timed is known"
             assert one.wait.count == one.turn.count == one.server.count

@@ -16,6 +16,7 @@ from actors.errors import (
 from actors.method import Address
 from runtime.statistics.call_statistics import (
     ALL_TIMED,
+    BUSY_GAPS,
     GAPS,
     LONG_TURN_SECONDS,
     OTHER,
@@ -113,27 +114,41 @@ def test_an_answer_is_bounded_and_says_what_it_leaves_out() -> None:
     assert told["methods"][0]["client"] is None
 
 
-def test_the_calls_that_are_timed_stand_for_all() -> None:
+@pytest.mark.parametrize(("rate", "timed"), [(100, SAMPLE), (10_000, 2 * SAMPLE)])
+def test_the_calls_that_are_timed_stand_for_all(rate: int, timed: int) -> None:
     sampler = CallSampler()
     weights, made = [], 0
     while made < 10_000:
         made += 1
         sampler.left -= 1
         if not sampler.left:
-            weights.append(sampler.take())
+            weights.append(sampler.take(made / rate))
     # Of a method that is called seldom every call is known.
     assert weights[:ALL_TIMED] == [1] * ALL_TIMED
-    assert made - max(GAPS) < sum(weights) <= made
-    assert len(weights) == pytest.approx(ALL_TIMED + made / SAMPLE, rel=0.05)
+    assert made - max(BUSY_GAPS) < sum(weights) <= made
+    assert len(weights) == pytest.approx(ALL_TIMED + made / timed, rel=0.05)
 
 
-def test_calls_in_rounds_are_all_timed_now_and_then() -> None:
+def test_a_busy_method_that_slows_down_is_timed_more_often_again() -> None:
+    sampler, now, gaps = CallSampler(), 0.0, []
+    for number in range(4000):
+        now += 0.0001 if number < 2000 else 1.0
+        sampler.left -= 1
+        if not sampler.left:
+            sampler.take(now)
+            gaps.append((number, sampler.left))
+    assert {gap for number, gap in gaps if 1000 < number < 2000} <= set(BUSY_GAPS)
+    assert {gap for number, gap in gaps if number > 2000 + max(BUSY_GAPS)} <= set(GAPS)
+
+
+@pytest.mark.parametrize("rate", [100, 10_000])
+def test_calls_in_rounds_are_all_timed_now_and_then(rate: int) -> None:
     for length in range(1, 40):
         sampler, timed = CallSampler(), set[int]()
-        for number in range(40 * SAMPLE * length):
+        for number in range(60 * SAMPLE * length):
             sampler.left -= 1
             if not sampler.left:
-                sampler.take()
+                sampler.take(number / rate)
                 if number >= ALL_TIMED * length:
                     timed.add(number % length)
         assert timed == set(range(length))
