@@ -26,8 +26,9 @@ import attrs
 
 from actors.converters import converter_of
 from actors.errors import BadArgumentsError
-from actors.messages import message_type
+from actors.messages import import_path, message_type
 from actors.method import MethodDefinition
+from actors.reference import taken
 from runtime.plain_calls.plain_values import MOST_DEPTH, plain
 from runtime.user_errors import guarded, summary_of
 from runtime.wire.standard_types import TEXTS, named_tuple_fields
@@ -207,7 +208,7 @@ class SchemaWriter:
             if len(self.definitions) >= MOST_DEFINITIONS:
                 return {}
             # With the module: descriptions of several nodes are put together.
-            name = self._names[cls] = f"{cls.__module__}.{cls.__qualname__}"
+            name = self._names[cls] = import_path(cls).replace(":", ".")
             definition: Schema = {"type": "object"}
             # Entered before its fields: a message may have one of its own type.
             self.definitions[name] = definition
@@ -270,7 +271,8 @@ def arguments_of(actor: str, definition: MethodDefinition, body: object) -> Plai
         bound = definition.signature.bind(*args, **kwargs)
     except TypeError as error:
         raise BadArgumentsError(
-            f"{actor}.{definition.name} was not called: {error}; it takes {definition.signature}",
+            f"{actor}.{definition.name} was not called: {error}; it takes "
+            f"{taken(definition.signature)}",
             actor=actor,
             method=definition.name,
         ) from None

@@ -421,9 +421,7 @@ def _shown(key: object) -> str:
 
 def _refusal(kind: type) -> str:
     name = (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
+        kind.__qualname__ if kind.__module__ == "builtins" else import_path(kind).replace(":", ".")
     )
     article = "an" if name[0] in "aeiouAEIOU" else "a"
     text = f"is {article} {name}, which cannot be sent"

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from actors import Actor, method, register_converter
 from actors.errors import BadArgumentsError, DecodeError, EncodeError
+from actors.messages import MAIN_ALIAS
 from actors.method import MethodDefinition
 from runtime.gateway.media import answer_of, body_of, chosen
 from runtime.plain_calls.plain_values import decoded, encoded, encoded_plain
@@ -227,6 +228,30 @@ def test_a_misfit_is_named(name: str, value: object, path: str) -> None:
     with pytest.raises(BadArgumentsError) as caught:
         arguments_of("shop", definition("all"), {**GIVEN, name: value})
     assert f"argument {path}" in str(caught.value)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Careless(Actor):
+    @method
+    async def take(self, item: Item, *, style: object = Unprintable()) -> None: ...
+
+
+def test_arguments_that_do_not_fit_run_no_code_of_the_defaults() -> None:
+    with pytest.raises(BadArgumentsError, match=r"it takes \(item, \*, style=\.\.\.\)"):
+        arguments_of("shop", Careless.__methods__["take"], {"itme": {}})
+
+
+def test_a_class_of_the_main_script_has_one_name_in_all_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = SchemaWriter()
+    monkeypatch.setattr(Item, "__module__", MAIN_ALIAS)
+    writer.method(Careless.__methods__["take"])
+    assert list(writer.definitions) == ["__main__.Item"]
 
 
 def test_annotations_that_lead_nowhere_let_everything_through() -> None:
