@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.growth import __main__ as command
-from tests.growth import nodes
+from tests.growth import nodes, resident
 from tests.growth.curves import SUBJECTS
 from tests.growth.measuring import Curve, measure, table, verdict
 
@@ -74,3 +74,24 @@ def test_nodes_are_measured() -> None:
     assert float(each) > 0
     assert float(own) > 1
     assert float(known) > 0
+
+
+@pytest.mark.long
+def test_resident_memory_is_measured() -> None:
+    result = CliRunner().invoke(resident.main, ["10", "10", "10"])
+    rows = [line.strip("| ").split(" | ") for line in result.output.splitlines()[-3:]]
+    assert [row[:2] for row in rows] == [
+        ["calls", "10"],
+        ["references", "10"],
+        ["connections", "10"],
+    ]
+    assert all(float(size) > 1 for row in rows for size in row[2:])
+
+
+def test_memory_that_grows_after_the_first_part_is_seen() -> None:
+    flat = [50 * resident.MEBIBYTE] * resident.PARTS
+    warm = [20 * resident.MEBIBYTE, *flat[1:]]
+    leaking = [size + part * resident.MEBIBYTE for part, size in enumerate(flat)]
+    assert resident.Resident("calls", 10, flat, warm).growth == 0
+    for caller, called in ((leaking, flat), (flat, leaking)):
+        assert resident.Resident("calls", 10, caller, called).growth > resident.ALLOWED

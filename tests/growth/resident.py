@@ -1,0 +1,148 @@
+"""Resident memory while calls, references and connections come and go by the million:
+`python -m tests.growth.resident`, or with numbers of its own.
+
+Each is done in ten parts, and memory is read after each part. What leaks shows as growth from the
+second part to the last; the first one fills caches.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import attrs
+import click
+import trio
+
+from actors import Actor, method
+from runtime import LocalCluster, open_local_cluster
+from runtime.command_line.connect import connect_with, security_for
+
+PARTS = 10
+
+SHOWN = (1, 2, 6, 10)
+"""The parts whose memory is shown."""
+
+AT_ONCE = 100
+"""Calls and references that are under way at once; a tenth of it for connections."""
+
+MEBIBYTE = 1024 * 1024
+
+ALLOWED = 2 * MEBIBYTE
+"""Growth that counts as none: what the allocator keeps differs from part to part."""
+
+
+class Echo(Actor):
+    """Gives back what it gets."""
+
+    @method
+    async def echo(self, value: int) -> int:
+        return value
+
+
+@attrs.frozen
+class Resident:
+    """Bytes of the process that calls and of the one that is called, after each part."""
+
+    work: str
+    count: int
+    caller: list[int]
+    called: list[int]
+
+    @property
+    def growth(self) -> int:
+        """By how much the one grew that grew more, after the first part."""
+        return max(self.caller[-1] - self.caller[1], self.called[-1] - self.called[1])
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process occupies."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def side_by_side(count: int, tasks: int, work: Callable[[int], Awaitable[None]]) -> None:
+    """Do a work so many times, in so many tasks."""
+    numbers = iter(range(count))
+
+    async def some() -> None:
+        for number in numbers:
+            await work(number)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(tasks):
+            nursery.start_soon(some)
+
+
+async def measured(
+    work: str, count: int, cluster: LocalCluster, part: Callable[[int], Awaitable[None]]
+) -> Resident:
+    """Do ten parts of a work, and read the memory of both processes after each."""
+    node = cluster.process("worker-1").pid
+    found = Resident(work, count, [], [])
+    for _ in range(PARTS):
+        await part(max(1, count // PARTS))
+        gc.collect()
+        found.caller.append(resident(os.getpid()))
+        found.called.append(resident(node))
+    return found
+
+
+async def measure(calls: int, references: int, connections: int) -> list[Resident]:
+    """So many calls to another process, references to values there, and connections with it."""
+    async with open_local_cluster(1) as cluster:
+        echo = (await cluster.node.options(on="worker-1").spawn(Echo)).echo
+        (worker,) = [one for one in cluster.node.members() if one.name == "worker-1"]
+        address = next(one for one in worker.addresses if one.startswith("tcp:"))
+        keyring, tls = security_for(cluster.address, None)
+
+        async def call(number: int) -> None:
+            assert await echo(number) == number
+
+        async def refer(number: int) -> None:
+            reference = await echo.remote(number)
+            assert await reference.fetch() == number
+
+        async def meet(number: int) -> None:
+            to = address.removeprefix("tcp:")
+            async with connect_with(to, cluster.node.cluster, keyring, tls):
+                pass
+
+        return [
+            await measured(work, count, cluster, part)
+            for work, count, part in (
+                ("calls", calls, partial(side_by_side, tasks=AT_ONCE, work=call)),
+                ("references", references, partial(side_by_side, tasks=AT_ONCE, work=refer)),
+                ("connections", connections, partial(side_by_side, tasks=AT_ONCE // 10, work=meet)),
+            )
+        ]
+
+
+def line(found: Resident) -> str:
+    """A line of the table."""
+    columns = [
+        f"{sizes[part - 1] / MEBIBYTE:.1f}"
+        for sizes in (found.caller, found.called)
+        for part in SHOWN
+    ]
+    return f"| {found.work} | {found.count:,} | {' | '.join(columns)} |"
+
+
+@click.command()
+@click.argument("counts", type=int, nargs=3, default=(1_000_000, 1_000_000, 10_000))
+def main(counts: tuple[int, int, int]) -> None:
+    """Measure so many calls, references and connections. Exits with 1 if memory grows."""
+    parts = " | ".join(f"{who}, {part} of 10" for who in ("caller", "called") for part in SHOWN)
+    click.echo(f"| MiB resident after | all | {parts} |\n|---|{'---:|' * 9}")
+    found = trio.run(measure, *counts)
+    for one in found:
+        click.echo(line(one))
+    sys.exit(any(one.growth > ALLOWED for one in found))
+
+
+if __name__ == "__main__":
+    main()
