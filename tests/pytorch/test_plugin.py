@@ -257,7 +257,7 @@ def test_errors_have_torchs_names(handlers: Handlers) -> None:
     with pytest.raises(torchs.RendezvousClosedError, match="closed by an agent of torch"):
         late.next_rendezvous()
     with pytest.raises(
-        torchs.RendezvousStateError, match="another job of this id, with 1 to 2 nodes"
+        torchs.RendezvousStateError, match="another job has this id, with 1 to 2 nodes"
     ):
         handlers.make(2, 5).next_rendezvous()
 
