@@ -25,7 +25,9 @@ from runtime.stderr_writer import flush_stderr
 from runtime.version import __version__
 
 COMMANDS = {
-    "call": "Call METHOD of ACTOR and print its result.",
+    "call": (
+        "Call METHOD of ACTOR and print its result; of a stream each item, on a line of its own."
+    ),
     "dashboard": "Serve pages about a cluster, until Ctrl-C or SIGTERM.",
     "debug": (
         "Debug a method of ACTOR that waits at a breakpoint(), or else its last failure: the "

@@ -10,7 +10,13 @@ import pytest
 import trio
 
 from actors import Group, RemoteError
-from actors.errors import CallTimeoutError, EmptyGroupError, NodeUnreachableError, NotExecutedError
+from actors.errors import (
+    CallTimeoutError,
+    DeadlineExceededError,
+    EmptyGroupError,
+    NodeUnreachableError,
+    NotExecutedError,
+)
 from runtime import open_node
 from runtime.groups.groups import GROUP_LOOK_SECONDS
 from runtime.identifiers import NodeId
@@ -163,7 +169,10 @@ async def test_all_members_are_called_and_each_answers_or_fails_for_itself(
     assert isinstance(answers[3].error, RemoteError)
     assert [answer.error for answer in answers[:3]] == [None] * 3
     late = await group.options(timeout=0.05).call_all(Reader.hang)
-    assert [type(answer.error) for answer in late] == [CallTimeoutError] * 4
+    # On a busy machine a call may not even have begun by then, which has an error of its own.
+    late_errors = (CallTimeoutError, DeadlineExceededError)
+    assert all(isinstance(answer.error, late_errors) for answer in late)
+    assert len(late) == 4
 
 
 @LONG_LEASE

@@ -101,7 +101,7 @@ async def test_an_isolated_actor_is_debugged_like_any_other(node: Node) -> None:
             assert await typed(waiting[0], "!count = 8", "c") == "ended"
         # The caller's deadline is the debugger's, too.
         with pytest.raises(CallTimeoutError):
-            await getattr(shop.options(timeout=0.2), name)(1)
+            await getattr(shop.options(timeout=1.0), name)(1)
         while (await service.failures("shop"))["breakpoints"]:
             pass
 

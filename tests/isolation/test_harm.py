@@ -81,7 +81,7 @@ async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_
     bystander = await node.options(isolation="process").spawn(Counter)
     pid = await victim.pid()
     with pytest.raises(CallTimeoutError), trio.fail_after(60):
-        await victim.suffer.options(timeout=0.2)("block")
+        await victim.suffer.options(timeout=1.0)("block")
     assert await bystander.add(1) == 1
     with trio.fail_after(60):
         await internals_of(node).spawner.stop_address(victim.address, STOPPED, 0.3)
@@ -94,7 +94,7 @@ async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_g
     victim = await node.options(isolation="process").spawn(Victim)
     pid = await victim.pid()
     with pytest.raises(CallTimeoutError), trio.fail_after(60):
-        await victim.suffer.options(timeout=0.2)("SIGSTOP")
+        await victim.suffer.options(timeout=1.0)("SIGSTOP")
     os.kill(pid, signal.SIGCONT)
     with trio.fail_after(60):
         assert await victim.pid() == pid
