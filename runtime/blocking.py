@@ -58,6 +58,7 @@ from runtime.doors.executor import ClusterExecutor
 from runtime.doors.item_sources import plain_source
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.portal import next_of
+from runtime.doors.time_limit import fail_after, within_limit
 from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
@@ -82,6 +83,7 @@ __all__ = [
     "BlockingStream",
     "ClusterExecutor",
     "connect",
+    "fail_after",
     "open_local_cluster",
 ]
 
@@ -183,7 +185,7 @@ def open_local_cluster(
 def _open(session: OpenBlock[Any]) -> None:
     portal = session.begin()
     try:
-        portal.call(session.open)
+        portal.call(within_limit(session.open))
     except BaseException:
         # Ctrl-C may come when it has just been opened.
         session.give_up()
@@ -201,7 +203,7 @@ class BlockingDoor:
         """Run it in the loop, and block until it has ended."""
         _refuse_loops()
         self.session.check()
-        return self.session.portal.call(function)
+        return self.session.portal.call(within_limit(function))
 
     def check(self) -> None:
         """Raises ForkedProcessError in a fork of the process that opened the connection, and

@@ -1,0 +1,58 @@
+"""A time limit for code that blocks: every wait of the blocking door within it ends in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+import trio
+
+from runtime.environment import SystemEnvironment
+
+T = TypeVar("T")
+
+_now = SystemEnvironment().stopwatch
+
+_ENDS: ContextVar[float] = ContextVar("_ENDS", default=math.inf)
+"""When the innermost limit of this thread, or those around it, is over."""
+
+
+@contextmanager
+def fail_after(seconds: float) -> Iterator[None]:
+    """Let everything that blocks in the `with` block take no more than `seconds` in all: calls,
+    `connect`, `lookup`, `spawn`, streams, references and the rest.
+
+    What is under way when the time is over raises TimeoutError, and is cancelled where it runs: a
+    call may have run. The time travels with calls as their deadline. Limits may be nested; they
+    hold in the thread that set them. Raises ValueError for a time below zero.
+    """
+    if not seconds >= 0:
+        raise ValueError(f"a time limit is a number of seconds from 0 on, not {seconds!r}")
+    token = _ENDS.set(min(_ENDS.get(), _now() + seconds))
+    try:
+        yield
+    finally:
+        _ENDS.reset(token)
+
+
+def within_limit(function: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+    """The function itself, or one that raises TimeoutError when the limit of this thread is over.
+    To be awaited in trio.
+    """
+    ends = _ENDS.get()
+    if ends == math.inf:
+        return function
+
+    async def limited() -> T:
+        # Measured when it begins: the loop may have been busy meanwhile.
+        with trio.move_on_after(max(0.0, ends - _now())):
+            return await function()
+        raise TimeoutError(
+            "the time limit of `fail_after` was over; what was under way is cancelled, and may "
+            "have run"
+        )
+
+    return limited
