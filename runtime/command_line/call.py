@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 import trio
@@ -19,6 +20,7 @@ from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.units import Number
 from runtime.printable import plain_lines
+from runtime.wire.standard_types import TEXTS, named_tuple_fields
 
 
 def _value(text: str) -> object:
@@ -35,14 +37,21 @@ def plain(value: object) -> object:
     """A result as JSON can hold it; what has no form there by its `repr`."""
     if isinstance(value, dict):
         return {
-            key if isinstance(key, str | int | None) else repr(key): plain(one)
+            key if isinstance(key, str | int | None) else _plain_text(key): plain(one)
             for key, one in value.items()
         }
-    if isinstance(value, list | tuple):
+    if (names := named_tuple_fields(type(value))) is not None:
+        return {name: plain(one) for name, one in zip(names, cast("Any", value), strict=True)}
+    if isinstance(value, list | tuple | deque):
         return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
-    return value if isinstance(value, str | int | float | None) else repr(value)
+    return value if isinstance(value, str | int | float | None) else _plain_text(value)
+
+
+def _plain_text(value: object) -> str:
+    # The same text as through the HTTP gateway, where a type has one that says it in full.
+    return str(value) if isinstance(value, TEXTS) else repr(value)
 
 
 def _keywords(

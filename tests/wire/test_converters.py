@@ -5,6 +5,10 @@ they refuse, and what peers can do with them.
 from __future__ import annotations
 
 import enum
+import json
+from collections import deque
+from fractions import Fraction
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -23,6 +27,7 @@ from actors.errors import (
 )
 from actors.handle import Handle
 from actors.messages import message_type
+from runtime.command_line.call import plain
 from runtime.testing import VirtualCluster
 from runtime.wire.codec import Codec
 from runtime.wire.plain_writer import SCALARS
@@ -225,3 +230,12 @@ async def test_a_converter_that_raises_ends_its_call_alone(cluster: VirtualClust
     with pytest.raises(OutcomeUnknownError, match=r"the converter of .*ZeroDivisionError"):
         await thermometer.make("cold")
     assert await thermometer.back([5]) == [5]
+
+
+def test_the_command_line_prints_them_as_json_has_them() -> None:
+    value = {"a": deque([Path("/etc"), Fraction(1, 3)]), Path("k"): Row(1), "c": 1j}
+    assert json.loads(json.dumps(plain(value))) == {
+        "a": ["/etc", "1/3"],
+        "k": {"x": 1, "y": 7},
+        "c": "1j",
+    }
