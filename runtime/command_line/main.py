@@ -131,8 +131,16 @@ class OneLineUsageError(click.UsageError):
         click.echo(f"error: {text}{more}", file=file or sys.stderr)
 
 
+class OneLineError(click.ClickException):
+    """What a command refuses to do, told as all other mistakes are."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write it to stderr, or to `file`."""
+        click.echo(f"error: {plain(' '.join(self.message.split()))}", file=file or sys.stderr)
+
+
 @contextmanager
-def _one_line_usage_errors() -> Iterator[None]:
+def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -141,6 +149,9 @@ def _one_line_usage_errors() -> Iterator[None]:
     except click.UsageError as error:
         # How it shows itself: four lines, three of them the usage.
         raise OneLineUsageError(error.format_message(), error.ctx) from None
+    except click.ClickException as error:
+        # Those of click itself begin with a capital letter.
+        raise OneLineError(error.format_message()) from None
 
 
 class Commands(click.Group):
@@ -209,13 +220,13 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the options before the command."""
-        with _one_line_usage_errors():
+        with _one_line_errors():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; whatever it raises is one line, but with `--debug`."""
         try:
-            with _one_line_usage_errors():
+            with _one_line_errors():
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             # How click itself shows what is wrong with options and arguments, and ends.
