@@ -277,7 +277,10 @@ class ClusterQuestions:
         if member is None:
             return self._snapshot(
                 problems=_problems(
-                    [f"no node that answers has an actor called {name!r}; it may be moving"]
+                    [
+                        f"no node that answers has an actor called {name!r}: it may be moving, or "
+                        "have ended; the list of actors shows which there are"
+                    ]
                 )
             )
         try:

@@ -71,10 +71,10 @@ HEIGHTS = {"begin": 25, "end": 25, "call": 31, "ok": 36, "failed": 39, "unknown"
 """How far below the top of its lane a mark stands; all others stand on the life, at 12."""
 
 STYLE = """
-:root{color-scheme:light dark;--paper:#fff;--ink:#1c2430;--dim:#5a6675;--line:#d5dbe3;--lane:#f4f6f9;--life:#b9d3ee;--edge:#3f76b0;
---good:#1a7340;--bad:#c0182a;--badpaper:#fdecee;--warn:#9a5b00;--band:#7a4fb5;--clog:#b06a00;--calm:#1a7340}
-@media(prefers-color-scheme:dark){:root{--paper:#14181e;--ink:#e3e8ef;--dim:#9aa6b5;--line:#343d49;--lane:#1b2129;--life:#2c4a6b;
---edge:#7fb2e8;--good:#5fcf8e;--bad:#ff6b78;--badpaper:#3a1a20;--warn:#e8ad55;--band:#b796ea;--clog:#e0a04a;--calm:#5fcf8e}}
+:root{color-scheme:light dark;--paper:#fffefb;--ink:#1e2329;--dim:#5f6771;--line:#e4e1d8;--lane:#f7f6f2;--life:#c4d8cd;--edge:#2b5f86;
+--good:#3c7a57;--bad:#b03a34;--badpaper:#fbeceb;--warn:#96650f;--band:#6c5b98;--clog:#96650f;--calm:#3c7a57;accent-color:var(--edge)}
+@media(prefers-color-scheme:dark){:root{--paper:#1a1e23;--ink:#e3e6e9;--dim:#a0a8b2;--line:#2b3038;--lane:#14171b;--life:#384f47;
+--edge:#8dbbdd;--good:#80c39c;--bad:#ee8d83;--badpaper:#3a2422;--warn:#dcb266;--band:#b8a8e2;--clog:#dcb266;--calm:#80c39c}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem clamp(.6rem,2vw,2rem) 3rem;max-width:2000px;background:var(--paper);color:var(--ink);
 font:15px/1.45 system-ui,sans-serif}
@@ -105,11 +105,11 @@ input[type=search]{width:min(26rem,100%)}
 .names li:nth-child(odd){background:var(--lane)}
 .scroll{flex:1;min-width:0;overflow-x:auto;padding:0 10px}.scroll svg{display:block;overflow:visible}
 .scroll text{fill:var(--dim);font-size:11px}.lane{fill:var(--lane)}.grid{stroke:var(--line)}
-.life{fill:var(--life);stroke:var(--edge)}.paused{fill:url(#hatch);stroke:var(--ink);stroke-dasharray:2 2}
+.life{fill:var(--life)}.paused{fill:url(#hatch);stroke:var(--ink);stroke-dasharray:2 2}
 .band{fill:url(#dots);stroke:var(--band);stroke-opacity:.5}.band.clog{fill:url(#slant);stroke:var(--clog)}
 .hatch{stroke:var(--ink);stroke-width:2}.slant{stroke:var(--clog);stroke-width:1.5;opacity:.4}.dots{fill:var(--band);opacity:.13}
 .dot{fill:var(--band);opacity:.4}
-.m{fill:var(--paper);stroke:var(--ink);stroke-width:1.5}.crash{stroke:var(--bad);stroke-width:2.5}.restart,.up{fill:var(--edge)}
+.m{fill:var(--paper);stroke:var(--ink);stroke-width:1.5}.start,.resume{stroke:var(--good)}.leave{stroke:var(--warn)}.pause{stroke:var(--band)}.crash{stroke:var(--bad);stroke-width:2.5}.restart,.up{fill:var(--edge)}
 .call{stroke:var(--dim);stroke-width:1}.ok{stroke:var(--good);stroke-width:1}.failed{stroke:var(--bad)}.unknown{stroke:var(--warn)}
 .begin,.end{stroke-width:1}.m.wrong{fill:var(--badpaper);stroke:var(--bad)}
 line.wrong{stroke:var(--bad);stroke-width:2}line.calm{stroke:var(--calm);stroke-width:2;stroke-dasharray:7 4}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from html.parser import HTMLParser
+from importlib import resources
 
 import attrs
 import pytest
 
-from runtime.simulation.page import page
+from runtime.simulation.page import GLYPHS, STYLE, page
 from runtime.simulation.report import CheckResult, Report, TraceEvent
 
 VOID = {"meta", "input"}
@@ -322,3 +324,21 @@ def test_times_beyond_the_end_and_short_runs_have_a_place() -> None:
         )
         reader = read(page(attrs.evolve(empty(), seconds=seconds, happenings=happenings)))
         assert 3 <= reader.count("line", "grid") <= 11, seconds
+
+
+def test_marks_look_as_on_the_time_line_of_the_dashboard() -> None:
+    script = (resources.files("runtime.dashboard") / "static" / "timeline.js").read_text()
+    shapes = dict(re.findall(r'(\w+): "(M[^"]+)"', script))
+    for ours, theirs in (
+        ("start", "joined"),
+        ("leave", "leaving"),
+        ("leave", "left"),
+        ("crash", "gone"),
+        ("pause", "silent"),
+        ("resume", "back"),
+    ):
+        assert GLYPHS[ours] == shapes[theirs], ours
+    style = (resources.files("runtime.dashboard") / "static" / "style.css").read_text()
+    for name in ("ink", "dim", "line", "good", "bad", "warn"):
+        wanted = re.findall(rf"--{name}: (#\w+)", style)[:2]
+        assert re.findall(rf"--{name}:(#\w+)", STYLE) == wanted, name

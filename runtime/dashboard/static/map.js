@@ -5,6 +5,7 @@ import { attribute, count, rate, s, shortClass, text } from "./elements.js";
 
 const MOST_DOTS = 60;
 const LINKED = 24;
+const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
 
 export class ClusterMap {
@@ -71,7 +72,12 @@ export class ClusterMap {
       }
       const [a, b] = ends.map((name) => this.at.get(name));
       const mx = (a.x + b.x) / 2, my = (a.y + b.y) / 2, bend = 0.16;
-      attribute(path, "d", `M${a.x} ${a.y}Q${mx + (width / 2 - mx) * bend} ${my + (height / 2 - my) * bend} ${b.x} ${b.y}`);
+      const way = `M${a.x} ${a.y}Q${mx + (width / 2 - mx) * bend} ${my + (height / 2 - my) * bend} ${b.x} ${b.y}`;
+      if (path.getAttribute("d") !== way) {
+        path.setAttribute("d", way);
+        // Nodes take their time to move: meanwhile a line would lead to where none is yet.
+        if (this.nodes.size && !this.still && !STILL.matches) path.animate?.([{ opacity: 0 }, { opacity: 0, offset: 0.6 }, {}], { duration: 1400 });
+      }
       attribute(path, "class", broken ? "broken" : stale ? "stale" : "whole");
       path.style.strokeWidth = `${1 + Math.min(3.5, Math.log10(1 + flow / 500))}px`;
       text(path.firstChild, `${ends.join(" – ")}: ${broken ? "not connected" : stale ? "one end does not answer" : "connected"}`);
@@ -184,7 +190,7 @@ function under(row) {
   if (row.state === "left") return "left";
   if (row.state !== "up") return row.state;
   if (row.unseen_by.length) return `cut off from ${row.unseen_by.length}`;
-  return row.rate === null ? `${count(row.actors)} actors` : `${count(row.actors)} · ${rate(row.rate)}/s`;
+  return row.rate === null ? `${count(row.actors)} actor${row.actors === 1 ? "" : "s"}` : `${count(row.actors)} · ${rate(row.rate)}/s`;
 }
 
 function layout(number, width, height) {

@@ -117,12 +117,14 @@ function nodePage(root, name) {
   const calls = new Spark(`Calls a second on ${name}`, { width: 600, height: 60, format: rate }), waits = new Spark(`Calls waiting on ${name}`, { width: 600, height: 60 });
   const table = new Table(actorColumns(false), { label: `Actors on ${name}`, sort: "waiting", down: true, filter: "Filter actors", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
   const drain = actionButton("Drain and leave", () => ({ action: "drain-node", name }), `${name} takes no new work, moves its actors, and leaves the cluster.`);
-  root.append(title, state, panel("Facts", told.root, drain.root),
-    h("div", { class: "pair" }, panel("Calls served a second", calls.root), panel("Calls waiting", waits.root)), panel("Actors", table.root));
+  const parts = [panel("Facts", told.root, drain.root),
+    h("div", { class: "pair" }, panel("Calls served a second", calls.root), panel("Calls waiting", waits.root)), panel("Actors", table.root)];
+  root.append(title, state, ...parts);
   return () => {
     const data = topics.get("cluster"), row = cluster("nodes")[name];
     if (!data) return;
     drain.update(Boolean(row) && row.state !== "gone" && row.state !== "left");
+    for (const part of parts) part.hidden = !row;
     if (!row) { text(state, `No node called ${name} is in the cluster. It may have left; the list of nodes shows who is there.`); return; }
     text(state, row.gone_at ? `Gone for ${age(now() - row.gone_at)}. Its actors are placed on other nodes if a supervisor has them.`
       : row.problem ? `${row.problem}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}.`
@@ -167,7 +169,7 @@ function callColumns(actor) {
     ...(actor ? [{ id: "actor", head: "Actor", value: (row) => row.actor, show: (row) => actorLink(row.actor), width: "l" }] : []),
     { id: "method", head: "Method", value: (row) => row.method },
     { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: 1 },
-    { id: "seconds", head: "For", value: (row) => row.seconds, format: duration, number: true, width: "s" },
+    { id: "seconds", head: "For", value: (row) => row.seconds, format: duration, number: true },
     { id: "left", head: "Deadline in", value: (row) => row.left, format: duration, number: true, low: 1 },
     { id: "caller", head: "Called by", value: (row) => row.caller ?? row.from_node, low: 1, width: "l" },
     ...(actor ? [{ id: "node", head: "On", value: (row) => row.node, show: (row) => nodeLink(row.node), low: 2 }] : []),
@@ -182,12 +184,16 @@ function actorPage(root, name) {
   const stop = actionButton("Stop", () => ({ action: "stop-actor", name, epoch: section(topic, "facts")[name]?.epoch }), `${name} is stopped. A supervisor starts it again as its restart type says.`);
   const own = h("pre", { tabindex: "0" }), says = panel("What it says of its state", own);
   says.hidden = true;
-  root.append(heading(name, "One actor."), problems.root, panel("Facts", told.root, stop.root), panel("Calls", calls.root), says, panel("Last ends", deaths.root));
+  const known = panel("Facts", told.root, stop.root), open = panel("Calls", calls.root);
+  root.append(heading(name, "One actor."), problems.root, known, open, says, panel("Last ends", deaths.root));
   return () => {
     const data = topics.get(topic), row = section(topic, "facts")[name], seen = cluster("actors")[name];
     stop.update(Boolean(row));
     if (!data) return;
     problems.update(section(topic, "problems"));
+    // Of an actor that nobody has, or whose node is silent, an empty table of calls would say that it is idle.
+    known.hidden = !row && !seen;
+    open.hidden = !row;
     if (row) {
       told.set("State", badge(row.paused ? "draining" : row.started ? "up" : "new"));
       told.set("Class", row.class);
@@ -202,7 +208,10 @@ function actorPage(root, name) {
       const state = row.actor_state;
       says.hidden = !state || (state.text === null && !state.problem);
       if (!says.hidden) text(own, state.text === null ? state.problem : state.text + (state.is_cut ? "\n… and more, which is not shown" : ""));
-    } else told.set("State", badge(seen?.state ?? "does not answer"));
+    } else {
+      says.hidden = true;
+      told.set("State", badge(seen?.state ?? "does not answer"));
+    }
     calls.update(section(topic, "calls"));
     deaths.update(Object.fromEntries(Object.entries(section("tree", "deaths")).filter(([, one]) => one.name === name)), Boolean(topics.get("tree")));
   };
@@ -289,7 +298,7 @@ function treePage(root) {
       before = row.root;
     }
     const total = section("tree", "totals").tree, others = Object.keys(section("tree", "loose")).length + (total?.loose_left_out ?? 0);
-    text(loose, [others ? `${count(others)} actors have no supervisor.` : "", total?.branches_left_out ? `${count(total.branches_left_out)} branches are left out.` : ""].join(" "));
+    text(loose, [others ? `${count(others)} ${others === 1 ? "actor has" : "actors have"} no supervisor.` : "", total?.branches_left_out ? `${count(total.branches_left_out)} branches are left out.` : ""].join(" "));
   };
 }
 
