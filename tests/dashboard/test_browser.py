@@ -97,11 +97,14 @@ async def test_every_page_is_drawn_without_an_error(tmp_path: Path) -> None:
         await show(page, "actor/shop%2Fclerk", "document.body.innerText.includes('Mailbox')")
         await show(page, "node/one", "document.body.innerText.includes('Incarnation')")
         # What is not there is not shown as idle.
-        shown = "[...document.querySelectorAll('.panel:not([hidden])')].map((one) => one.innerText)"
+        shown = (
+            "[...document.querySelectorAll('.panel')].filter((one) => one.checkVisibility())"
+            ".map((one) => one.innerText)"
+        )
         await show(page, "actor/nobody", "document.body.innerText.includes('or have ended')")
         assert "Idle" not in str(await page.run(shown))
         await show(page, "node/nobody", "document.body.innerText.includes('No node called nobody')")
-        assert await page.run(f"{shown}.join('').trim()") == ""
+        assert await page.run(shown) == []
         # A page that is covered by another tab asks for nothing.
         other = await browser.page()
         await until(lambda: world.dashboard.application.pages, "none is open", lambda n: n == 0)

@@ -149,7 +149,8 @@ function nodePage(root, name) {
 function actorsPage(root) {
   const table = new Table(actorColumns(true), { label: "Actors", sort: "waiting", down: true, filter: "Filter by name, class or node", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
   const classes = new Table([
-    { id: "class", head: "Class", value: (row) => row.class, width: "xl" },
+    // The name first: on a telephone the module is what is cut.
+    { id: "class", head: "Class", value: (row) => row.class, show: (row) => h("span", { title: row.class }, shortClass(row.class), " ", h("span", { class: "dim" }, row.class.split(":")[0])), width: "xl" },
     { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true },
     { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true },
     { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, low: 2 },
