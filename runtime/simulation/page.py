@@ -33,6 +33,11 @@ LONGEST_TEXT, LONGEST_TOOLTIP = 1000, 160
 cut.
 """
 
+NAMED_SHARE = 6.0
+"""A partition or clog has its name above if it takes so many hundredths of the width; the text of
+a narrower one would be cut.
+"""
+
 HEAD, LANE = 52, 44
 """Pixels: what stands above the lanes, and one lane. Within a lane, from the top: the life, begin
 and end, calls, how they ended.
@@ -89,7 +94,7 @@ dt{color:var(--dim);font-size:.82rem}dd{margin:0;font-weight:600;overflow-wrap:a
 .verdicts{list-style:none;margin:0;padding:0}
 .verdicts li{padding:.35rem .7rem;border-left:4px solid var(--good);margin:.3rem 0}
 .verdicts li.wrong{border-left:8px double var(--bad);background:var(--badpaper)}
-.verdicts p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}.wrong p{font-family:ui-monospace,monospace;font-size:.9rem}
+.verdicts p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}.wrong p{font-family:ui-monospace,monospace;font-size:.9rem;max-height:9rem;overflow:auto}
 .tools{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:center;margin:.4rem 0}[hidden]{display:none!important}
 .scrub{display:flex;gap:.8rem;align-items:center}.scrub input{flex:1;padding:0}.scrub output{min-width:6rem;font-variant-numeric:tabular-nums}
 .future{fill:var(--paper);opacity:.72;pointer-events:none}
@@ -308,7 +313,8 @@ def _result(result: CheckResult) -> str:
         )
     return (
         '<li class="wrong"><strong class="bad">✘ WRONG '
-        f"{_text(result.name)}</strong><p>{_text(result.text)}</p></li>"
+        # A long text scrolls, also by keyboard: the time line stays in sight.
+        f'{_text(result.name)}</strong><p tabindex="0">{_text(result.text)}</p></li>'
     )
 
 
@@ -451,6 +457,8 @@ class _Chart:
                 f'<rect class="band {kind}" x="{x}" y="18" width="{width}" '
                 f'height="{self.height - 18}">{self.title(stretch)}</rect>'
             )
+            if float(width[:-1]) < NAMED_SHARE:
+                continue
             yield (
                 f'<svg x="{x}" y="18" width="{width}" height="14" style="overflow:hidden"><text '
                 f'x="3" y="11">{kind}</text></svg>'

@@ -411,8 +411,8 @@ function referencesPage(root) {
     { id: "holders", head: "Held by", value: (row) => row.holders.join(", ") || "its owner", low: 1 },
     { id: "method", head: "Made by", value: (row) => row.method, low: 1, width: "l" },
     { id: "site", head: "Where", value: (row) => row.site || "–", low: 2, width: "l" },
-  ], { label: "Values", sort: "size", down: true, filter: "Filter values", blank: empty("No references", "A value appears when a call is made with .remote(…), or put; it goes when nobody holds it. To see the line that made one, start nodes with --trace-references.") });
-  root.append(heading("References", "Values that nodes keep because somebody holds a reference, the largest first."), problems.root, panel("Owners", owners.root), panel("Values", values.root));
+  ], { label: "Values", sort: "size", down: true, filter: "Filter values", blank: empty("No references", "A value appears when a call is made with .remote(…), or put; it goes when its last reference goes. Nodes with the option --trace-references also show the line that made it.") });
+  root.append(heading("References", "Values that nodes keep as long as a reference to them is held, the largest first."), problems.root, panel("Owners", owners.root), panel("Values", values.root));
   return () => {
     if (!topics.get("references")) return;
     problems.update(section("references", "problems"));
