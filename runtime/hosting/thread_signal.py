@@ -28,7 +28,7 @@ _ONE: Final = (1).to_bytes(8, sys.byteorder)
 class ThreadSignal:
     """Has `callback` run on the event loop soon after `set`; once for several calls of it.
 
-    Threads call `set`, the loop all else.
+    Threads call `set` and `set_at_once`, the loop all else.
     """
 
     def __init__(self, callback: Callable[[], None]) -> None:
@@ -50,6 +50,15 @@ class ThreadSignal:
         else:
             _write(self._counter, _ONE, len(_ONE))
 
+    def set_at_once(self) -> None:
+        """As `set`, but the loop need not wait until the interpreter switches threads: this thread
+        may have to wait for the loop instead.
+        """
+        if self._counter is None:
+            self._token.run_sync_soon(self._callback)
+        else:
+            os.eventfd_write(self._counter, 1)
+
     async def run(self) -> None:
         """Run the callback after each signal, until `close`. Cancelling this has no effect."""
         with trio.CancelScope(shield=True):
@@ -68,7 +77,7 @@ class ThreadSignal:
                 counter = self._counter
 
     def close(self) -> None:
-        """End `run`. Call it once, when no thread calls `set` any more."""
+        """End `run`. Call it once, when no thread gives signals any more."""
         counter, self._counter = self._counter, None
         if counter is not None:
             trio.lowlevel.notify_closing(counter)

@@ -65,6 +65,20 @@ async def test_each_later_signal_arrives(nursery: trio.Nursery) -> None:
             await until(partial(called.has_run, times), f"signal {times} has arrived")
 
 
+async def test_an_urgent_signal_does_not_wait(
+    nursery: trio.Nursery, one_thread_for_long: None
+) -> None:
+    called = Called()
+    with closing(ThreadSignal(called)) as signal:
+        nursery.start_soon(signal.run)
+
+        def compute() -> None:
+            while not called.times:
+                signal.set_at_once()
+
+        await trio.to_thread.run_sync(compute)
+
+
 async def test_without_a_file_to_open_signals_arrive(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,8 +89,9 @@ async def test_without_a_file_to_open_signals_arrive(
     called = Called()
     with closing(ThreadSignal(called)) as signal:
         nursery.start_soon(signal.run)
-        await trio.to_thread.run_sync(signal.set)
-        await until(partial(called.has_run, 1), "the signal has arrived")
+        for times, give in enumerate((signal.set, signal.set_at_once), 1):
+            await trio.to_thread.run_sync(give)
+            await until(partial(called.has_run, times), "the signal has arrived")
 
 
 async def test_it_runs_until_it_is_closed_and_leaves_no_file_open() -> None:
