@@ -105,7 +105,7 @@ class ExitReason:
         return not self.is_normal and self.kind != "node left"
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.text}" if self.text else self.kind
+        return f"{self.kind}: {self.text}" if self.text not in ("", self.kind) else self.kind
 
 
 @attrs.frozen

@@ -148,3 +148,10 @@ def test_a_node_ends_in_its_time_and_whole_however_long_its_actors_take(
     node = trio.run(main, clock=MockClock(autojump_threshold=0))
     assert ended, "the first have stopped in order"
     assert not [cell for cell in internals_of(node).cells.values() if not cell.system]
+
+
+def test_the_kind_of_an_end_is_said_once() -> None:
+    # As `node.stop` gives it where its caller says nothing.
+    assert str(ExitReason("stopped", "stopped")) == "stopped"
+    assert str(ExitReason("stopped", "by the command line")) == "stopped: by the command line"
+    assert str(ExitReason("idle")) == "idle"
