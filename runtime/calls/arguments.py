@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import cast, get_origin
 
 import attrs
 
@@ -45,6 +45,7 @@ class StartRequest:
         TypeError if that is no class of actors, and BadArgumentsError, which names the parameter,
         for arguments that its constructor does not take.
         """
+        actor = unparameterised(actor)
         if not (isinstance(actor, type) and issubclass(actor, Actor)):
             raise TypeError(f"{asked} {_no_actor_class(actor)}")
         try:
@@ -110,6 +111,7 @@ class StartManyRequest:
         """
         if options.name is not None:
             raise ValueError("spawn_many starts many actors: give names=[...], one for each")
+        actor = unparameterised(actor)
         if not (isinstance(actor, type) and issubclass(actor, Actor)):
             raise TypeError(f"spawn_many {_no_actor_class(actor)}")
         if not isinstance(argument_list, Iterable) or isinstance(argument_list, str | bytes):
@@ -203,6 +205,14 @@ def refused_in_call(
         args,
         kwargs,
     )
+
+
+def unparameterised(given: object) -> object:
+    """The class itself for a generic one with parameters (`Keeper` for `Keeper[int]`), which are
+    for type checkers only; anything else as it is.
+    """
+    found: object = get_origin(given)
+    return given if found is None else found
 
 
 def _no_actor_class(given: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 import trio
@@ -13,6 +13,8 @@ from actors import Actor, method
 from actors.errors import ActorStartError, ReplyEncodeError, WrongDoorError
 from runtime import open_local_cluster, open_node
 from tests.live_pair import Pair
+
+T = TypeVar("T")
 
 
 class Counter(Actor):
@@ -42,6 +44,15 @@ class Counter(Actor):
     @method
     async def forgets(self) -> Any:
         return self.add(1)
+
+
+class Shelf(Actor, Generic[T]):
+    def __init__(self, item: T) -> None:
+        self.item = item
+
+    @method
+    async def get(self) -> T:
+        return self.item
 
 
 class AwaitsInConstructor(Actor):
@@ -85,6 +96,15 @@ async def test_an_attribute_of_a_handle_cannot_be_set(pair: Pair) -> None:
     with pytest.raises(AttributeError, match="value cannot be set on a handle"):
         counter.value = 3
     assert await counter.add(1) == 1
+
+
+async def test_a_generic_class_may_be_given_with_its_parameters(pair: Pair, where: str) -> None:
+    shelf = await pair.here.options(name="shelf", on=where).spawn(Shelf[int], 5)
+    assert await shelf.get() == 5
+    found = await pair.here.lookup("shelf", Shelf[int])
+    assert await found.get() == 5
+    (one,) = await pair.here.options(on=where).spawn_many(Shelf[str], [("a",)])
+    assert await one.get() == "a"
 
 
 @pytest.mark.parametrize(
