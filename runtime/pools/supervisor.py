@@ -24,6 +24,7 @@ from actors.errors import (
     ChildError,
     SpawnError,
     StoreError,
+    SupervisorStoppingError,
     UnderstudyError,
 )
 from actors.handle import Handle
@@ -458,6 +459,9 @@ class PoolSupervisor(DynamicSupervisor):
         spec = self._child(kind, id, node)
         try:
             handle = await self._working().start_child(spec)
+        except SupervisorStoppingError:
+            # The pool was stopped, or resized and stopped at once: nobody waits for this member.
+            return
         except (ChildError, CallError, SpawnError, StoreError) as error:
             self._failed(kind, error)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -333,6 +334,15 @@ async def test_a_stopped_pool_says_so_to_all_that_use_it(pair: Pair) -> None:
     await pool.stop()
     with pytest.raises(PoolStoppedError):
         pool.choose()
+
+
+async def test_a_pool_that_is_stopped_while_it_grows_warns_of_nothing(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = await pair.here.pool("squares", Squares, size=1)
+    await pool.resize(5)
+    await pool.stop()
+    assert not [found for found in caplog.records if found.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("routing", ["least-loaded", "round-robin", "random", "hash"])
