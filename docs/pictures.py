@@ -104,13 +104,13 @@ def link() -> dict[str, Any]:
     """
     report = run_scenario(replays.cut, replays.SEED, faults=())
     assert report.holds
-    (cut,) = [event.at for event in report.happenings if event.kind == "partition"]
+    (cut,) = [event.at for event in report.events if event.kind == "partition"]
     notes = [
         {"at": round(event.at - cut, 2), "text": event.text}
-        for event in report.happenings
+        for event in report.events
         if event.kind == "note"
     ]
-    (healed,) = [event.at for event in report.happenings if event.kind == "heal"]
+    (healed,) = [event.at for event in report.events if event.kind == "heal"]
     return {"notes": notes, "healed": round(healed - cut, 2)}
 
 

@@ -94,7 +94,7 @@ def pages() -> Iterator[tuple[str, str]]:
     for name, story in STORIES.items():
         report = run_scenario(story, SEED, faults=())
         if not report.holds:
-            raise RuntimeError(f"the replay {name}: {report.verdicts}")
+            raise RuntimeError(f"the replay {name}: {report.check_results}")
         # How long the machine took for it differs from run to run.
         yield f"{name}.html", page(attrs.evolve(report, took=0.0))
 

@@ -544,8 +544,11 @@ def test_a_class_name_is_defined_once() -> None:
 
 
 def words_of(name: str) -> list[str]:
-    """`["store", "locator"]` of `StoreLocator` as of `store_locator`."""
-    return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower())
+    """`["store", "locator"]` of `StoreLocator` as of `store_locator`; `["values", "value"]` of
+    `values`.
+    """
+    words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower())
+    return [*words, *(word.removesuffix("s") for word in words if word.endswith("s"))]
 
 
 def test_no_module_or_class_has_a_word_that_the_glossary_retired() -> None:

@@ -21,7 +21,7 @@ from runtime.simulation.report import Report, TraceEvent
 from runtime.simulation.runs import simulate_once
 
 QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
-"""Kinds of happenings that the time line shows only when asked for."""
+"""Kinds of events that the time line shows only when asked for."""
 
 
 @click.command(
@@ -142,13 +142,13 @@ def _kinds(text: str | None) -> list[str] | None:
 def _side_by_side(
     seeds: Iterable[int], jobs: int, run: Callable[[int], Report]
 ) -> Iterator[Report]:
-    """The reports in the order of their seeds, without the happenings of those in which all
+    """The reports in the order of their seeds, without the events of those in which all
     holds.
     """
     # Started anew rather than forked: what this process has done must not matter. Each does many
     # runs, for importing takes longest.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(_without_happenings, run=run), seeds, chunksize=4)
+        yield from pool.map(partial(_without_events, run=run), seeds, chunksize=4)
 
 
 def _one(
@@ -161,15 +161,15 @@ def _one(
     return simulate_once(seed, nodes=nodes, seconds=seconds, faults=kinds)
 
 
-def _without_happenings(seed: int, *, run: Callable[[int], Report]) -> Report:
-    return attrs.evolve(run(seed), happenings=())
+def _without_events(seed: int, *, run: Callable[[int], Report]) -> Report:
+    return attrs.evolve(run(seed), events=())
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         click.echo(json.dumps(_facts(report), indent=2))
         return
-    for event in report.happenings:
+    for event in report.events:
         if verbose or event.kind not in QUIET_KINDS:
             click.echo(_line(event))
     click.echo("")
@@ -181,7 +181,7 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     click.echo(f"faults drawn: {drawn or 'none'}")
     click.echo("calls: " + ", ".join(f"{count} {how}" for how, count in report.calls.items()))
     click.echo(f"trace hash: {report.trace_hash}")
-    for result in report.verdicts:
+    for result in report.check_results:
         mark = click.style("holds", fg="green") if result.holds else click.style("WRONG", fg="red")
         click.echo(f"  {mark}  {result.name}: {result.text}")
 
@@ -191,9 +191,8 @@ def _show_wrong(report: Report, nodes: int, length: str, faults: str | None) -> 
     click.echo(
         f"seed {report.seed}: see it again with  {again}{f' --faults {faults!r}' if faults else ''}"
     )
-    for result in report.verdicts:
-        if not result.holds:
-            click.echo(f"  {click.style('WRONG', fg='red')}  {result.name}: {result.text}")
+    for result in report.wrong:
+        click.echo(f"  {click.style('WRONG', fg='red')}  {result.name}: {result.text}")
 
 
 def _line(event: TraceEvent) -> str:
@@ -205,5 +204,5 @@ def _line(event: TraceEvent) -> str:
 
 
 def _facts(report: Report) -> dict[str, object]:
-    facts = attrs.asdict(report, filter=lambda field, _: field.name != "happenings")
+    facts = attrs.asdict(report, filter=lambda field, _: field.name != "events")
     return {**facts, "holds": report.holds}

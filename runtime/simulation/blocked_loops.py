@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from functools import partial
+from itertools import starmap
 
 import attrs
 import trio
@@ -217,20 +218,8 @@ def blocked_loops(seed: int) -> Report:
             "no process ended by an error that is none of ours",
         ),
     )
-    return Report(
-        seed=seed,
-        nodes=NAMES,
-        seconds=cluster.now(),
-        took=real_seconds() - began,
-        trace_hash=cluster.trace.digest(),
-        faults={},
-        calls={"ok": watched.answers},
-        happenings=tuple(cluster.trace.happenings),
-        verdicts=tuple(
-            CheckResult(name, not wrong, "\n".join(wrong) if wrong else right)
-            for name, wrong, right in checks
-        ),
-    )
+    calls, results = {"ok": watched.answers}, starmap(CheckResult.of, checks)
+    return cluster.trace.report(seed, NAMES, real_seconds() - began, calls, results)
 
 
 async def _main(seed: int, found: list[WatchedLoop], clock: VirtualClock) -> SimulatedCluster:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from functools import partial
+from itertools import starmap
 
 import attrs
 import trio
@@ -151,20 +152,8 @@ def departures(seed: int) -> Report:
         ),
         ("tables agree with themselves", cluster.broken, "no invariant of a node's was broken"),
     )
-    return Report(
-        seed=seed,
-        nodes=NAMES,
-        seconds=cluster.now(),
-        took=real_seconds() - began,
-        trace_hash=cluster.trace.digest(),
-        faults={},
-        calls=dict(watched.outcomes),
-        happenings=tuple(cluster.trace.happenings),
-        verdicts=tuple(
-            CheckResult(name, not wrong, "\n".join(wrong) if wrong else right)
-            for name, wrong, right in checks
-        ),
-    )
+    results = starmap(CheckResult.of, checks)
+    return cluster.trace.report(seed, NAMES, real_seconds() - began, watched.outcomes, results)
 
 
 async def _main(seed: int, found: list[_Departures], clock: VirtualClock) -> SimulatedCluster:

@@ -15,6 +15,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable
+from itertools import starmap
 from typing import Any, cast
 
 import attrs
@@ -188,7 +189,7 @@ class _ContactRounds:
     warned: list[str] = attrs.field(factory=list)
     incarnations: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
 
-    async def main(self, clock: VirtualClock) -> tuple[Trace, float]:
+    async def main(self, clock: VirtualClock) -> Trace:
         trace = Trace(lambda: clock.now)
         logger, handler = logging.getLogger("understudy"), _Warnings()
         propagate, logger.propagate = logger.propagate, False
@@ -200,7 +201,7 @@ class _ContactRounds:
             logger.removeHandler(handler)
             logger.propagate = propagate
         self.warned = handler.texts
-        return trace, clock.now
+        return trace
 
     async def _round(self, number: int, clock: VirtualClock, trace: Trace) -> None:
         draw = random.Random(f"{self.seed} first contacts {number}")
@@ -363,7 +364,7 @@ def first_contacts(
     """
     began = real_seconds()
     running = _ContactRounds(seed, nodes, rounds, times, cuts)
-    trace, seconds = run(seed, running.main)
+    trace = run(seed, running.main)
     checks: Iterable[tuple[str, list[str], str]] = (
         ("no call fails", running.failed, f"{running.calls['ok']} calls were answered"),
         (
@@ -375,17 +376,6 @@ def first_contacts(
         ("one session and one connection for each pair", running.crowded, "all pairs have settled"),
         ("no warnings", running.warned, "nothing that is normal was worth a warning"),
     )
-    return Report(
-        seed=seed,
-        nodes=tuple(f"node-{index}" for index in range(1, nodes + 1)),
-        seconds=seconds,
-        took=real_seconds() - began,
-        trace_hash=trace.digest(),
-        faults={},
-        calls=dict(running.calls),
-        happenings=tuple(trace.happenings),
-        verdicts=tuple(
-            CheckResult(name, not wrong, "\n".join(wrong[:20]) if wrong else right)
-            for name, wrong, right in checks
-        ),
-    )
+    names = [f"node-{index}" for index in range(1, nodes + 1)]
+    results = starmap(CheckResult.of, checks)
+    return trace.report(seed, names, real_seconds() - began, running.calls, results)

@@ -91,10 +91,10 @@ header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
 code,td.at,dd{font-variant-numeric:tabular-nums}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
 dl{display:flex;flex-wrap:wrap;gap:.5rem 2rem;margin:.8rem 0}dl div{min-width:5rem}
 dt{color:var(--dim);font-size:.82rem}dd{margin:0;font-weight:600;overflow-wrap:anywhere}
-.verdicts{list-style:none;margin:0;padding:0}
-.verdicts li{padding:.35rem .7rem;border-left:4px solid var(--good);margin:.3rem 0}
-.verdicts li.wrong{border-left:8px double var(--bad);background:var(--badpaper)}
-.verdicts p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}.wrong p{font-family:ui-monospace,monospace;font-size:.9rem;max-height:9rem;overflow:auto}
+.results{list-style:none;margin:0;padding:0}
+.results li{padding:.35rem .7rem;border-left:4px solid var(--good);margin:.3rem 0}
+.results li.wrong{border-left:8px double var(--bad);background:var(--badpaper)}
+.results p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}.wrong p{font-family:ui-monospace,monospace;font-size:.9rem;max-height:9rem;overflow:auto}
 .tools{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:center;margin:.4rem 0}[hidden]{display:none!important}
 .scrub{display:flex;gap:.8rem;align-items:center}.scrub input{flex:1;padding:0}.scrub output{min-width:6rem;font-variant-numeric:tabular-nums}
 .future{fill:var(--paper);opacity:.72;pointer-events:none}
@@ -131,7 +131,7 @@ tr.w td{background:var(--badpaper);color:var(--bad);font-weight:600}
 SCRIPT = """
 (() => {
   const id = name => document.getElementById(name);
-  const rows = [...document.querySelectorAll("#happenings tbody tr")], filter = id("filter"), calls = id("calls");
+  const rows = [...document.querySelectorAll("#events tbody tr")], filter = id("filter"), calls = id("calls");
   let texts = null, later = 0, zoom = 1;
   const apply = () => {
     texts ??= rows.map(row => [...row.cells].map(cell => cell.textContent).join(" ").toLowerCase());
@@ -192,7 +192,7 @@ def page(report: Report) -> str:
     """Return the whole report as one HTML page. The same report gives the same page. Texts and
     names in it are escaped.
     """
-    happenings = sorted(report.happenings, key=lambda event: event.at)
+    events = sorted(report.events, key=lambda event: event.at)
     # Only this script may run: a second protection beside the escaping, and a guarantee that
     # nothing is fetched.
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
@@ -204,10 +204,10 @@ def page(report: Report) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>Seed {report.seed}: {'all holds' if report.holds else 'WRONG'}</title>",
             f"<style>{STYLE}</style>\n</head>\n<body>",
-            *_summary(report, happenings),
-            *_time_line(report, happenings),
-            *_facts_of_run(report, happenings),
-            *_folded(f"{_count(len(happenings), 'happening')}, one by one", _table(happenings)),
+            *_summary(report, events),
+            *_time_line(report, events),
+            *_facts_of_run(report, events),
+            *_folded(f"{_count(len(events), 'event')}, one by one", _table(events)),
             f"<script>{SCRIPT}</script>\n</body>\n</html>\n",
         ]
     )
@@ -224,7 +224,7 @@ def _text(value: object, longest: int | None = None) -> str:
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:
-    """`1 node`, `20,000 happenings`."""
+    """`1 node`, `20,000 events`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
@@ -237,21 +237,22 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def _summary(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
+def _summary(report: Report, events: Sequence[TraceEvent]) -> Iterable[str]:
     """Return everything above the time line: the outcome, then the errors, the first one first."""
-    wrong = [result for result in report.verdicts if not result.holds]
+    wrong = report.wrong
     if wrong:
-        state, word = f"✘ WRONG: {len(wrong)} of {_count(len(report.verdicts), 'verdict')}", "bad"
+        checks = _count(len(report.check_results), "check")
+        state, word = f"✘ WRONG: {len(wrong)} of {checks}", "bad"
     else:
         state, word = (
-            "✔ all holds" if report.verdicts else "✔ all holds, but nothing was checked",
+            "✔ all holds" if report.check_results else "✔ all holds, but nothing was checked",
             "good",
         )
     yield (
         f'<header><h1>Seed <code>{report.seed}</code></h1><span class="state '
         f'{word}">{state}</span></header>'
     )
-    marks = [event for event in happenings if event.kind == "wrong"]
+    marks = [event for event in events if event.kind == "wrong"]
     if marks:
         first = marks[0]
         yield (
@@ -261,8 +262,8 @@ def _summary(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
             + "</p>"
         )
     if wrong:
-        yield f'<ul class="verdicts">{"".join(map(_result, wrong))}</ul>'
-    if not report.verdicts:
+        yield f'<ul class="results">{"".join(map(_result, wrong))}</ul>'
+    if not report.check_results:
         yield '<p class="dim">No checker looked at this run.</p>'
 
 
@@ -273,18 +274,18 @@ def _folded(title: str, lines: Iterable[str]) -> Iterable[str]:
     yield "</details>"
 
 
-def _facts_of_run(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
+def _facts_of_run(report: Report, events: Sequence[TraceEvent]) -> Iterable[str]:
     """What stands below the time line, folded."""
-    holding = [result for result in report.verdicts if result.holds]
+    holding = [result for result in report.check_results if result.holds]
     if holding:
-        verdicts = f'<ul class="verdicts">{"".join(map(_result, holding))}</ul>'
-        yield from _folded(f"{_count(len(holding), 'verdict')} that hold", [verdicts])
-    marks = sum(event.kind == "wrong" for event in happenings)
+        results = f'<ul class="results">{"".join(map(_result, holding))}</ul>'
+        yield from _folded(f"{_count(len(holding), 'check')} that hold", [results])
+    marks = sum(event.kind == "wrong" for event in events)
     facts = [
         ("virtual time", f"{report.seconds:,.3f} s"),
         ("real time", f"{report.took:,.3f} s"),
         ("nodes", f"{len(report.nodes):,}"),
-        ("happenings", f"{len(happenings):,}"),
+        ("events", f"{len(events):,}"),
         ("trace hash", f"<code>{_text(report.trace_hash) or 'none'}</code>"),
     ]
     if marks:
@@ -318,25 +319,25 @@ def _result(result: CheckResult) -> str:
     )
 
 
-def _lives(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
+def _lives(events: Iterable[TraceEvent], end: float) -> list[Stretch]:
     """Return the lives of processes. A restart without a crash before it ends one life and begins
     the next.
     """
-    return _stretches(happenings, end, ("start", "restart", "up"), ("crash", "leave", "restart"))
+    return _stretches(events, end, ("start", "restart", "up"), ("crash", "leave", "restart"))
 
 
-def _pauses(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
+def _pauses(events: Iterable[TraceEvent], end: float) -> list[Stretch]:
     """Return the pauses of processes. The end of a process ends its pause."""
-    return _stretches(happenings, end, ("pause", "block"), ("resume", "crash", "leave", "restart"))
+    return _stretches(events, end, ("pause", "block"), ("resume", "crash", "leave", "restart"))
 
 
 def _stretches(
-    happenings: Iterable[TraceEvent], end: float, begins: Sequence[str], ends: Sequence[str]
+    events: Iterable[TraceEvent], end: float, begins: Sequence[str], ends: Sequence[str]
 ) -> list[Stretch]:
     """Return one period at a time on each node, in the order of their ends."""
     opened: dict[str, TraceEvent] = {}
     found = []
-    for event in happenings:
+    for event in events:
         if event.kind in ends and (first := opened.pop(event.node, None)):
             found.append(Stretch(first, event, event.at))
         if event.kind in begins:
@@ -344,13 +345,13 @@ def _stretches(
     return [*found, *(Stretch(first, None, end) for first in opened.values())]
 
 
-def _bands(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
+def _bands(events: Iterable[TraceEvent], end: float) -> list[Stretch]:
     """Return partitions and clogs, each until the heal with the same node and text. A heal without
     a text ends all on its node.
     """
     opened: list[TraceEvent] = []
     found = []
-    for event in happenings:
+    for event in events:
         if event.kind in ("partition", "clog"):
             opened.append(event)
         elif event.kind == "heal":
@@ -365,19 +366,19 @@ def _bands(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
 
 
 def _thinned(
-    happenings: Sequence[TraceEvent], most: int, end: float
+    events: Sequence[TraceEvent], most: int, end: float
 ) -> tuple[list[list[TraceEvent]], float]:
     """Groups of the same node and kind, each to be one mark, and how long a group may last: 0.0 if
-    every happening has its own.
+    every event has its own.
     """
-    if len(happenings) <= most:
-        return [[event] for event in happenings], 0.0
+    if len(events) <= most:
+        return [[event] for event in events], 0.0
     groups: dict[tuple[str, str, int], list[TraceEvent]] = {}
     slots = 4000
     while slots == 4000 or (len(groups) > most and slots > 1):
         slots //= 2
         groups = {}
-        for event in happenings:
+        for event in events:
             groups.setdefault((event.node, event.kind, int(event.at / end * slots)), []).append(
                 event
             )
@@ -387,11 +388,11 @@ def _thinned(
 class _Chart:
     """Where things stand on the time line, and what had to be left off."""
 
-    def __init__(self, report: Report, happenings: Sequence[TraceEvent]) -> None:
-        self.happenings = happenings
+    def __init__(self, report: Report, events: Sequence[TraceEvent]) -> None:
+        self.events = events
         # An empty run still has a time line; its length does not matter.
-        self.end = max([report.seconds, *(event.at for event in happenings)]) or 1.0
-        self.nodes = list(dict.fromkeys(["", *report.nodes, *(event.node for event in happenings)]))
+        self.end = max([report.seconds, *(event.at for event in events)]) or 1.0
+        self.nodes = list(dict.fromkeys(["", *report.nodes, *(event.node for event in events)]))
         self.tops = {node: HEAD + LANE * number for number, node in enumerate(self.nodes)}
         self.height = HEAD + LANE * len(self.nodes)
         self.notes: list[str] = []
@@ -450,7 +451,7 @@ class _Chart:
         image cuts it.
         """
         for stretch in self.longest(
-            _bands(self.happenings, self.end), MOST_BANDS, "partitions and clogs"
+            _bands(self.events, self.end), MOST_BANDS, "partitions and clogs"
         ):
             x, width, kind = self.x(stretch.first.at), self.width(stretch), stretch.first.kind
             yield (
@@ -468,7 +469,7 @@ class _Chart:
         """Lives, and pauses over them."""
         for stretches, what, name in ((_lives, "lives", "life"), (_pauses, "pauses", "paused")):
             for stretch in self.longest(
-                stretches(self.happenings, self.end), MOST_BARS, f"{what} of processes"
+                stretches(self.events, self.end), MOST_BARS, f"{what} of processes"
             ):
                 place = (
                     f'x="{self.x(stretch.first.at)}" y="{self.tops[stretch.first.node] + 5}" '
@@ -480,13 +481,13 @@ class _Chart:
         """Draw all events of one instant: small ones first, so that nothing large is hidden, and
         errors on top.
         """
-        small = [event for event in self.happenings if event.kind in SMALL_KINDS]
+        small = [event for event in self.events if event.kind in SMALL_KINDS]
         large = [
-            event for event in self.happenings if event.kind not in (*SMALL_KINDS, "calm", "wrong")
+            event for event in self.events if event.kind not in (*SMALL_KINDS, "calm", "wrong")
         ]
         for chosen, most, what in (
             (small, MOST_SMALL, "calls, begins and ends of actors"),
-            (large, MOST_MARKS, "other happenings"),
+            (large, MOST_MARKS, "other events"),
         ):
             groups, slot = _thinned(chosen, most, self.end)
             if slot:
@@ -498,7 +499,7 @@ class _Chart:
                     f"{len(chosen):,} {what} are drawn as {_count(len(groups), 'mark')}. {one}"
                 )
             yield from map(self.mark, groups)
-        for calm in [event for event in self.happenings if event.kind == "calm"][:MOST_WRONG]:
+        for calm in [event for event in self.events if event.kind == "calm"][:MOST_WRONG]:
             x, anchor, shift = (
                 self.x(calm.at),
                 "end" if calm.at > self.end * 0.9 else "start",
@@ -511,7 +512,7 @@ class _Chart:
                 f'text-anchor="{anchor}">calm</text></svg>'
             )
         groups, slot = _thinned(
-            [event for event in self.happenings if event.kind == "wrong"],
+            [event for event in self.events if event.kind == "wrong"],
             MOST_WRONG,
             self.end,
         )
@@ -553,12 +554,12 @@ def _class(kind: str) -> str:
     return f"m {kind.replace(' ', '-') or 'other'}"
 
 
-def _time_line(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
+def _time_line(report: Report, events: Sequence[TraceEvent]) -> Iterable[str]:
     """The lanes with their names, the key to the shapes, and what was left off."""
-    chart = _Chart(report, happenings)
+    chart = _Chart(report, events)
     shapes = "".join(f'<path id="{_name(kind)}" d="{shape}"/>' for kind, shape in GLYPHS.items())
     drawn = "\n".join([*chart.grid(), *chart.bands(), *chart.bars(), *chart.marks()])
-    present = {event.kind if event.kind in GLYPHS else "" for event in happenings}
+    present = {event.kind if event.kind in GLYPHS else "" for event in events}
     yield "<h2>Time line</h2>"
     yield (
         '<div class="tools script" hidden><button id="out" type="button">&minus; narrower</button>'
@@ -593,7 +594,7 @@ def _time_line(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str
         f'<rect id="future" class="future" x="100%" y="16" width="0" height="{chart.height}"/></svg></div></div>'
     )
     # What a reader scrubs through: what lies in the future of the slider is veiled, and the last
-    # happenings before it are listed.
+    # events before it are listed.
     yield (
         '<div class="script" hidden><label class="scrub">Replay <input id="at" type="range" '
         'min="0" max="1000" value="1000"><output id="when"></output></label>'
@@ -631,24 +632,22 @@ def _row(event: TraceEvent) -> str:
     return f"<tr{style}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _table(happenings: Sequence[TraceEvent]) -> Iterable[str]:
+def _table(events: Sequence[TraceEvent]) -> Iterable[str]:
     """Return the table of all events in order. If there are too many for a page, calls that ended
     well are left off first.
     """
     ranks = {"wrong": 0, "failed": 2, "unknown": 2, "call": 3, "ok": 3}
     rows: dict[int, str] = {}
     left = MOST_TABLE_BYTES
-    for number in sorted(
-        range(len(happenings)), key=lambda number: ranks.get(happenings[number].kind, 1)
-    ):
-        row = _row(happenings[number])
+    for number in sorted(range(len(events)), key=lambda number: ranks.get(events[number].kind, 1)):
+        row = _row(events[number])
         left -= len(row.encode())
         if left < 0:
             break
         rows[number] = row
-    calls = sum(happenings[number].kind in CALL_KINDS for number in rows)
-    if len(rows) < len(happenings):
-        missing = _count(len(happenings) - len(rows), "happening")
+    calls = sum(events[number].kind in CALL_KINDS for number in rows)
+    if len(rows) < len(events):
+        missing = _count(len(events) - len(rows), "event")
         yield (
             f"<p><strong>{missing} left off</strong>, or this page would be too large: calls "
             "that ended well first, the latest first.</p>"
@@ -660,10 +659,10 @@ def _table(happenings: Sequence[TraceEvent]) -> Iterable[str]:
     yield f'<span id="shown" class="dim">{len(rows) - calls} of {len(rows)} rows shown</span></p>'
     yield (
         '<input id="calls" type="checkbox"><label for="calls"> show the '
-        f"{_count(calls, 'happening')} of calls also</label>"
+        f"{_count(calls, 'event')} of calls also</label>"
     )
     yield (
-        '<table id="happenings"><thead><tr><th>time, '
+        '<table id="events"><thead><tr><th>time, '
         "s</th><th>node</th><th>kind</th><th>text</th></tr></thead><tbody>"
     )
     yield from (rows[number] for number in sorted(rows))

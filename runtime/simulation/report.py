@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 import attrs
@@ -27,6 +28,10 @@ class TraceEvent:
     text: str
 
 
+MOST_LINES = 20
+"""Lines about what one checker found."""
+
+
 @attrs.frozen
 class CheckResult:
     """The result of one checker. `text`: what it looked at, or what is wrong and where to look."""
@@ -34,6 +39,14 @@ class CheckResult:
     name: str
     holds: bool
     text: str
+
+    @classmethod
+    def of(cls, name: str, wrong: Sequence[str], right: str) -> CheckResult:
+        """The result of a checker that found what is `wrong`. `right`: its text for nothing."""
+        lines = list(wrong[:MOST_LINES])
+        if len(wrong) > MOST_LINES:
+            lines.append(f"and {len(wrong) - MOST_LINES} more")
+        return cls(name, not wrong, "\n".join(lines) or right)
 
 
 @attrs.frozen(kw_only=True)
@@ -50,13 +63,18 @@ class Report:
     faults: dict[str, float]
     calls: dict[str, int]
     """How many calls ended in each way: "ok", "failed", "unknown", "pending"."""
-    happenings: tuple[TraceEvent, ...] = attrs.field(repr=False)
-    verdicts: tuple[CheckResult, ...]
+    events: tuple[TraceEvent, ...] = attrs.field(repr=False)
+    check_results: tuple[CheckResult, ...]
+
+    @property
+    def wrong(self) -> list[CheckResult]:
+        """The results of the checkers that found something."""
+        return [result for result in self.check_results if not result.holds]
 
     @property
     def holds(self) -> bool:
         """True if nothing is wrong."""
-        return all(result.holds for result in self.verdicts)
+        return not self.wrong
 
 
 # One number for a whole run: two runs with the same number did the same, byte by byte and at the
@@ -74,7 +92,7 @@ class Trace:
         self._now = now
         self._hash = hashlib.sha256()
         self._pending = bytearray()
-        self.happenings: list[TraceEvent] = []
+        self.events: list[TraceEvent] = []
 
     def note(self, first: int, second: int, third: int) -> None:
         """Record an event that is too small for the time line and happens a hundred times a second.
@@ -84,7 +102,7 @@ class Trace:
 
     def tell(self, node: str, kind: str, text: str) -> None:
         """Record an event for people to read; see `TraceEvent`."""
-        self.happenings.append(TraceEvent(self._now(), node, kind, text))
+        self.events.append(TraceEvent(self._now(), node, kind, text))
         self._pending += f"{self._now()!r} {node} {kind} {text}\n".encode()
 
     def digest(self) -> str:
@@ -92,6 +110,28 @@ class Trace:
         self._hash.update(self._pending)
         self._pending.clear()
         return self._hash.hexdigest()
+
+    def report(
+        self,
+        seed: int,
+        nodes: Iterable[str],
+        took: float,
+        calls: Mapping[str, int],
+        check_results: Iterable[CheckResult],
+        faults: Mapping[str, float] = MappingProxyType({}),
+    ) -> Report:
+        """The report of the run, which ends now; see its fields."""
+        return Report(
+            seed=seed,
+            nodes=tuple(nodes),
+            seconds=self._now(),
+            took=took,
+            trace_hash=self.digest(),
+            faults=dict(faults),
+            calls=dict(calls),
+            events=tuple(self.events),
+            check_results=tuple(check_results),
+        )
 
 
 # What the clients of a simulated cluster requested and got, in one global order of events.

@@ -186,7 +186,7 @@ def simulate(
     """
     for seed in seeds:
         report = run_scenario(scenario, seed, nodes=nodes, faults=faults)
-        wrong = [result for result in report.verdicts if not result.holds]
+        wrong = report.wrong
         if wrong:
             # Not among the words of the first line: a test's summary shows that one only.
             raise SimulationError(
@@ -216,16 +216,13 @@ def run_scenario(
         draw_faults(seed, allowed),
     )
     cluster = run(seed, performance.main)
-    return Report(
-        seed=seed,
-        nodes=tuple(cluster.machines),
-        seconds=cluster.now(),
-        took=real_seconds() - began,
-        trace_hash=cluster.trace.digest(),
-        faults=performance.faults,
-        calls={},
-        happenings=tuple(cluster.trace.happenings),
-        verdicts=tuple(performance.verdicts),
+    return cluster.trace.report(
+        seed,
+        cluster.machines,
+        real_seconds() - began,
+        {},
+        performance.check_results,
+        performance.faults,
     )
 
 
@@ -235,7 +232,7 @@ class _Performance:
     seed: int
     names: list[str]
     faults: dict[str, float]
-    verdicts: list[CheckResult] = attrs.field(factory=list)
+    check_results: list[CheckResult] = attrs.field(factory=list)
     error: BaseException | None = None
 
     async def main(self, clock: VirtualClock) -> SimulatedCluster:
@@ -244,17 +241,14 @@ class _Performance:
         text = "" if self.error is None else _told(self.error)
         if text:
             cluster.trace.tell(OWN, "wrong", text.splitlines()[0])
-        self.verdicts.append(
-            CheckResult("the scenario", self.error is None, text or "it ended without an error")
-        )
-        unexpected = "\n".join(cluster.unexpected)
-        self.verdicts.append(
-            CheckResult(
+        self.check_results += [
+            CheckResult("the scenario", self.error is None, text or "it ended without an error"),
+            CheckResult.of(
                 "no unexpected end",
-                not unexpected,
-                unexpected or "no process ended by an error that is none of ours",
-            )
-        )
+                cluster.unexpected,
+                "no process ended by an error that is none of ours",
+            ),
+        ]
         return cluster
 
     async def _body(self, cluster: SimulatedCluster) -> None:
@@ -326,7 +320,7 @@ class _SimulationRun:
     names: Sequence[str]
     seconds: float
     faults: dict[str, float]
-    verdicts: list[CheckResult] = attrs.field(factory=list)
+    check_results: list[CheckResult] = attrs.field(factory=list)
 
     async def main(self, clock: VirtualClock) -> tuple[SimulatedCluster, Workload]:
         """Inject faults, then end them. The checkers look while the nodes live, and after they have
@@ -554,7 +548,7 @@ class _SimulationRun:
         self._say("linearizable", wrong, said)
 
     def _say(self, name: str, wrong: Sequence[str], right: str) -> None:
-        self.verdicts.append(CheckResult(name, not wrong, "\n".join(wrong) if wrong else right))
+        self.check_results.append(CheckResult.of(name, wrong, right))
 
 
 def simulate_once(
@@ -578,14 +572,6 @@ def simulate_once(
     calls.update(dict.fromkeys(("ok", "failed", "unknown", "pending"), 0))
     for operation in work.history.operations:
         calls[operation.outcome] += 1
-    return Report(
-        seed=seed,
-        nodes=tuple(names),
-        seconds=cluster.now(),
-        took=real_seconds() - began,
-        trace_hash=cluster.trace.digest(),
-        faults=drawn,
-        calls=calls,
-        happenings=tuple(cluster.trace.happenings),
-        verdicts=tuple(running.verdicts),
+    return cluster.trace.report(
+        seed, names, real_seconds() - began, calls, running.check_results, drawn
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import starmap
 from typing import Any
 
 import attrs
@@ -100,7 +101,7 @@ class _UnreadRun:
     disturbed: list[str] = attrs.field(factory=list)
     late: list[str] = attrs.field(factory=list)
 
-    async def main(self, clock: VirtualClock) -> tuple[Trace, float]:
+    async def main(self, clock: VirtualClock) -> Trace:
         draw = random.Random(f"{self.seed} unread answers")
         trace = Trace(lambda: clock.now)
         network = SimulatedNetwork(random.Random(f"{self.seed} network"), trace, clock)
@@ -147,7 +148,7 @@ class _UnreadRun:
             if patience.cancelled_caught:
                 self.late.append(f"not all calls had ended after {PATIENCE:g} s")
             nursery.cancel_scope.cancel()
-        return trace, clock.now
+        return trace
 
     async def _call(
         self,
@@ -214,7 +215,7 @@ def unread_answers(seed: int) -> Report:
     """Run the scenario once. The report depends only on the seed and this version of the code."""
     began = real_seconds()
     running = _UnreadRun(seed)
-    trace, seconds = run(seed, running.main)
+    trace = run(seed, running.main)
     checks: Iterable[tuple[str, list[str], str]] = (
         (
             "answers are bounded",
@@ -229,17 +230,6 @@ def unread_answers(seed: int) -> Report:
         ("others are served", running.disturbed, "a caller that reads was answered all the time"),
         ("every call ends", running.late, f"within {PATIENCE:g} s"),
     )
-    return Report(
-        seed=seed,
-        nodes=("server", "deaf", "honest"),
-        seconds=seconds,
-        took=real_seconds() - began,
-        trace_hash=trace.digest(),
-        faults={},
-        calls=dict(running.calls),
-        happenings=tuple(trace.happenings),
-        verdicts=tuple(
-            CheckResult(name, not wrong, "\n".join(wrong[:20]) if wrong else right)
-            for name, wrong, right in checks
-        ),
-    )
+    names = ("server", "deaf", "honest")
+    results = starmap(CheckResult.of, checks)
+    return trace.report(seed, names, real_seconds() - began, running.calls, results)

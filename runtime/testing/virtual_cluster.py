@@ -107,7 +107,7 @@ class VirtualRun:
             return []
         return [
             f"{event.at:9.3f}  {event.node or '-':10}  {event.kind:9}  {event.text}"
-            for event in self._trace.happenings[self._shown][-SHOWN_EVENTS:]
+            for event in self._trace.events[self._shown][-SHOWN_EVENTS:]
         ]
 
     def run(
@@ -145,7 +145,7 @@ class VirtualRun:
                 f"the nodes had not found each other after {START_SECONDS:g} virtual seconds"
             )
             return
-        begun = len(cluster.trace.happenings)
+        begun = len(cluster.trace.events)
         self._shown = slice(begun, None)
         before = _system_tasks()
         self.simulated = cluster
@@ -168,7 +168,7 @@ class VirtualRun:
             await trio.sleep(0.001)
             self.left += [f"the system task {name}" for name in _system_tasks() - before]
         finally:
-            self._shown = slice(begun, len(cluster.trace.happenings))
+            self._shown = slice(begun, len(cluster.trace.events))
             self.simulated, self._over = None, True
 
     async def _play(

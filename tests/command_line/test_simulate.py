@@ -17,21 +17,21 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_a_seed_is_replayed_and_its_verdicts_are_printed() -> None:
+def test_a_seed_is_replayed_and_its_check_results_are_printed() -> None:
     code, printed = invoke("--seed", "7", "--minutes", "0.2")
     assert code == 0, printed
     assert "holds  linearizable" in printed
     assert "calm" in printed
 
 
-def test_json_has_the_trace_hash_the_faults_and_each_verdict() -> None:
+def test_json_has_the_trace_hash_the_faults_and_each_check_result() -> None:
     code, printed = invoke("--seed", "7", "--minutes", "0.2", "--json")
     facts = json.loads(printed)
     assert code == 0
     assert facts["holds"]
     assert len(facts["trace_hash"]) == 64
     assert facts["faults"]
-    assert all(result["holds"] for result in facts["verdicts"])
+    assert all(result["holds"] for result in facts["check_results"])
     again = json.loads(invoke("--seed", "7", "--minutes", "0.2", "--json")[1])
     assert facts | {"took": 0} == again | {"took": 0}
 

@@ -620,5 +620,5 @@ def first_found(name: str, seeds: int) -> tuple[int | None, list[str]]:
         for seed in range(seeds):
             report = RUNS.get(name, simulate_once)(seed)
             if not report.holds:
-                return seed, [result.name for result in report.verdicts if not result.holds]
+                return seed, [result.name for result in report.wrong]
     return None, []

@@ -20,10 +20,10 @@ LEASE = Timings().lease
 )
 def test_names_stay_with_a_blocked_node_up_to_the_limit_and_are_free_beyond(seed: int) -> None:
     report = blocked_loops(seed)
-    assert report.holds, [result for result in report.verdicts if not result.holds]
+    assert report.holds, report.wrong
     assert report.calls["ok"] > 0
     # Within the limit each time, and once beyond: otherwise nothing was tried.
-    blocked = [event for event in report.happenings if event.kind == "block"]
+    blocked = [event for event in report.events if event.kind == "block"]
     assert len(blocked) == ROUNDS + 1
 
 
@@ -32,7 +32,7 @@ def test_one_seed_is_one_run() -> None:
 
 
 def _said(simulation: Simulation) -> list[str]:
-    return [event.text for event in cluster_of(simulation).trace.happenings if event.kind == "log"]
+    return [event.text for event in cluster_of(simulation).trace.events if event.kind == "log"]
 
 
 def test_a_blocked_loop_is_reported_while_it_is_blocked_and_a_stopped_process_says_nothing() -> (
@@ -59,7 +59,7 @@ def test_a_blocked_loop_is_reported_while_it_is_blocked_and_a_stopped_process_sa
         await simulation.calm()
 
     report = run_scenario(story, 1, faults=())
-    assert report.holds, report.verdicts
+    assert report.holds, report.check_results
 
 
 def test_a_store_that_is_away_while_a_loop_is_blocked_ends_no_watch() -> None:
@@ -89,7 +89,7 @@ def test_a_store_that_is_away_while_a_loop_is_blocked_ends_no_watch() -> None:
         await simulation.calm()
 
     report = run_scenario(story, 1, faults=())
-    assert report.holds, report.verdicts
+    assert report.holds, report.check_results
 
 
 def test_a_process_that_is_killed_while_its_loop_is_blocked_renews_nothing_any_more() -> None:
@@ -107,4 +107,4 @@ def test_a_process_that_is_killed_while_its_loop_is_blocked_renews_nothing_any_m
         assert incarnation not in [member.incarnation for member in node.members()]
 
     report = run_scenario(story, 1, faults=())
-    assert report.holds, report.verdicts
+    assert report.holds, report.check_results

@@ -13,7 +13,7 @@ from runtime.simulation import Report, first_contacts
 
 
 def check(report: Report) -> None:
-    assert report.holds, [result for result in report.verdicts if not result.holds]
+    assert report.holds, report.wrong
 
 
 @pytest.mark.parametrize(

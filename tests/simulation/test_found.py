@@ -41,7 +41,7 @@ class Slow(Actor):
 
 def played(story: object, nodes: int = 3) -> Report:
     report = run_scenario(story, 1, nodes=nodes, faults=())  # type: ignore[arg-type]
-    assert report.holds, report.verdicts
+    assert report.holds, report.check_results
     return report
 
 
@@ -120,11 +120,13 @@ def test_a_store_begun_anew_renews_no_lease_and_answers_no_call_of_the_one_befor
                     await process.ended.wait()
 
     report = run_scenario(story, 1, faults=())
-    said = [event.text for event in report.happenings if event.kind == "log"]
+    said = [event.text for event in report.events if event.kind == "log"]
     assert any("serves another store now" in text for text in said)
     assert not any("still has its lease" in text for text in said)
     assert [
-        result for result in report.verdicts if result.name == "no unexpected end" and result.holds
+        result
+        for result in report.check_results
+        if result.name == "no unexpected end" and result.holds
     ]
 
 
@@ -167,7 +169,7 @@ def test_a_reference_of_a_lost_store_never_names_a_value_of_the_new_one() -> Non
                     got.append(type(error).__name__)
 
     report = run_scenario(story, 1, faults=())
-    assert report.holds, report.verdicts
+    assert report.holds, report.check_results
     assert got in (["NotAMemberError"], ["OwnerDiedError"])
 
 

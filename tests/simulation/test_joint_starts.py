@@ -38,9 +38,11 @@ def test_names_are_claimed_together_and_each_has_its_actor(
 
     monkeypatch.setattr(Names, "claim_many", counted)
     report = simulate_once(seed)
-    assert report.holds, [result for result in report.verdicts if not result.holds]
+    assert report.holds, report.wrong
     assert sum(count for size, count in sizes.items() if size > 1) >= 5
     assert outcomes["int"] >= 5
     assert outcomes["NameTakenError"] >= 1
-    (said,) = [result.text for result in report.verdicts if result.name == "names claimed together"]
+    (said,) = [
+        result.text for result in report.check_results if result.name == "names claimed together"
+    ]
     assert re.match(r"[0-9]+ actors were started side by side, [0-9]+ names were taken", said)

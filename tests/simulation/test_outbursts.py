@@ -21,9 +21,11 @@ def test_a_quarter_of_the_seeds_has_outbursts() -> None:
 )
 def test_whatever_is_raised_ends_its_call_and_nothing_else(seed: int) -> None:
     report = simulate_once(seed)
-    assert report.holds, [result for result in report.verdicts if not result.holds]
+    assert report.holds, report.wrong
     (said,) = [
-        result.text for result in report.verdicts if result.name == "what is raised ends its call"
+        result.text
+        for result in report.check_results
+        if result.name == "what is raised ends its call"
     ]
     raised = re.match(r"([0-9]+) callers got the error", said)
     assert raised is not None
@@ -34,8 +36,8 @@ def test_in_fair_weather_everything_is_raised_everywhere_and_callers_are_told() 
     seen: set[tuple[str, str]] = set()
     for seed in SEEDS[:2]:
         report = simulate_once(seed, seconds=45.0, faults=())
-        assert report.holds, [result for result in report.verdicts if not result.holds]
-        for event in report.happenings:
+        assert report.holds, report.wrong
+        for event in report.events:
             if event.kind == "outburst":
                 what, where, *_ = event.text.split(", ")
                 seen.add((what, where))
@@ -47,5 +49,5 @@ def test_a_seed_without_outbursts_says_nothing_of_them() -> None:
     seed = next(seed for seed in range(200) if not has_outbursts(seed))
     assert all(
         result.name != "what is raised ends its call"
-        for result in simulate_once(seed, seconds=5.0).verdicts
+        for result in simulate_once(seed, seconds=5.0).check_results
     )

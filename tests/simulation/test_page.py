@@ -72,15 +72,15 @@ def empty() -> Report:
         trace_hash="",
         faults={},
         calls={},
-        happenings=(),
-        verdicts=(),
+        events=(),
+        check_results=(),
     )
 
 
 def large(
     nodes: int = 20,
     seconds: float = 300.0,
-    happenings: int = 20_000,
+    events: int = 20_000,
     text: str = "counter-17.add(3) from n4, attempt 2",
 ) -> Report:
     """Made up: faults for the first two thirds of the time, then calm, and calls all along."""
@@ -119,13 +119,13 @@ def large(
         TraceEvent(seconds * 0.62, "n1", "wrong", "read 4, but 5 was acknowledged"),
     ]
     ends = ["ok"] * 17 + ["failed", "unknown", "begin"]
-    while len(found) + 1 < happenings:
+    while len(found) + 1 < events:
         moment, node = chance.uniform(1.0, seconds), chance.choice(names)
         found += [
             TraceEvent(moment, node, "call", text),
             TraceEvent(min(moment + 0.01, seconds), node, chance.choice(ends), text),
         ]
-    verdicts = (
+    check_results = (
         CheckResult("calls", True, "9,871 calls, each ended once"),
         CheckResult(
             "linearizable",
@@ -149,14 +149,14 @@ def large(
             "pause": 1.0,
         },
         calls={"ok": 8412, "failed": 507, "unknown": 490, "pending": 3},
-        happenings=tuple(sorted(found, key=lambda event: event.at)),
-        verdicts=verdicts,
+        events=tuple(sorted(found, key=lambda event: event.at)),
+        check_results=check_results,
     )
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return large(nodes=5, seconds=60.0, happenings=400)
+    return large(nodes=5, seconds=60.0, events=400)
 
 
 def test_a_page_is_well_formed_and_fetches_nothing(report: Report) -> None:
@@ -186,21 +186,21 @@ def test_an_empty_run_makes_a_page() -> None:
 def test_what_comes_from_the_report_is_escaped() -> None:
     evil = "<script>alert('1')</script> & \"quoted\" \x00\ud800"
     shown = "<script>alert('1')</script> & \"quoted\" \ufffd\ufffd"
-    happenings = tuple(
+    events = tuple(
         TraceEvent(float(at), evil, kind, evil)
         for at, kind in enumerate(
             ["start", "partition", "pause", "call", "calm", "wrong", "end", evil]
         )
     )
-    verdicts = (CheckResult(evil, False, evil), CheckResult(evil, True, evil))
+    check_results = (CheckResult(evil, False, evil), CheckResult(evil, True, evil))
     report = attrs.evolve(
         empty(),
         nodes=(evil,),
         trace_hash=evil,
         faults={evil: 1.0},
         calls={evil: 1},
-        happenings=happenings,
-        verdicts=verdicts,
+        events=events,
+        check_results=check_results,
     )
     text = page(report)
     text.encode()
@@ -208,7 +208,7 @@ def test_what_comes_from_the_report_is_escaped() -> None:
     assert [tag for tag, _ in reader.tags].count("script") == 1
     for tag in ("p", "code", "dt", "li", "td"):
         assert shown in reader.all(tag), tag
-    assert reader.all("td").count(shown) == 2 * len(happenings) + 1
+    assert reader.all("td").count(shown) == 2 * len(events) + 1
     assert "<script>alert" in reader.all("title")
     assert all(
         "alert" not in (value or "")
@@ -218,10 +218,10 @@ def test_what_comes_from_the_report_is_escaped() -> None:
     )
 
 
-def test_the_top_tells_the_facts_and_the_wrong_verdicts_first(report: Report) -> None:
+def test_the_top_tells_the_facts_and_the_wrong_results_first(report: Report) -> None:
     reader = read(page(report))
-    assert "✘ WRONG: 2 of 4 verdicts" in reader.all("span")
-    for result in report.verdicts:
+    assert "✘ WRONG: 2 of 4 checks" in reader.all("span")
+    for result in report.check_results:
         assert result.text in reader.all("p")
     assert reader.all("strong").split("\n")[:3] == [
         "✘ first at 37.200 s",
@@ -237,7 +237,9 @@ def test_the_top_tells_the_facts_and_the_wrong_verdicts_first(report: Report) ->
 
 
 def test_a_run_without_anything_wrong_says_so() -> None:
-    reader = read(page(attrs.evolve(empty(), verdicts=(CheckResult("calls", True, "3 calls"),))))
+    reader = read(
+        page(attrs.evolve(empty(), check_results=(CheckResult("calls", True, "3 calls"),)))
+    )
     assert reader.all("span").split("\n")[0] == "✔ all holds"
     assert "WRONG" not in reader.all("title")
 
@@ -256,7 +258,7 @@ def test_lives_pauses_and_bands_end_where_they_should() -> None:
         (9.0, "a", "restart", ""),
     ]
     report = attrs.evolve(
-        empty(), nodes=("a", "b"), seconds=10.0, happenings=tuple(TraceEvent(*one) for one in told)
+        empty(), nodes=("a", "b"), seconds=10.0, events=tuple(TraceEvent(*one) for one in told)
     )
     places = {
         style: [
@@ -275,54 +277,51 @@ def test_marks_say_what_happened_and_wrong_goes_over_all_lanes(report: Report) -
     reader = read(page(report))
     assert "n1: wrong read 4, but 5 was acknowledged" in reader.all("title")
     assert reader.count("line", "wrong") == reader.count("line", "calm") == 1
-    crashes = sum(event.kind == "crash" for event in report.happenings)
+    crashes = sum(event.kind == "crash" for event in report.events)
     assert reader.count("use", "crash") == crashes + 1, "one in the key"
     assert reader.count("tr", "c") == sum(
-        event.kind in {"call", "ok", "failed", "unknown"} for event in report.happenings
+        event.kind in {"call", "ok", "failed", "unknown"} for event in report.events
     )
 
 
 def test_many_happenings_are_thinned_and_stay_small() -> None:
     report = large()
-    assert len(report.happenings) >= 19_999
+    assert len(report.events) >= 19_999
     text = page(report)
     assert len(text.encode()) < 5_000_000
     reader = read(text)
     assert "are drawn as" in reader.all("p")
     assert "left off" not in text
-    assert (
-        reader.count("use", "crash")
-        == sum(event.kind == "crash" for event in report.happenings) + 1
-    )
+    assert reader.count("use", "crash") == sum(event.kind == "crash" for event in report.events) + 1
 
 
 @pytest.mark.parametrize(
     "kind", ["ok", "wrong", "crash", "restart", "partition", "calm", "a kind of its own"]
 )
 def test_no_kind_makes_a_page_too_large(kind: str) -> None:
-    happenings = tuple(
+    events = tuple(
         TraceEvent(at / 70, f"n{at % 20}", kind, f"{at} " + "é&" * 300) for at in range(20_000)
     )
-    text = page(attrs.evolve(empty(), seconds=300.0, happenings=happenings))
+    text = page(attrs.evolve(empty(), seconds=300.0, events=events))
     assert len(text.encode()) < 6_000_000
     assert "left off" in text
 
 
 def test_what_is_left_off_is_what_ended_well() -> None:
-    happenings = tuple(
+    events = tuple(
         TraceEvent(at / 70, "n1", "ok" if at % 100 else "failed", "x" * 900) for at in range(20_000)
     )
-    reader = read(page(attrs.evolve(empty(), seconds=300.0, happenings=happenings)))
+    reader = read(page(attrs.evolve(empty(), seconds=300.0, events=events)))
     assert reader.all("td").split().count("failed") == 200
 
 
 def test_times_beyond_the_end_and_short_runs_have_a_place() -> None:
     for seconds in (1e-6, 0.02, 1.0, 7.3, 86_400.0):
-        happenings = (
+        events = (
             TraceEvent(seconds * 1.5, "n1", "crash", ""),
             TraceEvent(seconds * 1.5, "n1", "calm", ""),
         )
-        reader = read(page(attrs.evolve(empty(), seconds=seconds, happenings=happenings)))
+        reader = read(page(attrs.evolve(empty(), seconds=seconds, events=events)))
         assert 3 <= reader.count("line", "grid") <= 11, seconds
 
 

@@ -101,4 +101,4 @@ def test_a_planted_bug_that_seldom_shows_is_found_within_600_seeds(name: str) ->
 @pytest.mark.parametrize("seed", range(5))
 def test_whoever_asks_a_store_that_is_silent_for_long_is_told_so_in_time(seed: int) -> None:
     report = silence(seed)
-    assert report.holds, [result for result in report.verdicts if not result.holds]
+    assert report.holds, report.wrong

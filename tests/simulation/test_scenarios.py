@@ -92,7 +92,7 @@ def test_a_failure_names_its_seed_and_is_the_same_every_time() -> None:
     again = run_scenario(unlucky, report.seed)
     assert not again.holds
     assert again.trace_hash == report.trace_hash
-    assert any(event.kind == "wrong" for event in report.happenings)
+    assert any(event.kind == "wrong" for event in report.events)
 
 
 def test_a_scenario_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,5 +76,5 @@ def test_what_ran_before_in_the_same_process_changes_nothing() -> None:
     again = simulate_once(3, seconds=10)
     assert garbage
     assert again.trace_hash == first.trace_hash
-    assert again.happenings == first.happenings
+    assert again.events == first.events
     assert simulate_once(5, seconds=10).trace_hash != first.trace_hash
