@@ -635,6 +635,23 @@ def test_what_the_pages_about_the_design_name_exists(page: str) -> None:
     )
 
 
+@pytest.mark.parametrize("room", ["isolation", "references", "membership", "supervision"])
+def test_the_classes_of_a_room_with_its_own_words_are_in_the_glossary(room: str) -> None:
+    glossary = (ROOT / "docs" / "design" / "glossary.md").read_text(encoding="utf-8")
+    defined = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", glossary))))
+    refuse(
+        [
+            source.at(node, f"{node.name} is not in docs/design/glossary.md")
+            for source in sources()
+            if source.path.startswith(f"runtime/{room}/")
+            for node in source.tree.body
+            if isinstance(node, ast.ClassDef)
+            and not node.name.startswith("_")
+            and node.name not in defined
+        ]
+    )
+
+
 def names_given(node: ast.AST) -> list[str]:
     """The names that a node gives to something: a class, a function, its parameters, attributes
     and variables that are assigned.

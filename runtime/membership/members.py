@@ -164,7 +164,7 @@ class Members:
         """The member of this name."""
         return self._seen.get(name)
 
-    def bury(self, node: NodeId) -> None:
+    def mark_dead(self, node: NodeId) -> None:
         """Note that an incarnation is proven to have ended. `all` and `find` show it until the
         store has ended its lease; `is_current` is False from now on.
         """

@@ -905,11 +905,11 @@ class Node(BaseNode):
 
     def _ended(self, identity: NodeId, reason: str) -> None:
         """Handle proof that an incarnation has ended; the store may not know it yet."""
-        # Before `bury`, after which it is no longer current.
+        # Before `mark_dead`, after which it is no longer current.
         if self._members.is_current(identity):
             self._proven.add(identity)
         # Before the others: what they retry or place again must not choose this node.
-        self._members.bury(identity)
+        self._members.mark_dead(identity)
         self._endpoint.on_peer_ended(identity, reason)
         self._watching.on_node_gone(identity)
         self._groups.on_members_changed()

@@ -84,7 +84,7 @@ class HandOver:
                 lost += 1
 
         # The receivers of recently forwarded references may not be registered yet, so their values
-        # would look unheld.
+        # would look as if no node held them.
         with trio.move_on_after(SETTLE_SECONDS):
             while self._has_open_forks():  # noqa: ASYNC110  the garbage collector tells, and no event
                 await trio.sleep(0.01)

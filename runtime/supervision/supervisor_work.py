@@ -393,8 +393,8 @@ long this is.
 """
 
 
-class LossMargins:
-    """The running stops of one supervisor's children."""
+class StopDeadlines:
+    """The deadlines of the running stops of one supervisor's children."""
 
     def __init__(self) -> None:
         self._under_way: dict[trio.CancelScope, None] = {}
@@ -485,7 +485,7 @@ class SupervisionWork:
         self._requests = 0
         self._spawned = 0
         self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
-        self._margins = LossMargins()
+        self._stop_deadlines = StopDeadlines()
         self._ended: set[str] = set()
         """Children whose actors have ended. If they are not restarted, their intents are withdrawn,
         so that no caller waits for them.
@@ -1133,7 +1133,7 @@ class SupervisionWork:
         meanwhile, that is reported.
         """
         shutdown = child.spec.shutdown
-        with self._margins.given(seconds_of(shutdown)) as scope:
+        with self._stop_deadlines.given(seconds_of(shutdown)) as scope:
             try:
                 ended = await self._spawner.stop_address(address, reason, shutdown)
             except (CallError, UnderstudyError) as error:

@@ -244,9 +244,9 @@ async def test_a_proof_about_an_incarnation_that_is_not_in_the_view_is_not_kept(
     # A store that was lost counts from the beginning: it may give that incarnation to a later node.
     members = internals_of(pair.here).members
     later = NodeId("third", members.revision + 1)
-    members.bury(later)
+    members.mark_dead(later)
     assert not members.is_gone(later)
-    members.bury(NodeId(pair.there.name, pair.there.incarnation - 1))
+    members.mark_dead(NodeId(pair.there.name, pair.there.incarnation - 1))
     assert members.is_current(id_of(pair.there))
 
 
@@ -275,12 +275,12 @@ async def test_a_supervisor_that_lived_on_a_dead_node_is_waited_for_no_longer(pa
     there = id_of(pair.there)
     generated = f"supervisor-1@{there.name}.{there.incarnation}"
     assert await internals_of(pair.here).spawner.is_supervised(generated)
-    internals_of(pair.here).members.bury(there)
+    internals_of(pair.here).members.mark_dead(there)
     assert not await internals_of(pair.here).spawner.is_supervised(generated)
 
 
 async def test_values_are_handed_over_to_no_node_that_is_proven_dead(pair: Pair) -> None:
     there = id_of(pair.there)
     assert pair.here._staying() == [there]
-    internals_of(pair.here).members.bury(there)
+    internals_of(pair.here).members.mark_dead(there)
     assert pair.here._staying() == []

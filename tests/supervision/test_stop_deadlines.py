@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import trio
 
-from runtime.supervision.supervisor_work import STOP_EACH, STOP_MARGIN, LossMargins
+from runtime.supervision.supervisor_work import STOP_EACH, STOP_MARGIN, StopDeadlines
 
 
 async def test_the_time_of_one_is_its_own_and_a_margin(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    margins = LossMargins()
+    deadlines = StopDeadlines()
     began = trio.current_time()
-    with margins.given(5.0) as scope:
+    with deadlines.given(5.0) as scope:
         await trio.sleep_forever()
     assert scope.cancelled_caught
     assert 5.0 + STOP_MARGIN <= trio.current_time() - began <= 5.1 + STOP_MARGIN
@@ -21,11 +21,11 @@ async def test_the_time_of_one_is_its_own_and_a_margin(
 async def test_the_first_of_many_has_time_for_all_and_the_next_one_alone_does_not(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    margins, count = LossMargins(), 1000
+    deadlines, count = StopDeadlines(), 1000
     over: list[float] = []
 
     async def stop() -> None:
-        with margins.given(0.0):
+        with deadlines.given(0.0):
             await trio.sleep_forever()
         over.append(trio.current_time())
 
@@ -41,13 +41,13 @@ async def test_the_first_of_many_has_time_for_all_and_the_next_one_alone_does_no
         <= STOP_MARGIN + 2.1 * STOP_EACH * count
     )
     began = trio.current_time()
-    with margins.given(0.0):
+    with deadlines.given(0.0):
         await trio.sleep_forever()
     assert trio.current_time() - began <= STOP_MARGIN + 2 * STOP_EACH
 
 
 async def test_one_that_is_given_all_the_time_there_is_has_that_among_many() -> None:
-    margins = LossMargins()
-    with margins.given(float("inf")) as scope, margins.given(1.0), margins.given(1.0):
+    deadlines = StopDeadlines()
+    with deadlines.given(float("inf")) as scope, deadlines.given(1.0), deadlines.given(1.0):
         assert scope.deadline == float("inf")
         await trio.lowlevel.checkpoint()
