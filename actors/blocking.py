@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from actors.reference import Reference, ReferencedValue, ReferenceSource
@@ -49,12 +48,7 @@ class BlockingStream(Iterator[T]):
         """The stream itself, closed when the block is left."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 

@@ -24,7 +24,6 @@ from collections.abc import (
     Callable,
     Coroutine,
 )
-from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -108,12 +107,7 @@ class Stream(AsyncIterator[T]):
         """The stream itself, closed when the block is left."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     if not TYPE_CHECKING:  # to whom it is no awaitable

@@ -5,7 +5,6 @@ items. What an actor gets from `self.node.pool(...)`, and the words for its opti
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
-from types import TracebackType
 from typing import Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
 import attrs
@@ -107,13 +106,7 @@ class PoolResults(Protocol[R_co]):
         """The results, closed when the block is left."""
         ...
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
+    async def __aexit__(self, *exc_info: object) -> None: ...
 
 
 class PoolInterface(Protocol[A_co]):
@@ -225,10 +218,4 @@ class PoolInterface(Protocol[A_co]):
         """The pool itself, stopped when the block is left."""
         ...
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
+    async def __aexit__(self, *exc_info: object) -> None: ...

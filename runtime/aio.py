@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import attrs
@@ -168,12 +168,7 @@ class AioOpening(Generic[A]):
         """Open it."""
         return await self._open()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await _close(self._block)
 
     async def _open(self) -> A:
@@ -474,12 +469,7 @@ class AioCluster(AioSpawner):
         """The cluster itself, closed when the block is left."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from collections.abc import (
 from concurrent.futures import Future
 from functools import partial
 from inspect import CO_COROUTINE
-from types import FrameType, MappingProxyType, TracebackType
+from types import FrameType, MappingProxyType
 from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 import attrs
@@ -484,12 +484,7 @@ class BlockingPool(ProcessBound, Generic[A]):
         """The pool itself, stopped when the block is left."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.stop()
 
 
@@ -812,12 +807,7 @@ class BlockingCluster(BlockingSpawner):
         """The cluster itself, closed when the block is left."""
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -9,7 +9,6 @@ from collections.abc import (
     Hashable,
     Iterable,
 )
-from types import TracebackType
 from typing import Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 import attrs
@@ -199,12 +198,7 @@ class AioPool(Generic[A]):
         """The pool itself, stopped when the block is left."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.stop()  # noqa: ASYNC102  a cancelled task of asyncio may await
 
     def __repr__(self) -> str:

@@ -30,6 +30,7 @@ from actors.errors import (
 )
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS, CallOptions
+from runtime.gateway.openapi import DescribedActors
 from runtime.identifiers import NodeId
 from runtime.node import Node, internals_of
 from runtime.plain_calls.keyed_calls import (
@@ -73,21 +74,6 @@ class HttpCall:
     body: bytes = attrs.field(repr=False)
     seconds: float | None
     key: str = attrs.field(repr=False)
-
-
-@attrs.define
-class Described:
-    """What nodes say of the methods of their actors, and the messages in their schemas."""
-
-    actors: list[dict[str, object]] = attrs.field(factory=list)
-    definitions: dict[str, object] = attrs.field(factory=dict)
-
-    def add(self, answer: dict[str, object]) -> None:
-        """Add what one node says."""
-        actors, definitions = answer.get("actors"), answer.get("definitions")
-        if isinstance(actors, list) and isinstance(definitions, dict):
-            self.actors += [one for one in cast("list[object]", actors) if isinstance(one, dict)]
-            self.definitions |= cast("dict[str, object]", definitions)
 
 
 class _KeyedAttempt:
@@ -185,7 +171,7 @@ class GatewayCalls:
             # Never waits: it tells the producer, and lets go.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
 
-    async def described(self, names: list[str] | None) -> Described:
+    async def described(self, names: list[str] | None) -> DescribedActors:
         """What the hosts of these actors, or of all with names, say of their methods. Raises
         CallError if the names cannot be read; what does not answer in time is left out.
         """
@@ -199,14 +185,14 @@ class GatewayCalls:
                 places.setdefault(NodeId(address.node, address.incarnation), []).append(
                     address.name
                 )
-        described = Described()
+        described = DescribedActors()
         async with trio.open_nursery() as nursery:
             for (name, incarnation), actors in places.items():
                 nursery.start_soon(self._describe, name, incarnation, actors, described)
         return described
 
     async def _describe(
-        self, node: str, incarnation: int, actors: list[str], described: Described
+        self, node: str, incarnation: int, actors: list[str], described: DescribedActors
     ) -> None:
         service = internals_of(self._node).endpoint.system_handle(
             PlainCallService, PLAIN_SERVICE, node, incarnation, ONCE

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 from urllib.parse import quote
+
+import attrs
 
 from runtime.gateway.media import CBOR, EVENTS, JSON, JSON_LINES, PROBLEM_JSON
 from runtime.version import __version__
@@ -54,18 +56,19 @@ _KEY: Object = {
 }
 
 
-class DescribedActors(Protocol):
-    """What the nodes of a cluster say of their actors."""
+@attrs.define
+class DescribedActors:
+    """What nodes say of the methods of their actors, and the messages in their schemas."""
 
-    @property
-    def actors(self) -> list[dict[str, object]]:
-        """Each with its name, class and methods."""
-        ...
+    actors: list[dict[str, object]] = attrs.field(factory=list)
+    definitions: dict[str, object] = attrs.field(factory=dict)
 
-    @property
-    def definitions(self) -> dict[str, object]:
-        """Schemas of the messages that the methods take and give."""
-        ...
+    def add(self, answer: dict[str, object]) -> None:
+        """Add what one node says."""
+        actors, definitions = answer.get("actors"), answer.get("definitions")
+        if isinstance(actors, list) and isinstance(definitions, dict):
+            self.actors += [one for one in cast("list[object]", actors) if isinstance(one, dict)]
+            self.definitions |= cast("dict[str, object]", definitions)
 
 
 def openapi_of(

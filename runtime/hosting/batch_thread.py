@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
@@ -52,33 +52,27 @@ class ThreadedBatch:
         self.running.close()
 
 
-class BatchOwner(Protocol):
-    """What answers the calls of batches; see `runtime.hosting.item_batches`."""
-
-    def answer_first(self, batch: ThreadedBatch) -> None:
-        """The first batch has ended, and its turn goes on."""
-        ...
-
-    def answer(self, batch: ThreadedBatch) -> None:
-        """A batch behind the first one has ended."""
-        ...
-
-
 class BatchThread:
-    """One turn of an actor. All but `_work` is called on the loop."""
+    """One turn of an actor. All but `_work` is called on the loop.
+
+    `answer_first(batch)` is called when the first batch has ended and its turn goes on, and
+    `answer(batch)` when one behind it has ended.
+    """
 
     def __init__(
         self,
         cell: ActorCell,
-        owner: BatchOwner,
         first: ThreadedBatch,
+        answer_first: Callable[[ThreadedBatch], None],
+        answer: Callable[[ThreadedBatch], None],
         stopwatch: Callable[[], float],
     ) -> None:
         self.cell = cell
         self.accepts = first.job is not None
         """False once the turn is to end."""
-        self._owner = owner
         self._first = first
+        self._answer_first = answer_first
+        self._answer = answer
         self._stopwatch = stopwatch
         self._left = MOST_BATCHES
         # Both are used by the loop and by the thread, each at one end: their steps are atomic.
@@ -152,10 +146,10 @@ class BatchThread:
         while self._ended:
             batch = self._ended.popleft()
             if batch is not self._first:
-                self._owner.answer(batch)
+                self._answer(batch)
             elif not is_over:
                 # Otherwise the call's method returns the answer.
-                self._owner.answer_first(batch)
+                self._answer_first(batch)
 
 
 def _expected(batch: RunningBatch, before: RunningBatch) -> float:

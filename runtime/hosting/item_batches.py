@@ -169,7 +169,7 @@ class ItemBatches:
             turn is not None and turn.definition.name == "@items" and turn.args[1:2] == (batch,)
         )
         first = ThreadedBatch(turn if is_turn else None, running, definition)
-        thread = BatchThread(cell, self, first, self._stopwatch)
+        thread = BatchThread(cell, first, self.answer_first, self.answer, self._stopwatch)
 
         async def close() -> None:
             # A thread cannot be cancelled: it ends after the item that it runs.

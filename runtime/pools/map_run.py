@@ -19,7 +19,6 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import attrs
@@ -791,12 +790,7 @@ class MapResults(AsyncIterator[R], Generic[R]):
         """The results, closed when the block is left."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

@@ -19,7 +19,6 @@ from collections.abc import (
     Sequence,
     Sized,
 )
-from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
 
 import attrs
@@ -549,12 +548,7 @@ class Pool(ProcessBound, Generic[A]):
         """The pool itself, stopped when the block is left."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
             try:
                 await self.stop()

@@ -5,7 +5,6 @@ and block nothing, so they are plain functions in every kind of test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import NoReturn, Self
 
 from runtime.local_cluster import NodeProcess
@@ -33,12 +32,7 @@ class OngoingFault:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.heal()
 
 
