@@ -9,6 +9,8 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 
 @contextmanager
 def checked(*classes: type[Any]) -> Iterator[None]:
@@ -22,6 +24,17 @@ def checked(*classes: type[Any]) -> Iterator[None]:
                 if callable(method) and not name.startswith("_") and name != "check_invariants":
                     stack.enter_context(patch.object(cls, name, _followed(method, inside)))
         yield
+
+
+def checked_in_module(*classes: type[Any]) -> Callable[[], Iterator[None]]:
+    """A fixture under which all tests of a module run: give it a name there."""
+
+    @pytest.fixture(scope="module", autouse=True)
+    def look_through_tables() -> Iterator[None]:
+        with checked(*classes):
+            yield
+
+    return look_through_tables
 
 
 def _followed(method: Callable[..., Any], inside: Counter[int]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ that nobody is started twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,13 +13,9 @@ from hypothesis import strategies as st
 
 from actors.restarts import RestartMachine, adopted
 from actors.supervision import AllStarted, ChildRule, ExitReason, StartChild, Strategy
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(RestartMachine):
-        yield
+look_through_tables = checked_in_module(RestartMachine)
 
 
 ORDER = ("a", "b", "c", "d")

@@ -4,7 +4,7 @@ is a procedure of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -25,13 +25,9 @@ from actors.supervision import (
     SupervisorAnswer,
     TryAgain,
 )
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(DynamicRestartMachine):
-        yield
+look_through_tables = checked_in_module(DynamicRestartMachine)
 
 
 EXAMPLES = max(400, settings().max_examples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,13 +19,9 @@ from actors.supervision import (
     SupervisorAnswer,
     TryAgain,
 )
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(RestartMachine):
-        yield
+look_through_tables = checked_in_module(RestartMachine)
 
 
 NORMAL = ExitReason("normal")

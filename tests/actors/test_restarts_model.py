@@ -5,7 +5,7 @@ the invariants that need no model.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -18,13 +18,9 @@ from hypothesis import strategies as st
 from actors.restarts import ChildRule, ExitReason, RestartMachine
 from actors.supervision import Exit, StartChild, StopChild, SupervisorAnswer, TryAgain
 from tests.actors.reference_model import Reference
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(RestartMachine):
-        yield
+look_through_tables = checked_in_module(RestartMachine)
 
 
 EXAMPLES = max(300, settings().max_examples)

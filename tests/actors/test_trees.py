@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -32,13 +31,9 @@ from tests.actors.trees import (
     levels,
     wishes,
 )
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(RestartMachine, DynamicRestartMachine):
-        yield
+look_through_tables = checked_in_module(RestartMachine, DynamicRestartMachine)
 
 
 TREES = (700, 10_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -11,13 +10,9 @@ from hypothesis import strategies as st
 
 from actors.errors import ProtocolError
 from runtime.calls.flow_control import MOST_BYTES, MOST_ITEMS, ReadingWindow, SendingWindow
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(SendingWindow, ReadingWindow):
-        yield
+look_through_tables = checked_in_module(SendingWindow, ReadingWindow)
 
 
 SIZES = st.one_of(

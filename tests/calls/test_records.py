@@ -5,9 +5,7 @@ tables.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,13 +18,9 @@ from runtime.calls.dedup_table import (
     RecordsTotal,
 )
 from runtime.calls.pending_calls import Confirmations
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(DedupTable, Confirmations):
-        yield
+look_through_tables = checked_in_module(DedupTable, Confirmations)
 
 
 ACTOR = ("counter", 7)

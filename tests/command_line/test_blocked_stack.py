@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import forked_python
 from tests.command_line.test_commands import Shell
 
 BLOCKER = """
@@ -46,7 +43,6 @@ if __name__ == "__main__":
 def shell(tmp_path: Path) -> Iterator[Shell]:
     opened = Shell(tmp_path)
     (tmp_path / "blocker.py").write_text(BLOCKER)
-    (tmp_path / "script.py").write_text(SCRIPT)
     os.mkfifo(tmp_path / "gate")
     yield opened
     opened.close()
@@ -63,17 +59,7 @@ def test_stack_names_the_line_that_blocks(shell: Shell, place: str) -> None:
     on, asked = ("first", second) if place == "founder" else ("w1", first)
     gate = str(shell.place / "gate")
     isolation = "process" if place == "process" else "none"
-    script = forked_python.Popen(
-        [sys.executable, "script.py", asked["address"], gate, on, isolation],
-        cwd=shell.place,
-        env=shell.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    shell.running.append(script)
-    assert script.stdout is not None
-    assert script.stdout.readline() == "ready\n", script.communicate()[1]
+    script, _ = shell.start_script(SCRIPT, asked["address"], gate, on, isolation)
     wanted = f"{shell.place / 'blocker.py'}:{LINE} in Blocker.block"
     # Where the founder is blocked, no store says which node an actor is on.
     name = on if place == "founder" else "blocker"

@@ -96,6 +96,24 @@ class Shell:
         assert line, process.communicate()[1]
         return process, json.loads(line)
 
+    def start_script(self, text: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+        """Run a program; returns its process and, once it is there, the first line that it prints."""
+        (self.place / "script.py").write_text(text)
+        process = forked_python.Popen(
+            [sys.executable, "script.py", *arguments],
+            cwd=self.place,
+            env=self.environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.running.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        return process, line.strip()
+
     def close(self) -> None:
         for process in self.running:
             process.kill()

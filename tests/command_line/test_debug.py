@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import forked_python
 from tests.command_line.test_commands import UNDERSTUDY, Shell, check_mistake, shell
 from tests.command_line.typing_terminal import TypingTerminal
 
@@ -62,19 +60,8 @@ trio.run(main)
 def open_shop(shell: Shell, option: str, *arguments: str) -> tuple[str, subprocess.Popen[str]]:
     """The address of a node on which an actor has failed once, and its process."""
     (shell.place / "bakery.py").write_text(BAKERY)
-    (shell.place / "script.py").write_text(SCRIPT.replace("OPTION", f"{{'{option}': True}}"))
-    script = forked_python.Popen(
-        [sys.executable, "script.py", *arguments],
-        cwd=shell.place,
-        env=shell.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    shell.running.append(script)
-    assert script.stdout is not None
-    address = script.stdout.readline().strip()
-    assert address, script.communicate()[1]
+    text = SCRIPT.replace("OPTION", f"{{'{option}': True}}")
+    script, address = shell.start_script(text, *arguments)
     return address, script
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,7 +18,6 @@ from runtime.command_line.debug import obstacles
 from runtime.command_line.node_answers import Answers, why
 from runtime.command_line.tables import ordered, table
 from runtime.command_line.why import WaitSubject, wait_lines
-from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake
 from tests.observation.test_timeline import check_trace
 
@@ -103,21 +101,10 @@ class Cluster:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         (shell.place / "crew.py").write_text(CREW)
-        (shell.place / "script.py").write_text(SCRIPT)
         _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
         self.worker, _ = shell.start_node("--name", "w1", "--join", self.address)
-        self.script = forked_python.Popen(
-            [sys.executable, "script.py", self.address],
-            cwd=shell.place,
-            env=shell.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        shell.running.append(self.script)
-        assert self.script.stdout is not None
-        assert self.script.stdout.readline() == "ready\n", self.script.communicate()[1]
+        self.script, _ = shell.start_script(SCRIPT, self.address)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.shell.run(*words, "--address", self.address)

@@ -93,7 +93,6 @@ class Cluster:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         (shell.place / "talk.py").write_text(TALK)
-        (shell.place / "script.py").write_text(SCRIPT)
         _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
         self.worker, _ = shell.start_node(
@@ -103,18 +102,7 @@ class Cluster:
         self.written: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
-        self.script = forked_python.Popen(
-            [sys.executable, "script.py", self.address],
-            cwd=shell.place,
-            env=shell.environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        shell.running.append(self.script)
-        assert self.script.stdout is not None
-        assert self.script.stdout.readline() == "ready\n", self.script.communicate()[1]
+        self.script, _ = shell.start_script(SCRIPT, self.address)
 
     def _read(self) -> None:
         assert self.worker.stderr is not None

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake
 from tests.hosting.test_profiler import check_speedscope
 
@@ -56,7 +53,6 @@ if __name__ == "__main__":
 def shell(tmp_path: Path) -> Iterator[Shell]:
     opened = Shell(tmp_path)
     (tmp_path / "busy.py").write_text(BUSY)
-    (tmp_path / "script.py").write_text(SCRIPT)
     os.mkfifo(tmp_path / "gate")
     yield opened
     opened.close()
@@ -66,17 +62,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_a_profile_names_what_a_busy_node_and_a_blocked_process_run(shell: Shell) -> None:
     _, first = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     address = first["address"]
-    script = forked_python.Popen(
-        [sys.executable, "script.py", address, str(shell.place / "gate")],
-        cwd=shell.place,
-        env=shell.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    shell.running.append(script)
-    assert script.stdout is not None
-    assert script.stdout.readline() == "ready\n", script.communicate()[1]
+    shell.start_script(SCRIPT, address, str(shell.place / "gate"))
     for name, function in (("busy", "Busy.compute"), ("alone", "block")):
         done = shell.run(
             *("profile", name, "--seconds", "1", "-o", "out.json", "--address", address, "--json")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from runtime.command_line.units import age, many, size
-from tests import forked_python
 from tests.command_line.test_commands import Shell, check_mistake
 
 
@@ -95,22 +93,11 @@ class Cluster:
     def __init__(self, shell: Shell, *, traces: bool) -> None:
         self.shell = shell
         (shell.place / "crew.py").write_text(CREW)
-        (shell.place / "script.py").write_text(SCRIPT)
         words = ["--trace-references"] if traces else []
         _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
         self.worker, _ = shell.start_node("--name", "w1", "--join", self.address, *words)
-        self.script = forked_python.Popen(
-            [sys.executable, "script.py", self.address, "trace" if traces else "not"],
-            cwd=shell.place,
-            env=shell.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        shell.running.append(self.script)
-        assert self.script.stdout is not None
-        assert self.script.stdout.readline() == "ready\n", self.script.communicate()[1]
+        self.script, _ = shell.start_script(SCRIPT, self.address, "trace" if traces else "not")
 
     def refs(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.shell.run("refs", *words, "--address", self.address)

@@ -83,18 +83,7 @@ class Cluster:
         self.address: str = founder["address"]
         self.worker, _ = shell.start_node("--name", "w1", "--join", self.address)
         (shell.place / "crew.py").write_text(CREW)
-        (shell.place / "script.py").write_text(SCRIPT)
-        self.script = forked_python.Popen(
-            [sys.executable, "script.py", self.address],
-            cwd=shell.place,
-            env=shell.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        shell.running.append(self.script)
-        assert self.script.stdout is not None
-        assert self.script.stdout.readline() == "ready\n", self.script.communicate()[1]
+        self.script, _ = shell.start_script(SCRIPT, self.address)
 
     def tree(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.shell.run("tree", *words, "--address", self.address, **environment)

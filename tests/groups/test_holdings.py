@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-
-import pytest
 
 from actors.method import Address
 from runtime.groups.memberships import (
@@ -19,13 +16,9 @@ from runtime.groups.memberships import (
     prefix_of,
 )
 from runtime.identifiers import ActorId, NodeId
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(LocalMemberships):
-        yield
+look_through_tables = checked_in_module(LocalMemberships)
 
 
 def actor(name: str, epoch: int = 1) -> Address:

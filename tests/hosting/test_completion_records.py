@@ -5,7 +5,7 @@ the bounds hold.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -27,13 +27,9 @@ from runtime.hosting.completion_records import (
 )
 from runtime.membership.names import changes_of, kept_in
 from runtime.store.interface import MAX_OPERATIONS, Entry, Put
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(CompletionRecords):
-        yield
+look_through_tables = checked_in_module(CompletionRecords)
 
 
 NAME = "ledger/a:1"

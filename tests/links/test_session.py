@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import ProtocolError
 from runtime.links.session import ACKNOWLEDGE_FRAMES, WINDOW_BYTES, Session
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(Session):
-        yield
+look_through_tables = checked_in_module(Session)
 
 
 @given(st.data())

@@ -40,13 +40,9 @@ from runtime.wire.frames import (
     ReceivedSegment,
     encode_frame,
 )
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(Transfers, Reassembly):
-        yield
+look_through_tables = checked_in_module(Transfers, Reassembly)
 
 
 PART, WHOLE, DIRECT = 50, 80, 16

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from actors.errors import StoreCompactedError
 from runtime.store.interface import StoreEvent
 from runtime.store.memory import BATCH_BYTES, BATCH_EVENTS, ChangeHistory
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(ChangeHistory):
-        yield
+look_through_tables = checked_in_module(ChangeHistory)
 
 
 def put(revision: int, key: str = "a", value: bytes = b"") -> StoreEvent:

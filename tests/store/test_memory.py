@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,13 +9,9 @@ import pytest
 from actors.errors import LeaseLostError
 from runtime.store.interface import Compare, Delete, Get, Put
 from runtime.store.memory import StoreMachine
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(StoreMachine):
-        yield
+look_through_tables = checked_in_module(StoreMachine)
 
 
 def machine_with_lease(ttl: float = 5.0, now: float = 100.0) -> tuple[StoreMachine, int]:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import attrs
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.identifiers import NodeId
 from runtime.supervision.placement import NodeLoads, PlacedActor
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(NodeLoads):
-        yield
+look_through_tables = checked_in_module(NodeLoads)
 
 
 A = NodeId("a", 1)

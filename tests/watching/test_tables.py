@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-
-import pytest
 
 from runtime.identifiers import ActorId, NodeId
 from runtime.watching.tables import Target, WatcherTable, WatchTable
-from tests.invariants import checked
+from tests.invariants import checked_in_module
 
-
-@pytest.fixture(scope="module", autouse=True)
-def look_through_tables() -> Iterator[None]:
-    with checked(WatchTable, WatcherTable):
-        yield
+look_through_tables = checked_in_module(WatchTable, WatcherTable)
 
 
 THERE = NodeId("there", 7)
