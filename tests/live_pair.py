@@ -61,3 +61,9 @@ def where(request: pytest.FixtureRequest) -> str:
     another.
     """
     return str(request.param)
+
+
+@pytest.fixture
+def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment has no secret of a cluster: certificates alone admit."""
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from actors.supervision import (
     SupervisorAnswer,
     TryAgain,
 )
+from tests.actors.test_restarts import last_exit_of
 from tests.invariants import checked_in_module
 
 look_through_tables = checked_in_module(DynamicRestartMachine)
@@ -43,11 +43,6 @@ def booted(*ids: str, restart: Any = "permanent", **keywords: Any) -> DynamicRes
 
 def states(machine: DynamicRestartMachine) -> dict[str, str]:
     return {view.rule.id: view.state for view in machine.children()}
-
-
-def last_exit_of(effects: Sequence[object]) -> ExitReason:
-    assert isinstance(effects[-1], Exit)
-    return effects[-1].reason
 
 
 # Definition

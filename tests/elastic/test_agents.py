@@ -26,6 +26,7 @@ from runtime.elastic.settings import ElasticSettings
 from runtime.environment import SystemEnvironment
 from runtime.rendezvous.parameters import RendezvousConnectionError
 from tests.elastic.fakes import FakeHandler, FakeRendezvous
+from tests.process_states import lives
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -121,13 +122,6 @@ class Job:
         path = self.place / f"order-{worker['pid']}"
         path.with_suffix(".new").write_text(word)
         path.with_suffix(".new").rename(path)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from runtime.command_line.main import main
 from runtime.rendezvous.parameters import RendezvousFinishedError, RendezvousParameters
 from runtime.rendezvous.registry import create_handler
 from tests.etcd import shared_etcd
+from tests.process_states import lives
 from tests.waiting import until_blocking
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -130,13 +131,6 @@ class Job:
 def codes(agents: Sequence[subprocess.Popen[bytes]]) -> list[int]:
     """How they end."""
     return [agent.wait(LIMIT) for agent in agents]
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def parent_of(pid: int) -> int:

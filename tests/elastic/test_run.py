@@ -22,6 +22,7 @@ import pytest
 from runtime.elastic import guardian, record
 from runtime.elastic.runner import ERROR_FILE
 from tests import forked_python
+from tests.process_states import lives
 from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
@@ -81,13 +82,6 @@ class Shell:
             f"a worker has written {name}",
         )
         return path.read_text().strip()
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

@@ -24,12 +24,10 @@ from runtime.timings import Timings
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.cluster.rotating_actors import Echo
 from tests.etcd import shared_etcd
-from tests.node.test_mutual_tls import no_secret
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 
-__all__ = ["no_secret"]
 
 FAST = Timings(lease=3.0, files_looked_at=0.05, trust_checked=0.2)
 """Where a node is to be given up."""

@@ -301,11 +301,6 @@ async def test_an_expelled_certificate_is_refused_under_every_name(authority: Au
             pass
 
 
-@pytest.fixture
-def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
-
-
 @pytest.mark.usefixtures("no_secret")
 @pytest.mark.parametrize("role", ["operator", "client", "observer"])
 async def test_operators_expel_and_others_do_not(

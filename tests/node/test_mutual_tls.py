@@ -37,11 +37,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("no_secret")
 
 
-@pytest.fixture
-def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
-
-
 class Echo(Actor):
     @method
     async def echo(self, value: str) -> str:

@@ -41,11 +41,6 @@ pytestmark = pytest.mark.usefixtures("no_secret")
 ROLES: tuple[PeerRole, ...] = ("operator", "client", "observer")
 
 
-@pytest.fixture
-def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
-
-
 class Vault(Actor):
     """Methods for different roles."""
 

@@ -22,19 +22,14 @@ from actors.errors import (
     JournalInUseError,
 )
 from runtime import aio, blocking
-from runtime.node import Node, internals_of
+from runtime.node import internals_of
 from runtime.pools.pool import Pool
 from runtime.timings import Timings
 from tests.live_pair import Pair
 from tests.pools.actors_used import Squares, Unstartable, triple
 from tests.pools.bad_input import BAD_MAPS, BAD_POOLS, BadMap
+from tests.pools.test_pools import running
 from tests.waiting import until
-
-
-def running(node: Node) -> int:
-    """Calls of users that run or wait on a node."""
-    loads = internals_of(node).endpoint.loads()
-    return loads["calls running"] + loads["calls waiting"]
 
 
 async def unharmed(pair: Pair, pool: Pool[Squares], members: set[str]) -> None:

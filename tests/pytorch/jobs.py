@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from tests.process_states import lives
 from tests.waiting import until_blocking
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,11 +137,3 @@ class Job:
             agent.wait()
         for worker in self.workers():
             os.kill(worker.pid, 9)
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pytorch.jobs import QUICK, TORCHRUN, Job, Worker, lives
+from tests.process_states import lives
+from tests.pytorch.jobs import QUICK, TORCHRUN, Job, Worker
 
 pytest.importorskip(
     "torch", reason="PyTorch is not installed: `make torch` runs these tests where it is"

@@ -17,7 +17,8 @@ import pytest
 import trio
 
 from runtime import open_node
-from tests.pytorch.jobs import QUICK, ROOT, TORCHRUN, UNDERSTUDY, Job, lives
+from tests.process_states import lives
+from tests.pytorch.jobs import QUICK, ROOT, TORCHRUN, UNDERSTUDY, Job
 
 pytest.importorskip(
     "torch", reason="PyTorch is not installed: `make torch` runs these tests where it is"
