@@ -45,7 +45,7 @@ def test_concurrent_calls_that_waited_for_the_start_of_their_actor_run_beside_ea
         assert simulation.now() - began < 3.5
 
     report = run_scenario(story, 1, faults=())
-    assert report.holds, report.verdicts
+    assert report.holds, report.wrong
 
 
 def test_a_call_that_ran_for_long_before_its_actor_moved_waits_for_it_as_any_other_does() -> None:
@@ -72,7 +72,7 @@ def test_a_call_that_ran_for_long_before_its_actor_moved_waits_for_it_as_any_oth
                 await trio.sleep(0.3)
 
     report = run_scenario(story, 1, faults=())
-    assert report.holds, report.verdicts
+    assert report.holds, report.wrong
 
 
 class Turn(Sleepy):
