@@ -239,8 +239,8 @@ class FilterRefusedError(NotExecutedError):
 
 
 class NotAllowedError(NotExecutedError):
-    """The caller may not make this call: its role has no right to it, or `open_node(authorize=...)`
-    has refused it.
+    """The caller may not make this call: its role has no right to it, `open_node(authorize=...)`
+    has refused it, or it has as many actors there as `open_node(client_actors=...)` allows.
     """
 
 

@@ -24,6 +24,8 @@ Placement = Literal["spread", "pack"]
 
 DEFAULT_MAILBOX_LIMIT = 10_000
 
+DEFAULT_MAILBOX_BYTES = 1024 * 1024 * 1024
+
 CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """What moves a terminal's cursor, begins a line, or turns the direction of what follows: no name
 has it, because names stand in logs and tables.
@@ -183,6 +185,7 @@ class SpawnChanges(CallChanges, total=False):
     resources: Mapping[str, float]
     placement: Placement | None
     mailbox_limit: int
+    mailbox_bytes: int
     thread_limit: int | None
     idle_timeout: float | None
     isolation: Isolation
@@ -243,6 +246,9 @@ class SpawnOptions(CallOptions):
       the one with the most. By default this node if it fits and nothing else was asked for, or for
       supervised children "spread".
     - `mailbox_limit`: calls that may wait at the actor. More are refused with `MailboxFullError`.
+    - `mailbox_bytes`: bytes that arguments from other processes may take, of the calls that wait or
+      run at the actor. By default 1 GiB. A call that would exceed it is refused with
+      `MailboxFullError`; one that finds no others there is not.
     - `thread_limit`: plain `def` methods of the actor that may run at once, each in a thread, if
       they are concurrent. More wait. By default 40.
     - `idle_timeout`: seconds without a call after which the actor is stopped, with the reason
@@ -264,6 +270,7 @@ class SpawnOptions(CallOptions):
         default=None, validator=attrs.validators.optional(_one_of(get_args(Placement)))
     )
     mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=_count)
+    mailbox_bytes: int = attrs.field(default=DEFAULT_MAILBOX_BYTES, validator=_count)
     thread_limit: int | None = attrs.field(default=None, validator=_positive_count)
     idle_timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
     isolation: Isolation = attrs.field(default="none", validator=_one_of(get_args(Isolation)))

@@ -26,6 +26,7 @@ from runtime.calls.protocol import CallRequest
 from runtime.calls.rights import service_refusal
 from runtime.calls.spawnable import child_classes
 from runtime.hosting.cell import ActorCell
+from runtime.hosting.client_quotas import CLIENT_ACTORS, ClientQuotas
 from runtime.hosting.host import ActorHost
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import NodeId
@@ -68,10 +69,15 @@ def checked_authorize(given: object) -> Authorize | None:
 class AdmissionRules:
     """What an application says of the calls to a node. `spawnable`: the classes that others than
     nodes may start, as `module:Class`. `authorize`: see `Authorize`; None admits all.
+    `client_actors`: how many actors of one client may live here.
     """
 
     spawnable: frozenset[str] = frozenset()
     authorize: Authorize | None = None
+    client_actors: int = attrs.field(
+        default=CLIENT_ACTORS,
+        validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)],
+    )
 
 
 class CallAdmission:
@@ -90,6 +96,8 @@ class CallAdmission:
         self._spawnable = rules.spawnable
         self.authorize = rules.authorize
         self.audit = AuditLog(own.name, now)
+        self.quotas = ClientQuotas(rules.client_actors, own.name, self.audit, host.has)
+        host.extensions.add("client quotas", self.quotas)
         self._log = LimitedLog(logger, now)
 
     def refusal(
@@ -107,6 +115,8 @@ class CallAdmission:
         """
         if name.startswith("@"):
             why = service_refusal(peer, name, method, args, kwargs)
+            if why and name == "@node" and not kwargs and self._stops_its_own(peer, method, args):
+                why = ""
         else:
             cell = self._host.cells.get(name)
             definition = self._definition(cell, method, args)
@@ -213,6 +223,32 @@ class CallAdmission:
         finally:
             CURRENT.reset(token)
         return "authorize did not return True"
+
+    def _stops_its_own(self, peer: VerifiedPeer, method: str, args: tuple[object, ...]) -> bool:
+        """True for a client that asks to stop actors which it has started: it must be able to make
+        room in its quota.
+        """
+        if peer.role != "client":
+            return False
+        if method == "stop_actor":
+            named: object = [args[:2]]
+        elif method == "stop_many" and args:
+            named = args[0]
+        else:
+            return False
+        # What is no list of names and epochs is nobody's own.
+        return (
+            isinstance(named, list)
+            and bool(named)
+            and all(
+                isinstance(one, tuple)
+                and len(one) == 2
+                and isinstance(one[0], str)
+                and isinstance(one[1], int)
+                and self.quotas.has_started(peer, *one)
+                for one in named
+            )
+        )
 
     def _unspawnable(
         self, name: str, method: str, args: tuple[object, ...], kwargs: dict[str, object]

@@ -246,6 +246,7 @@ class DedupServer:
         job.chain = call.chain
         job.context = call.context
         job.attempt = call.attempt
+        job.held_bytes = call.held_bytes
         if flags & KEEP_RESULT:
             self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
         if self._kept.references_arrived:

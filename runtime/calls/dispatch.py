@@ -52,6 +52,7 @@ from runtime.calls.stream_server import StreamServer
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import ActorCell, Invocation, ReplySink
+from runtime.hosting.held_bytes import COUNTED_FROM, HeldBytes
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
 from runtime.limited_log import LimitedLog
@@ -64,6 +65,11 @@ from runtime.wire.frames import Frame, Kind
 MOST_SERVICE_CALLS = 20_000
 """Calls of one peer that may run when it calls one of the runtime's own services: their cells have
 one limit for all peers together.
+"""
+
+DECODED = 16
+"""What a byte of a control part may take when it is decoded: a small number in a list takes 8
+bytes, an empty list 56. Bytes and arrays beside the control part take what they took there.
 """
 
 MOST_UNREAD = 2 * BACKLOG_FRAMES
@@ -172,20 +178,30 @@ class Dispatch:
         try:
             parts = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
-            refused = NotExecutedError(
+            unreadable = NotExecutedError(
                 f"node {self._host.node.name} cannot read the arguments: {error}"
             )
             self._post(
                 link,
                 "",
-                self._reply_encoder.of_error(self._codec.peek_number(frame.control), link, refused),
+                self._reply_encoder.of_error(
+                    self._codec.peek_number(frame.control), link, unreadable
+                ),
             )
             return
-        call = request(parts, self._codec, self._contexts)
-        if link.restricted and call.chain is not None:
-            # Only methods wait for other methods, and nodes run them: what it says of a chain could
-            # let its calls into turns of others.
-            call = call._replace(chain=None)
+        call = request(parts, self._codec, self._contexts, held_bytes(frame, link))
+        if link.restricted:
+            # Before the call waits for anything.
+            refused = self._over_budget(link, frame, call)
+            if refused is not None:
+                self._post(
+                    link, call.method, self._reply_encoder.of_error(call.number, link, refused)
+                )
+                return
+            if call.chain is not None:
+                # Only methods wait for other methods, and nodes run them: what it says of a chain
+                # could let its calls into turns of others.
+                call = call._replace(chain=None)
         # The store may name this node as the actor's already, while its cell does not exist yet: a
         # refusal now would send the caller in circles.
         if self._host.claiming and self._host.is_about_to_start(call.actor):
@@ -250,6 +266,7 @@ class Dispatch:
         job.chain = call.chain
         job.context = call.context
         job.attempt = call.attempt
+        job.held_bytes = call.held_bytes
         if flags & TELL_DEPTH:
             job.sink = self._depth_sink
         if flags & KEEP_RESULT:
@@ -264,6 +281,24 @@ class Dispatch:
         refusal = self._host.deliver(job)
         if refusal is not None:
             job.sink.refused(job, refusal)
+
+    def _over_budget(self, link: Link, frame: Frame, call: CallRequest) -> CallError | None:
+        """Count the arguments of a client's call; return an error if it may hold no more. Raises
+        ProtocolError for a repeat then: it may have run, so that it cannot be refused unexecuted.
+        """
+        assert call.held_bytes is not None, "calls of clients are counted"
+        assert link.verified is not None, "no frame arrives before the handshake"
+        budget = self._admission.quotas.budget_of(link.verified)
+        size = call.held_bytes.size + (DECODED - 1) * len(frame.control)
+        if call.held_bytes.count_in(budget, size):
+            return None
+        text = (
+            f"calls of {link.verified} hold {budget.held:,} bytes of arguments on node "
+            f"{self._host.node.name}, of {budget.limit:,} that one client may hold"
+        )
+        if frame.flags & REPEAT:
+            raise ProtocolError(f"a repeated call, where {text}")
+        return MailboxFullError(f"{text}; wait for some of their answers first")
 
     def _refused_service(
         self, link: Link, cell: ActorCell, call: CallRequest, running: int
@@ -286,7 +321,10 @@ class Dispatch:
                 error,
             )
             return
-        call = request(parts, self._codec, self._contexts)
+        call = request(parts, self._codec, self._contexts, held_bytes(frame, link))
+        if link.restricted and (refused := self._over_budget(link, frame, call)) is not None:
+            self._log.warning("a one-way call from %s was refused: %s", link.peer.name, refused)
+            return
         if self._host.claiming and self._host.is_about_to_start(call.actor):
             self._host.claiming[call.actor].calls.append(
                 partial(self._send_later, link, call, self._kept.forget_arrivals())
@@ -319,6 +357,7 @@ class Dispatch:
                 found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)
             )
             job.context = call.context
+            job.held_bytes = call.held_bytes
             # Without the link: it has no answer.
             job.peer = link.verified
             if found[0].system:
@@ -405,6 +444,16 @@ class Dispatch:
         # one with.
         if self._faults is None or not self._faults.strike("reply-lost", method):
             link.post(*reply, at_once=link.batch == 1, changing=changing)
+
+
+def held_bytes(frame: Frame, link: Link) -> HeldBytes | None:
+    """What the arguments of a call take, if that is counted: those of clients always, those of
+    nodes if they are large.
+    """
+    size = len(frame.control)
+    if frame.segments:
+        size += sum(map(len, frame.segments))
+    return HeldBytes(size) if size >= COUNTED_FROM or link.restricted else None
 
 
 class _DepthSink:

@@ -415,6 +415,7 @@ class RpcEndpoint:
         self._dedup_server.check_invariants()
         self._dispatch.check_invariants()
         self.host.check_invariants()
+        self.admission.quotas.check_invariants()
         self.references.check_invariants()
 
     def on_peer_ended(self, peer: NodeId, reason: str) -> None:

@@ -36,6 +36,7 @@ import cbor2
 from actors.call_context import MOST_TEXT, CallContext
 from actors.errors import ProtocolError
 from runtime.hosting.chains import Chain
+from runtime.hosting.held_bytes import HeldBytes
 from runtime.wire.codec import Codec
 from runtime.wire.frames import HEADER, Buffer, Kind, encode_frame
 
@@ -91,6 +92,7 @@ class CallRequest(NamedTuple):
     the call's first number, 0 for none.
 
     `kept`: the number of the reference to its result, and the version in which the caller holds it.
+    `held_bytes`: not of the frame: what its arguments take here, where that is counted.
     """
 
     number: int
@@ -105,6 +107,7 @@ class CallRequest(NamedTuple):
     chain: Chain | None = None
     context: CallContext | None = None
     attempt: int = 1
+    held_bytes: HeldBytes | None = None
 
 
 def array_head(length: int, number: int) -> bytes:
@@ -273,7 +276,9 @@ class ReadContexts:
         return self._last
 
 
-def request(parts: Any, codec: Codec, contexts: ReadContexts) -> CallRequest:
+def request(
+    parts: Any, codec: Codec, contexts: ReadContexts, held_bytes: HeldBytes | None = None
+) -> CallRequest:
     """The items of a CALL or SEND, checked. Raises ProtocolError."""
     if type(parts) is not list or len(parts) < 5:
         raise ProtocolError("a call is an array of at least five items")
@@ -334,6 +339,7 @@ def request(parts: Any, codec: Codec, contexts: ReadContexts) -> CallRequest:
             chain,
             context,
             attempt,
+            held_bytes,
         ),
     )
 

@@ -202,6 +202,7 @@ class StreamServer:
         job.chain = call.chain
         job.context = call.context
         job.attempt = call.attempt
+        job.held_bytes = call.held_bytes
         job.stream_output = RemoteStreamProducer(
             self._codec, link, call.number, self._cleanup, self._host.counts.credit_waits
         )

@@ -102,6 +102,9 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             else f", the oldest waits for {facts['oldest_seconds']:.1f} s"
         ),
     ]
+    if facts.get("argument_bytes"):
+        held, limit = size(facts["argument_bytes"]), size(facts["mailbox_bytes"])
+        lines.append(f"  arguments   {held} of {limit}")
     if facts["saved_bytes"] is not None:
         lines.append(f"  saved       {size(facts['saved_bytes'])}")
     elif facts["saved_problem"]:

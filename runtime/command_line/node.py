@@ -24,6 +24,7 @@ from runtime.command_line.connect import (
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import bytes_of
+from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.threads import NODE_THREADS
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring
@@ -233,6 +234,13 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
     "--spawnable; may be repeated.",
 )
 @click.option(
+    "--client-actors",
+    type=click.IntRange(min=0),
+    default=CLIENT_ACTORS,
+    show_default=True,
+    help="Actors that one client or operator has started and that may live here at once.",
+)
+@click.option(
     "--blocked-limit",
     type=click.FloatRange(min=0),
     default=BLOCKED_LIMIT_SECONDS,
@@ -299,6 +307,7 @@ def node(
     thread_limit: int,
     spawnable: tuple[str, ...],
     applications: tuple[str, ...],
+    client_actors: int,
     blocked_limit: float,
     log_memory: str,
     tracing: bool,
@@ -343,6 +352,7 @@ def node(
         debuggable=debuggable,
         thread_limit=thread_limit,
         spawnable=_spawnable(spawnable, applications),
+        client_actors=client_actors,
         blocked_limit=blocked_limit,
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),

@@ -25,11 +25,13 @@ from actors.errors import (
     UnderstudyError,
 )
 from actors.method import Address, MethodDefinition
+from actors.options import DEFAULT_MAILBOX_BYTES
 from actors.peers import VerifiedPeer
 from actors.reference import Needs
 from actors.supervision import ExitReason
 from runtime.hosting.chains import Chain, ChainLink
 from runtime.hosting.completion_records import RequestOrigin
+from runtime.hosting.held_bytes import ByteBudget, HeldBytes
 from runtime.statistics.call_statistics import TurnTimer
 from runtime.user_errors import raised_at, summary_of, traceback_of
 
@@ -236,6 +238,7 @@ class Invocation:
         "context",
         "deadline",
         "definition",
+        "held_bytes",
         "kwargs",
         "link",
         "needs",
@@ -281,6 +284,8 @@ class Invocation:
         """
         self.runner: Runner | None = None
         self.cancelled = False
+        self.held_bytes: HeldBytes | None = None
+        """What its arguments take, if that is counted."""
         self.needs: Needs | None = None
         """The references among the arguments, to be fetched before it runs; None if there are none.
         """
@@ -332,7 +337,9 @@ class ActorCell:
         "_pace",
         "_turn",
         "address",
+        "arguments",
         "busy",
+        "byte_limit",
         "ended",
         "following",
         "given_up",
@@ -354,12 +361,21 @@ class ActorCell:
     )
 
     def __init__(
-        self, address: Address, instance: Actor, limit: int, *, system: bool = False
+        self,
+        address: Address,
+        instance: Actor,
+        limit: int,
+        byte_limit: int = DEFAULT_MAILBOX_BYTES,
+        *,
+        system: bool = False,
     ) -> None:
         self.address = address
         self.instance = instance
         self.methods = type(instance).__methods__
         self.limit = limit
+        self.byte_limit = byte_limit
+        self.arguments: ByteBudget | None = None
+        """What the arguments of its calls take; None before the first that is counted."""
         self.system = system
         self.leased = address.registered
         """True if it may run only as long as its node holds its lease: its name is registered, and
@@ -471,6 +487,21 @@ class ActorCell:
         mailbox.append(job)
         return None
 
+    def count_bytes(self, held: HeldBytes) -> CallError | None:
+        """Count the arguments of a call that waits or runs from now on; return an error if it must
+        be refused.
+        """
+        if self.arguments is None:
+            self.arguments = ByteBudget(self.byte_limit)
+        if held.count_in(self.arguments, held.size):
+            return None
+        return MailboxFullError(
+            f"the calls that wait or run at {self.address.name} on {self.address.node} have "
+            f"arguments of {self.arguments.held:,} bytes, and {held.size:,} more would exceed its "
+            f"limit of {self.byte_limit:,}; slow down, pass references (node.put), or raise "
+            "mailbox_bytes"
+        )
+
     def append(self, job: Invocation) -> None:
         """Put an invocation into the mailbox regardless of its limit; the caller bounds how many.
         See `offer`.
@@ -530,6 +561,8 @@ class ActorCell:
 
     def finish(self, job: Invocation, seconds: float | None) -> None:
         """Note that an invocation has ended. `seconds`: how long it ran, if that was measured."""
+        if job.held_bytes is not None:
+            job.held_bytes.release()
         if self._turn is job:
             self._turn = None
             if seconds is not None:

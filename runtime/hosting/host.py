@@ -10,6 +10,7 @@ import difflib
 import functools
 import logging
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -59,6 +60,7 @@ from runtime.hosting.cell import (
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog, SavedStates
 from runtime.hosting.filtered_methods import filtered, has_filters
+from runtime.hosting.held_bytes import COUNTED_FROM, ByteBudget
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
@@ -564,6 +566,8 @@ class ActorHost:
         self.completion_log = CompletionLog(claims, self.workers, environment, is_gone)
         self.counts = NodeCounts()
         """Usage counters of this node's actors. Higher rooms count in them as well."""
+        self.arguments = ByteBudget(sys.maxsize)
+        """What the large arguments of all calls take that wait or run here."""
         self.now = environment.now
         self.in_thread = environment.in_thread
         self.cells: dict[str, ActorCell] = {}
@@ -647,6 +651,11 @@ class ActorHost:
         address = Address(name, self.node.name, self.node.incarnation)
         self.cells[name] = ActorCell(address, instance, 100_000, system=True)
 
+    def has(self, address: Address) -> bool:
+        """True while this epoch of an actor is here, its start and its end included."""
+        cell = self.cells.get(address.name)
+        return cell is not None and cell.address.epoch == address.epoch
+
     def find(
         self, name: str, epoch: int, method: str, *, stream: bool = False
     ) -> tuple[ActorCell, MethodDefinition] | CallError:
@@ -704,6 +713,14 @@ class ActorHost:
         refused.
         """
         cell = job.cell
+        held = job.held_bytes
+        if held is not None and held.size >= COUNTED_FROM and not cell.system:
+            # First: what is concurrent does not wait, and holds its arguments as well.
+            refused = cell.count_bytes(held)
+            if refused is not None:
+                self.counts.refused.add(reason_of(refused))
+                return refused
+            held.count_in(self.arguments, held.size)
         statistics = self.workers.statistics
         if statistics is not None:
             # Inline, for the hot path.
@@ -1081,7 +1098,7 @@ class ActorHost:
         in its mailbox.
         """
         instance = self._make_instance(cls, options)
-        cell = ActorCell(address, instance, options.mailbox_limit)
+        cell = ActorCell(address, instance, options.mailbox_limit, options.mailbox_bytes)
         own = type(instance).call_filters
         if own or self.filters:
             filters = (*self.filters, *on_side(own, "server"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import attrs
@@ -23,6 +23,7 @@ from actors.method import Address, method
 from actors.options import SpawnOptions, check_name
 from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.cell import RefusedElsewhereError, with_note
+from runtime.hosting.client_quotas import ClientQuotas
 from runtime.hosting.host import STOP_SECONDS, ActorHost, StopAnswer
 from runtime.hosting.named_starts import may_be_claimed_together, start_named
 from runtime.identifiers import ActorId
@@ -117,8 +118,10 @@ class NodeService(Actor):
         status: Callable[[], Awaitable[dict[str, object]]],
         contact: Callable[[], dict[str, object]],
         leave: Callable[[], None],
+        quotas: ClientQuotas,
     ) -> None:
         self._host = host
+        self._quotas = quotas
         self._node = node
         self._status = status
         self._contact = contact
@@ -137,10 +140,10 @@ class NodeService(Actor):
         on_behalf_of: str = "",
         ticket: str = "",
     ) -> Address:
-        """Start an actor here. Raises what `ActorHost.start` raises, and `ActorClassError` if the
-        class cannot be imported here.
+        """Start an actor here. Raises what `ActorHost.start` raises, `ActorClassError` if the class
+        cannot be imported here, and `NotAllowedError` for a client that has too many.
         """
-        with self._issued(ticket) as started:
+        with self._issued(ticket) as started, self._counted(1, started):
             address = await self._host.start(
                 await actor_class(class_path, self._node, self._host.in_thread),
                 args,
@@ -170,6 +173,16 @@ class NodeService(Actor):
                     self._tickets.popitem(last=False)
             issued.over.set()
 
+    def _counted(self, count: int, started: Sequence[Address]) -> AbstractContextManager[None]:
+        """Count starts for the client that asks for them; for a node, nothing. `started`: its
+        actors at the end of the block.
+        """
+        job = self._host.workers.running.get(trio.lowlevel.current_task())
+        peer = job.verified if job is not None else None
+        if peer is None or peer.role == "node":
+            return nullcontext()
+        return self._quotas.starting(peer, count, started)
+
     @method(concurrent=True)
     async def spawn_many(
         self,
@@ -181,12 +194,13 @@ class NodeService(Actor):
     ) -> tuple[list[str], list[int], list[StartFailed]]:
         """Start an actor here for each row of arguments; `names`: one for each, or none at all.
         Returns their names and epochs in the order of the rows, and those that did not start,
-        whose epochs are 0. Raises `ActorClassError` if the class cannot be imported here.
+        whose epochs are 0. Raises `ActorClassError` if the class cannot be imported here, and
+        `NotAllowedError` for a client that has too many.
         """
         for name in names:
             # Those of `options` were checked when they were read.
             check_name("name", name)
-        with self._issued(ticket) as started:
+        with self._issued(ticket) as started, self._counted(len(rows), started):
             cls = await actor_class(class_path, self._node, self._host.in_thread)
             found = ["" for _ in rows]
             epochs = [0 for _ in rows]

@@ -122,6 +122,14 @@ DEFINITIONS: Final = (
         ("reason",),
         "Calls that were refused on arrival at their actor, by the class of the error.",
     ),
+    Definition(
+        "mailboxes",
+        "understudy_argument_bytes",
+        "gauge",
+        (),
+        "Bytes of the arguments of calls that wait or run here: of those of 4 KiB and more that "
+        "came from other processes.",
+    ),
     Definition("mailboxes", "understudy_methods_running", "gauge", (), "Methods that run now."),
     Definition(
         "actors",
@@ -129,6 +137,13 @@ DEFINITIONS: Final = (
         "gauge",
         ("class", "state"),
         "Actors that are here: running, or starting while their on_start has not returned.",
+    ),
+    Definition(
+        "actors",
+        "understudy_client_actors",
+        "gauge",
+        (),
+        "Actors that are here and that clients or operators have started.",
     ),
     Definition(
         "actors",

@@ -164,6 +164,8 @@ def _read_actors(found: Readings, parts: NodeParts) -> None:
     for name, used in parts.intensity().items():
         found.put("understudy_intensity_used_ratio", used, name)
     found.put("understudy_methods_running", len(host.workers.running))
+    found.put("understudy_argument_bytes", host.arguments.held)
+    found.put("understudy_client_actors", parts.endpoint.admission.quotas.actors)
     waiting: Counter[str] = Counter()
     deepest: Counter[str] = Counter()
     for cell in _with_mail(host):

@@ -307,7 +307,14 @@ class Node(BaseNode):
         self._log = self._keep_log(self._parameters.log_memory)
         host.add_system(
             NODE_SERVICE,
-            NodeService(host, self.name, self._bounded_status, self._contact_facts, self.leave),
+            NodeService(
+                host,
+                self.name,
+                self._bounded_status,
+                self._contact_facts,
+                self.leave,
+                endpoint.admission.quotas,
+            ),
         )
         host.add_system(
             PLAIN_SERVICE,

@@ -30,6 +30,7 @@ from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.functions.function_names import hook_path
 from runtime.hosting.breakpoints import breakpoint_hook
+from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
@@ -216,6 +217,7 @@ async def open_node(
     on_process_start: Callable[[], object] | str | None = None,
     spawnable: Iterable[type[Actor] | str | ModuleType] = (),
     authorize: Authorize | None = None,
+    client_actors: int = CLIENT_ACTORS,
     role: PeerRole | None = "node",
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
@@ -269,6 +271,7 @@ async def open_node(
       default none.
     - `authorize`: a plain function that is called with each `Call` of an actor here, before it
       reaches the mailbox. What it does not return True for is refused with `NotAllowedError`.
+    - `client_actors`: how many actors that one client or operator has started may live here.
     - `role`: "operator", "client" or "observer" to join as a client of the cluster with the rights
       of that role: it is no member, hosts no actors, and listens nowhere. None: that of the
       certificate; without a certificate "node". A certificate of another role than "node" allows
@@ -312,7 +315,9 @@ async def open_node(
             log_memory=log_memory if platform.network is None else None,
             call_timeout=CallOptions(timeout=call_timeout).timeout,
             filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
-            rules=AdmissionRules(checked_spawnable(spawnable), checked_authorize(authorize)),
+            rules=AdmissionRules(
+                checked_spawnable(spawnable), checked_authorize(authorize), client_actors
+            ),
         ),
     )
     async with _sheltered(settings) as node:

@@ -297,6 +297,8 @@ class InspectionService(Actor):
             "waiting": cell.waiting,
             "given_up": cell.waiting - len(waiting),
             "mailbox_limit": cell.limit,
+            "argument_bytes": cell.arguments.held if cell.arguments is not None else 0,
+            "mailbox_bytes": cell.byte_limit,
             "oldest_seconds": now - oldest.queued_at if oldest and oldest.queued_at else None,
             "pid": instance.pid if isinstance(instance, ActorProxy) else None,
             **describe_calls([cell], self._node, now),
