@@ -24,7 +24,7 @@ from actors.peers import VerifiedPeer, may_call
 from runtime.audit import AuditLog
 from runtime.calls.protocol import CallRequest
 from runtime.calls.rights import service_refusal
-from runtime.calls.spawnable import child_classes
+from runtime.calls.spawnable import checked_spawnable, child_classes
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.client_quotas import CLIENT_ACTORS, ClientQuotas
 from runtime.hosting.host import ActorHost
@@ -78,6 +78,11 @@ class AdmissionRules:
         default=CLIENT_ACTORS,
         validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)],
     )
+
+    @classmethod
+    def checked(cls, spawnable: object, authorize: object, client_actors: int) -> AdmissionRules:
+        """Return the rules. Raises TypeError or ValueError for what cannot be any."""
+        return cls(checked_spawnable(spawnable), checked_authorize(authorize), client_actors)
 
 
 class CallAdmission:

@@ -1,7 +1,7 @@
 """What processes that are no nodes may take of this node: how many actors of theirs live here, and
 how many bytes the arguments of their calls hold.
 
-They are told apart by the name in their certificate, so that a client that comes back, or connects
+Each is known by the name in its certificate, so that a client that comes back, or connects
 twice, has one quota. One that has shown no certificate may name itself as it likes: it is counted
 by its process. An actor that a client has started lives on when the client goes, as it does when a
 node has started it, and counts until it ends. No I/O and no clock.

@@ -568,8 +568,7 @@ class ActorHost:
         """Usage counters of this node's actors. Higher rooms count in them as well."""
         self.arguments = ByteBudget(sys.maxsize)
         """What the large arguments of all calls take that wait or run here."""
-        self.now = environment.now
-        self.in_thread = environment.in_thread
+        self.now, self.in_thread = environment.now, environment.in_thread
         self.cells: dict[str, ActorCell] = {}
         self.draining = False
         self._leaves_by = math.inf

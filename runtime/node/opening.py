@@ -24,8 +24,7 @@ from actors.filters import Filter, checked_filters
 from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from actors.peers import PeerRole
-from runtime.calls.admission import AdmissionRules, Authorize, checked_authorize
-from runtime.calls.spawnable import checked_spawnable
+from runtime.calls.admission import AdmissionRules, Authorize
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.functions.function_names import hook_path
@@ -284,8 +283,7 @@ async def open_node(
     `NotAMemberError`.
     """
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
-    platform = platform or Platform()
-    found_tls, network = _network(platform, secret, tls)
+    found_tls, network = _network(platform := platform or Platform(), secret, tls)
     _check(name, cluster, options, data_dir, metrics, found_tls)
     role, listen = await _place(network, role, options)
     settings = _NodeSettings(
@@ -315,9 +313,7 @@ async def open_node(
             log_memory=log_memory if platform.network is None else None,
             call_timeout=CallOptions(timeout=call_timeout).timeout,
             filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
-            rules=AdmissionRules(
-                checked_spawnable(spawnable), checked_authorize(authorize), client_actors
-            ),
+            rules=AdmissionRules.checked(spawnable, authorize, client_actors),
         ),
     )
     async with _sheltered(settings) as node:
