@@ -241,18 +241,20 @@ class CallAdmission:
             named = args[0]
         else:
             return False
-        # What is no list of names and epochs is nobody's own.
+        if not isinstance(named, list) or not named:
+            return False
+        return all(self._is_its_own(peer, one) for one in cast("list[object]", named))
+
+    def _is_its_own(self, peer: VerifiedPeer, actor: object) -> bool:
+        # What is no name and epoch is nobody's own.
+        if not isinstance(actor, tuple):
+            return False
+        name, epoch, *more = (*cast("tuple[object, ...]", actor), None, None)[:3]
         return (
-            isinstance(named, list)
-            and bool(named)
-            and all(
-                isinstance(one, tuple)
-                and len(one) == 2
-                and isinstance(one[0], str)
-                and isinstance(one[1], int)
-                and self.quotas.has_started(peer, *one)
-                for one in named
-            )
+            isinstance(name, str)
+            and isinstance(epoch, int)
+            and more == [None]
+            and self.quotas.has_started(peer, name, epoch)
         )
 
     def _unspawnable(
