@@ -113,19 +113,18 @@ async def test_a_client_has_so_many_actors_and_no_more_until_one_ends(
 ) -> None:
     caplog.set_level(logging.WARNING, "understudy.audit")
     async with node_with_clients(authority, "ann", "ann", "ben") as (node, (one, again, other)):
-        on = {"on": "here"}
-        first = await one.options(**on).spawn(Gate)
-        await again.options(**on, name="second").spawn(Gate)
+        first = await one.options(on="here").spawn(Gate)
+        await again.options(on="here", name="second").spawn(Gate)
         # The same person in two processes is one client.
         for process in (one, again):
-            text = await refused(process.options(**on).spawn(Gate))
+            text = await refused(process.options(on="here").spawn(Gate))
             assert "2 actors here and asks for 1 more" in text
             assert "--client-actors" in text
         with pytest.raises(SpawnManyError):
-            await one.options(**on).spawn_many(Gate, [()])
+            await one.options(on="here").spawn_many(Gate, [()])
         assert caplog.text.count("refused a call of client 'ann'") == 3
         # Others have a quota of their own, and nodes none.
-        theirs = await other.options(**on).spawn_many(Gate, [(), ()])
+        theirs = await other.options(on="here").spawn_many(Gate, [(), ()])
         for _ in range(5):
             await node.spawn(Gate)
         quotas = quotas_of(node)
@@ -134,8 +133,8 @@ async def test_a_client_has_so_many_actors_and_no_more_until_one_ends(
         for actor in theirs:
             await refused(one.stop(actor))
         await again.stop(first)
-        await one.options(**on).spawn(Gate)
-        await refused(one.options(**on).spawn(Gate))
+        await one.options(on="here").spawn(Gate)
+        await refused(one.options(on="here").spawn(Gate))
         assert quotas.actors == 4
 
 
@@ -176,10 +175,7 @@ async def test_a_client_that_asks_in_false_forms_stops_nothing(authority: Author
         own = await client.options(on="here").spawn(Gate)
         other = await node.spawn(Gate)
         service = internals_of(client).endpoint.node_service("here", node.incarnation)
-        mine, theirs = (
-            (one.address.name, one.address.epoch)  # type: ignore[attr-defined]
-            for one in (own, other)
-        )
+        mine, theirs = ((one.address.name, one.address.epoch) for one in (own, other))
         for asked in ([mine, theirs], [], "ab", [(*mine, 1)], [[*mine, *theirs]], [None]):
             await refused(service.stop_many(asked, None))
         await refused(service.stop_actor(theirs[0], mine[1], None))
@@ -188,7 +184,7 @@ async def test_a_client_that_asks_in_false_forms_stops_nothing(authority: Author
 
 async def test_arguments_that_wait_or_run_are_bounded_in_bytes(pair: Pair) -> None:
     gate = await pair.there.options(on="here", mailbox_bytes=MEBIBYTE).spawn(Gate)
-    cell = internals_of(pair.here).endpoint.host.cells[gate.address.name]  # type: ignore[attr-defined]
+    cell = internals_of(pair.here).endpoint.host.cells[gate.address.name]
     ended: list[int] = []
 
     async def hand_in(size: int) -> None:
@@ -220,7 +216,7 @@ async def test_arguments_that_wait_or_run_are_bounded_in_bytes(pair: Pair) -> No
 async def test_the_bytes_of_calls_that_come_to_nothing_are_given_back(pair: Pair, end: str) -> None:
     gate = await pair.there.options(on="here").spawn(Gate)
     host = internals_of(pair.here).endpoint.host
-    cell = host.cells[gate.address.name]  # type: ignore[attr-defined]
+    cell = host.cells[gate.address.name]
 
     async def hand_in(call: Any) -> None:
         # As the link ends, or the actor: unknown, or not executed.
