@@ -130,9 +130,8 @@ class _NodeSettings:
     resources: dict[str, float]
     data_dir: Path | None
     store: str | None
-    environment: Environment
+    platform: Platform
     network: Network
-    disk: Disk
     isolation: IsolationFactory
     debugging: _Debugging
     blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
@@ -140,6 +139,11 @@ class _NodeSettings:
     measured_supervisors: frozenset[str]
     role: PeerRole
     parameters: NodeParameters
+
+    @property
+    def environment(self) -> Environment:
+        """That of the platform."""
+        return self.platform.environment
 
 
 @attrs.frozen
@@ -283,7 +287,8 @@ async def open_node(
     `NotAMemberError`.
     """
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
-    found_tls, network = _network(platform := platform or Platform(), secret, tls)
+    platform = platform or Platform()
+    found_tls, network = _network(platform, secret, tls)
     _check(name, cluster, options, data_dir, metrics, found_tls)
     role, listen = await _place(network, role, options)
     settings = _NodeSettings(
@@ -297,9 +302,8 @@ async def open_node(
         resources=checked_resources({} if resources is None else resources),
         data_dir=Path(data_dir) if data_dir is not None else None,
         store=store,
-        environment=platform.environment,
+        platform=platform,
         network=network,
-        disk=platform.disk,
         isolation=_isolation(platform, found_tls, hook_path(on_process_start)),
         debugging=_Debugging(trace_references, post_mortem, debuggable),
         blocked_limit=blocked_limit,
@@ -673,7 +677,9 @@ async def _held_store(nursery: trio.Nursery, settings: _NodeSettings) -> _LocalS
     return await _running(
         nursery,
         _LocalStore(
-            await EmbeddedStore.on_disk(settings.environment, settings.data_dir, settings.disk),
+            await EmbeddedStore.on_disk(
+                settings.environment, settings.data_dir, settings.platform.disk
+            ),
             "embedded",
         ),
     )
