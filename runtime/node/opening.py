@@ -765,7 +765,8 @@ async def _report_to_member(
 async def _reach_etcd(
     address: str, settings: _NodeSettings, environment: Environment
 ) -> AsyncIterator[Store]:
-    held = _etcd(address, attrs.evolve(settings, environment=environment))
+    platform = attrs.evolve(settings.platform, environment=environment)
+    held = _etcd(address, attrs.evolve(settings, platform=platform))
     try:
         async with trio.open_nursery() as nursery:
             await _running(nursery, held)
