@@ -21,9 +21,8 @@ from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue, StoredValue
 from runtime.tracebacks import TracebackWriter
-from runtime.wire.codec import Codec
+from runtime.wire.codec import SCALARS, Codec
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
-from runtime.wire.plain_writer import SCALARS
 
 # Incoming calls: what the peer of one link has asked for and not yet been answered.
 #

@@ -22,9 +22,8 @@ from runtime.hosting.host import ActorHost
 from runtime.links.link import Link
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
-from runtime.wire.codec import Codec
+from runtime.wire.codec import SCALARS, Codec
 from runtime.wire.frames import Buffer, Frame, Outgoing
-from runtime.wire.plain_writer import SCALARS
 
 NUMBER_BYTES = 9
 """What a number of a local stream counts for, about."""

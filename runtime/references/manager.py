@@ -57,7 +57,7 @@ from runtime.references.values import FailedValue, SharedValue, StoredValue
 from runtime.tracing import NO_SPANS, Spans
 from runtime.wire.codec import Codec, Extension
 from runtime.wire.frames import Buffer, Outgoing
-from runtime.wire.plain_writer import UnsendableError
+from runtime.wire.standard_types import UnsendableError
 
 REFERENCE_TAG = 64_101
 

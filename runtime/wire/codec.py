@@ -27,6 +27,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
+from itertools import chain
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -39,13 +41,13 @@ from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import MessageType, import_path, message_type
 from runtime.user_errors import guarded, is_interrupt, summary_of, text_of
 from runtime.wire import classes
-from runtime.wire.exceptions import build
+from runtime.wire.exceptions import args_of, build, fields_of, notes_of
 from runtime.wire.frames import Buffer, Outgoing, ReceivedSegment, Segment, writable
-from runtime.wire.plain_writer import SCALARS, PlainWriter, Step, UnsendableError
 from runtime.wire.standard_types import (
     BY_PATH,
     BY_TYPE,
-    exception_parts,
+    StandardType,
+    UnsendableError,
     fields_and_notes,
     named_tuple,
     named_tuple_fields,
@@ -84,6 +86,23 @@ if TYPE_CHECKING:
 # as a dict) would be a bug that shows only between nodes. `Codec` turns the result into bytes, and
 # decodes.
 
+SCALARS = frozenset({NoneType, bool, int, float, str})
+"""Exact types that CBOR expresses without a tag and without a copy."""
+
+
+_ROWS = frozenset({list})
+"""The exact type of an item that may itself be a row of scalars."""
+
+
+MAX_SEGMENTS = 128
+"""The number of segments that one value may use. Further buffers are written in place, so many
+arrays are slower but never refused.
+"""
+
+
+Step = Callable[["PlainWriter", Any, int], object]
+
+
 CONVERTED = "converted"
 """Follows the content of a value that a converter made, so that a process without that converter
 can say what it lacks.
@@ -121,6 +140,106 @@ _CONVERSIONS = {
 """What to send instead of a well-known type: by its top-level package and its name, because that
 package need not be installed.
 """
+
+
+class PlainWriter:
+    """A walk over one value. It appends to `segments`. If `careful`, it checks each text, to find
+    the one that UTF-8 cannot encode.
+    """
+
+    __slots__ = ("careful", "max_depth", "segments", "steps", "threshold")
+
+    def __init__(
+        self,
+        steps: dict[type, Step],
+        segments: list[Buffer],
+        threshold: int,
+        max_depth: int,
+        careful: bool,
+    ) -> None:
+        self.steps = steps
+        self.segments = segments
+        self.threshold = threshold
+        self.max_depth = max_depth
+        self.careful = careful
+
+    def write(self, value: object, depth: int) -> object:
+        """Return what cbor2 is to encode for `value`, which is `depth` containers deep. Raises
+        UnsendableError.
+        """
+        kind = type(value)
+        if kind in SCALARS:
+            if self.careful and kind is str:
+                check_text(cast("str", value))
+            return value
+        if depth >= self.max_depth:
+            raise UnsendableError(
+                f"nests deeper than {self.max_depth} levels, or contains itself; send it flat, "
+                "for example as a list of links"
+            )
+        return self.steps[kind](self, value, depth + 1)
+
+    def write_all(self, items: Iterable[object], depth: int) -> list[object]:
+        """Apply `write` to each item, with its index in the path of a refused value."""
+        if not self.careful:
+            found = items if isinstance(items, list) else list(items)
+            # The list of the caller itself is handed to cbor2, uncopied. If another thread changes
+            # it before cbor2 has read it, the list that is sent is the changed one; cbor2 refuses
+            # objects all the same, because it knows none of the types of users.
+            if SCALARS.issuperset(map(type, found)):
+                return cast("list[object]", found)
+            if (
+                depth < self.max_depth
+                and _ROWS.issuperset(map(type, found))
+                and SCALARS.issuperset(map(type, chain.from_iterable(cast("Any", found))))
+            ):
+                # Batches of items are such lists of lists, with thousands of them.
+                return cast("list[object]", found)
+        written: list[object] = []
+        try:
+            for item in items:
+                written.append(self.write(item, depth))
+        except UnsendableError as error:
+            raise error.at(f"[{len(written)}]") from None
+        return written
+
+    def write_fields(self, fields: Mapping[str, object], depth: int) -> dict[str, object]:
+        """Apply `write` to each value of a map whose keys are texts, with `.name` in the path of a
+        refused value.
+        """
+        written: dict[str, object] = {}
+        for name, value in fields.items():
+            try:
+                if self.careful:
+                    check_text(name)
+                written[name] = self.write(value, depth)
+            except UnsendableError as error:
+                raise error.at(f".{name}") from None
+        return written
+
+    def raw(self, data: Buffer) -> object:
+        """Encode bytes: in place while they are small, as a segment from the threshold on."""
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        if size < self.threshold or len(self.segments) >= MAX_SEGMENTS:
+            # A copy: what is encoded in place may not change until cbor2 has read it.
+            return bytes(data)
+        if isinstance(data, memoryview):
+            data = data.cast("B") if data.c_contiguous else bytes(data)
+        self.segments.append(data)
+        return CBORTag(SEGMENT, len(self.segments) - 1)
+
+
+def check_text(text: str) -> None:
+    """Raise UnsendableError for a text that UTF-8 cannot encode."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsendableError(
+            f"is a text with a lone surrogate ({text[error.start]!a} at {error.start}), which "
+            "UTF-8 cannot encode; send it as bytes"
+        ) from None
 
 
 @attrs.frozen
@@ -175,10 +294,7 @@ class _Steps(dict[type, Step]):
             return _converter_step(kind)
         standard = BY_TYPE.get(kind)
         if standard is not None:
-            path, parts = standard.path, standard.parts
-            return lambda writer, value, depth: CBORTag(
-                MESSAGE, [path, *parts(value, writer, depth)]
-            )
+            return _standard_step(standard)
         if named_tuple_fields(kind) is not None:
             return None if "<locals>" in kind.__qualname__ else _named_tuple_step(kind)
         if issubclass(kind, Enum):
@@ -202,6 +318,37 @@ def _extension_step(extension: Extension) -> Step:
         return CBORTag(
             extension.tag, writer.write(extension.to_plain(value, writer.segments), depth)
         )
+
+    return step
+
+
+def _standard_step(standard: StandardType) -> Step:
+    path, parts = standard.path, standard.parts
+    if parts is None:
+        return _exception_step(path)
+
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        # A list of items is the level of `value` itself. A dict is one more, because one with pairs
+        # takes three levels of CBOR, as many as a decoder accepts for each.
+        written = [
+            writer.write_all(cast("list[object]", part), depth)
+            if type(part) is list
+            else writer.write(part, depth)
+            for part in parts(value)
+        ]
+        return CBORTag(MESSAGE, [path, *written])
+
+    return step
+
+
+def _exception_step(path: str) -> Step:
+    def step(writer: PlainWriter, value: BaseException, depth: int) -> object:
+        try:
+            args = writer.write_all(list(args_of(value)), depth)
+        except UnsendableError as error:
+            raise error.at(".args") from None
+        fields, notes = writer.write_fields(fields_of(value), depth), notes_of(value)
+        return CBORTag(MESSAGE, [path, args, fields, notes] if fields or notes else [path, args])
 
     return step
 
@@ -232,10 +379,7 @@ def _later_step(message_step: Step, names: tuple[str, ...]) -> Step:
 
 def _step_of_mark(described: MessageType) -> Step:
     if described.is_exception:
-        path = described.path
-        return lambda writer, value, depth: CBORTag(
-            MESSAGE, [path, *exception_parts(value, writer, depth)]
-        )
+        return _exception_step(described.path)
     step = _message_step(described.path, described.fields)
     if described.is_model:
         return _model_step(step, described.fields)

@@ -30,8 +30,7 @@ from typing import Any, cast
 import attrs
 
 from actors.errors import DecodeError, ProtocolError
-from runtime.wire.exceptions import args_of, build, fields_of, notes_of
-from runtime.wire.plain_writer import PlainWriter, UnsendableError
+from runtime.wire.exceptions import build
 
 MAX_INTEGER_BITS = 8192
 """Of the numbers of a Fraction: their greatest common divisor takes time that grows with the
@@ -70,19 +69,35 @@ TEXTS: tuple[type, ...] = (*_PATHS, *_ADDRESSES, Fraction)
 """Types that a text says in full, and whose constructors take that text."""
 
 
+class UnsendableError(Exception):
+    """A value cannot be sent. The codec makes an EncodeError of it. `steps` lead from the refused
+    value outwards to the whole value.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.steps: list[str] = []
+
+    def at(self, step: str) -> UnsendableError:
+        """Return the error with the next outer step."""
+        self.steps.append(step)
+        return self
+
+
 @attrs.frozen
 class StandardType:
-    """How instances of exactly `type` travel: `path`, then what `parts` gives for a value, a writer
-    and the depth. `build` makes the value of these parts as they were decoded, and ignores further
-    ones.
+    """How instances of exactly `type` travel: `path`, then what `parts` gives for a value, which
+    the codec writes. An exception has no `parts`: all classes of them are written in one way.
+    `build` makes the value of these parts as they were decoded, and ignores further ones.
 
-    `build` raises DecodeError for what this process cannot build, and ProtocolError, TypeError or
-    ValueError for what no node sends.
+    `parts` raises UnsendableError. `build` raises DecodeError for what this process cannot build,
+    and ProtocolError, TypeError or ValueError for what no node sends.
     """
 
     type: type
     path: str
-    parts: Callable[[Any, PlainWriter, int], list[object]]
+    parts: Callable[[Any], list[object]] | None
     build: Callable[..., object]
 
 
@@ -111,16 +126,6 @@ def named_tuple(cls: type, names: tuple[str, ...], fields: object) -> object:
     return tuple.__new__(cls, [values[name] for name in names])
 
 
-def exception_parts(value: BaseException, writer: PlainWriter, depth: int) -> list[object]:
-    """The args of an exception, and its fields and notes if it has any."""
-    try:
-        args = writer.write_all(list(args_of(value)), depth)
-    except UnsendableError as error:
-        raise error.at(".args") from None
-    fields, notes = writer.write_fields(fields_of(value), depth), notes_of(value)
-    return [args, fields, notes] if fields or notes else [args]
-
-
 def fields_and_notes(parts: Sequence[Any]) -> tuple[dict[str, object], list[str]]:
     """Read what an exception has in addition to its args: its fields and notes."""
     fields, notes = parts[:2] if len(parts) > 1 else ({}, [])
@@ -140,7 +145,7 @@ def _of_type(content: Any, kind: type) -> Any:
     return content
 
 
-def _complex_parts(value: complex, writer: PlainWriter, depth: int) -> list[object]:
+def _complex_parts(value: complex) -> list[object]:
     return [value.real, value.imag]
 
 
@@ -148,7 +153,7 @@ def _complex(real: object, imag: object, *_: object) -> complex:
     return complex(_of_type(real, float), _of_type(imag, float))
 
 
-def _range_parts(value: range, writer: PlainWriter, depth: int) -> list[object]:
+def _range_parts(value: range) -> list[object]:
     numbers = [value.start, value.stop, value.step]
     if not all(_fits_64_bits(number) for number in numbers):
         raise UnsendableError("is a range beyond 64 bits; send its start, stop and step")
@@ -168,7 +173,7 @@ def _fits_64_bits(number: Any) -> bool:
     return type(number) in (int, bool) and number.bit_length() <= 63
 
 
-def _fraction_parts(value: Fraction, writer: PlainWriter, depth: int) -> list[object]:
+def _fraction_parts(value: Fraction) -> list[object]:
     numbers = value.as_integer_ratio()
     if max(number.bit_length() for number in numbers) > MAX_INTEGER_BITS:
         raise UnsendableError(
@@ -184,17 +189,17 @@ def _fraction(numbers: object, *_: object) -> Fraction:
     return Fraction(above, below)
 
 
-def _deque_parts(value: deque[object], writer: PlainWriter, depth: int) -> list[object]:
-    return [writer.write_all(value, depth), value.maxlen]
+def _deque_parts(value: deque[object]) -> list[object]:
+    return [list(value), value.maxlen]
 
 
 def _deque(items: object, limit: object = None, *_: object) -> deque[object]:
     return deque(_of_type(items, list), None if limit is None else _of_type(limit, int))
 
 
-def _mapping_parts(value: dict[object, object], writer: PlainWriter, depth: int) -> list[object]:
+def _mapping_parts(value: dict[object, object]) -> list[object]:
     # As a plain dict in the same order, with the bounds on depth and keys of one.
-    return [writer.write(dict(value), depth)]
+    return [dict(value)]
 
 
 def _ordered_dict(content: object, *_: object) -> OrderedDict[object, object]:
@@ -205,16 +210,14 @@ def _counter(content: object, *_: object) -> Counter[object]:
     return Counter(_of_type(content, dict))
 
 
-def _default_dict_parts(
-    value: defaultdict[object, object], writer: PlainWriter, depth: int
-) -> list[object]:
+def _default_dict_parts(value: defaultdict[object, object]) -> list[object]:
     factory = value.default_factory
     if factory is not None and factory not in FACTORIES:
         raise UnsendableError(
             "is a defaultdict whose factory is code of its own; send dict(...) of it"
         )
     name = None if factory is None else cast("type", factory).__name__
-    return [*_mapping_parts(value, writer, depth), name]
+    return [dict(value), name]
 
 
 def _default_dict(
@@ -226,8 +229,8 @@ def _default_dict(
     )
 
 
-def _text_parts(value: object, writer: PlainWriter, depth: int) -> list[object]:
-    return [writer.write(str(value), depth)]
+def _text_parts(value: object) -> list[object]:
+    return [str(value)]
 
 
 def _path_of(cls: type) -> Callable[..., object]:
@@ -243,12 +246,12 @@ def _address_of(cls: type) -> Callable[..., object]:
     return read
 
 
-def _address_parts(value: object, writer: PlainWriter, depth: int) -> list[object]:
+def _address_parts(value: object) -> list[object]:
     text = str(value)
     # The scope of an IPv6 address may be a text of any length.
     if len(text) > MAX_ADDRESS:
         raise UnsendableError(f"is a network address of more than {MAX_ADDRESS} characters")
-    return [writer.write(text, depth)]
+    return [text]
 
 
 def _exception_of(cls: type[Exception]) -> Callable[..., object]:
@@ -273,7 +276,7 @@ _TABLE: tuple[StandardType, ...] = (
         for cls in _ADDRESSES
     ),
     *(
-        StandardType(cls, f"builtins:{cls.__name__}", exception_parts, _exception_of(cls))
+        StandardType(cls, f"builtins:{cls.__name__}", None, _exception_of(cls))
         for cls in EXCEPTIONS
     ),
 )

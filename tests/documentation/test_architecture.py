@@ -57,7 +57,7 @@ def walked(
     files[:] = dict.fromkeys(files)
 
 
-async def test_the_arguments_of_a_call_pass_six_files_to_the_link(pair: Pair) -> None:
+async def test_the_arguments_of_a_call_pass_five_files_to_the_link(pair: Pair) -> None:
     keeper = await pair.here.options(on="there").spawn(Keeper)
     # Finds the way, which the next call has.
     await keeper.keep(0)
@@ -75,7 +75,6 @@ async def test_the_arguments_of_a_call_pass_six_files_to_the_link(pair: Pair) ->
         "actors/method.py",
         "runtime/calls/client.py",
         "runtime/wire/codec.py",
-        "runtime/wire/plain_writer.py",
         "runtime/calls/protocol.py",
         "runtime/links/link.py",
     ]

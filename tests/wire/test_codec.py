@@ -34,9 +34,8 @@ from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import message, message_type
 from runtime.wire import classes
 from runtime.wire.classes import MOVED, find_class
-from runtime.wire.codec import MAX_IN_PLACE, Codec, Extension
+from runtime.wire.codec import MAX_IN_PLACE, MAX_SEGMENTS, Codec, Extension
 from runtime.wire.frames import LIMITS, Buffer
-from runtime.wire.plain_writer import MAX_SEGMENTS
 from runtime.wire.tags import (
     ARGUMENTS,
     ARRAY,
