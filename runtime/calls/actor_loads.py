@@ -42,8 +42,8 @@ class ActorLoad:
 
     @property
     def depth(self) -> int:
-        """How many calls the actor has, about: those of this node, and those of all others as the
-        latest reply has said, for `KNOWN_SECONDS`.
+        """About how many calls the actor has: those of this node, plus those of all other nodes as
+        the latest reply has reported them, if that is not older than `KNOWN_SECONDS`.
         """
         is_known = self._others and self._now() - self._told_at < KNOWN_SECONDS
         return self.calls + self._others if is_known else self.calls

@@ -67,8 +67,8 @@ def checked_authorize(given: object) -> Authorize | None:
 
 @attrs.frozen
 class AdmissionRules:
-    """What an application says of the calls to a node. `spawnable`: the classes that others than
-    nodes may start, as `module:Class`. `authorize`: see `Authorize`; None admits all.
+    """An application's rules about calls to its node. `spawnable`: the classes, as `module:Class`,
+    that peers other than nodes may start. `authorize`: see `Authorize`; None admits all calls.
     `client_actors`: how many actors of one client may live here.
     """
 

@@ -139,7 +139,9 @@ class StartManyRequest:
 
 
 def _plain_arity(signature: inspect.Signature | None) -> range | None:
-    """How many arguments fit for certain, of a constructor that takes them by position."""
+    """Return the numbers of positional arguments that a constructor takes; None if its signature
+    alone does not decide that.
+    """
     if signature is None:
         return None
     kinds = {parameter.kind for parameter in signature.parameters.values()}
@@ -171,8 +173,9 @@ def refused(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> EncodeError:
-    """What to raise in place of `error`: `shop.place was not called: argument order.items['x'] is a
-    ...`. `what`: with what is not done.
+    """Return an error that names the argument which cannot be sent, in place of `error`:
+    `shop.place was not called: argument order.items['x'] is a ...`. `what`: its beginning, here
+    `shop.place was not called`.
     """
     for name, argument in places(signature, args, kwargs):
         try:
@@ -216,7 +219,7 @@ def unparameterised(given: object) -> object:
 
 
 def _no_actor_class(given: object) -> str:
-    """What is wrong with what was given in the place of a class of actors."""
+    """Return why `given` is no class of actors, as the rest of a sentence."""
     if isinstance(given, Actor):
         name = type(given).__name__
         return f"takes the class, not an instance of it: give {name} and then its arguments"

@@ -30,7 +30,7 @@ Occupancy = tuple[str, int, int]
 
 
 def where(route: Route) -> Occupancy:
-    """Where a route leads."""
+    """Return the node and the epoch that a route leads to."""
     return route.address.node, route.address.incarnation, route.address.epoch
 
 
@@ -271,12 +271,12 @@ class CallQueues:
         self._post_all(line, route)
 
     def _left_behind(self, line: _CallQueue, waiter: Waiter, found: Occupancy) -> set[Occupancy]:
-        """Where the actor was before it was found there, as far as is known.
+        """Return the earlier places of an actor that was `found` at another one, as far as known.
 
-        What is on its way to those places was asked for before all that wait here, or before what
-        will be asked for once the line has ended. It is refused there, and comes here, however the
-        actor was found: the first to be refused, or one that is repeated after the actor's death,
-        may know of the new place before the other refusals have arrived.
+        Calls on their way to an earlier place were made before those that wait here. They will be
+        refused there and join this queue, so nothing may overtake them. That is so however the
+        actor was found: the first refused call, or one that is repeated after the actor's death,
+        may learn of the new place before the other refusals have arrived.
         """
         left = {line.left} if line.left is not None else set()
         if line.settled != found:
@@ -331,7 +331,7 @@ class CallQueues:
             waiter.interrupt()
 
     def _limit(self, line: _CallQueue) -> None:
-        """From now on it is room on a connection that they wait for."""
+        """Begin the limit of each waiting call: from now on it waits for room on a connection."""
         now = self._environment.now()
         for waiter in line.waiters:
             if waiter.limit != math.inf and waiter.patience.deadline == math.inf:
@@ -357,7 +357,9 @@ class CallQueues:
 
 
 def _key(bound: Bound) -> Hashable:
-    """What has no name of its own, as the services of nodes, is another actor on each node."""
+    """Return the key of the queue: an address without a registered name, such as that of a node's
+    service, names another actor on each node.
+    """
     address = bound._address
     return address.name if address.registered else (address.name, address.node, address.incarnation)
 

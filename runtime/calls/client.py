@@ -148,7 +148,8 @@ class Denials:
 
 class RetryingCall:
     """One call that may take several attempts. `expires`: when its own timeout passes, on the
-    node's clock. `order`: its place among the calls of this node, as numbers of calls are.
+    node's clock. `order`: its place in the order of this node's calls, from the same counter as
+    the numbers of calls.
     """
 
     def __init__(
@@ -247,7 +248,9 @@ class RetryingCall:
         return self._call is not None and self._call.finished and self._call.error is None
 
     async def _try(self) -> tuple[Route | None, CallError | None]:
-        """One attempt: where it was made, if it came to that, and how it failed, if it did."""
+        """Make one attempt. Returns its route, None if it was not sent, and its error, None if it
+        succeeded.
+        """
         caller, bound = self._caller, self._bound
         self._attempted = None
         try:
@@ -705,7 +708,7 @@ class RetainedCalls:
 
 
 class _RetainedCall:
-    """One such call."""
+    """One call whose result stays at its owner."""
 
     def __init__(
         self,
@@ -1136,7 +1139,7 @@ async def _arrival(call: StreamCall) -> None:
 
 
 def _addresses(route: Route) -> tuple[str, ...]:
-    """Where the node of a route listens; empty for the own node."""
+    """Return the addresses of the node that a route leads to; empty for the own node."""
     return () if route.link is None else route.link.peer.addresses
 
 
@@ -1687,7 +1690,7 @@ class CallClient:
                     link.own(call.ticket)
 
     def expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
-        """What to raise for a call whose timeout has passed; it is withdrawn."""
+        """Withdraw a call whose timeout has passed, and return the error to raise."""
         self.withdraw(call, route)
         if call.recalled:
             return DeadlineExceededError(
@@ -1775,9 +1778,9 @@ class CallClient:
         return bool(self._running or self._starts)
 
     def chain(self, task: trio.lowlevel.Task) -> Chain | None:
-        """Who waits for a call that is made in `task`; see `ActorTurns.chain`."""
+        """Return the methods that wait for a call made in `task`; see `ActorTurns.chain`."""
         return self._turns.chain(task)
 
     def on_peer_ended(self, peer: NodeId) -> None:
-        """That incarnation has ended: nothing needs to be confirmed to it."""
+        """Note that an incarnation has ended: drop the confirmations for it."""
         self.confirmations.pop(peer, None)

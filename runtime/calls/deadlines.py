@@ -23,9 +23,7 @@ from runtime.statistics.histograms import Histogram
 
 
 def effective_deadline(task: Any) -> float:
-    """What `trio.current_effective_deadline()` returns in `task`, which must be the one
-    that runs.
-    """
+    """Return `trio.current_effective_deadline()` for `task`, which must be the running task."""
     try:
         status = task._cancel_status
         if status.effectively_cancelled:

@@ -251,7 +251,7 @@ class DedupTable(Generic[J]):
 
     @property
     def kept(self) -> int:
-        """How many answers are held."""
+        """How many answers the table holds."""
         return len(self._answered)
 
     def check_invariants(self) -> None:

@@ -81,8 +81,8 @@ logger = logging.getLogger("understudy.calls")
 
 
 class Dispatch:
-    """What the frames of all links of a node are for; see `runtime.links.link.Receiver`. Also the
-    `ReplySink` of invocations from other nodes.
+    """Handles the frames that arrive on the links of one identity; see
+    `runtime.links.link.Receiver`. Also the `ReplySink` of invocations from other nodes.
     """
 
     def __init__(
@@ -447,8 +447,8 @@ class Dispatch:
 
 
 def held_bytes(frame: Frame, link: Link) -> HeldBytes | None:
-    """What the arguments of a call take, if that is counted: those of clients always, those of
-    nodes if they are large.
+    """Return the bytes of a call's arguments if they are counted: those of clients always, those of
+    nodes if they are large; otherwise None.
     """
     size = len(frame.control)
     if frame.segments:

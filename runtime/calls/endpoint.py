@@ -322,8 +322,8 @@ class RpcEndpoint:
         return Handle(caller_for(self.users_caller, cls), address, cls.__methods__)
 
     def users_caller_at(self, address: Address) -> Caller:
-        """What makes the calls of users' handles of the actor at `address`: through the filters of
-        the node, and of its class if that is known here.
+        """Return the caller for users' handles of the actor at `address`: it runs the client-side
+        filters of the node, and those of the actor's class if that is known here.
         """
         return caller_for(self.users_caller, self._class_at(address))
 

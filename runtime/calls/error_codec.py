@@ -127,8 +127,8 @@ class PassedOnError(Exception):
     def describing(
         cls, error: BaseException, size_of: Callable[[object], int | None]
     ) -> PassedOnError:
-        """What user code raised here, where the exception itself would end more than the call: a
-        SystemExit ends its actor.
+        """Wrap an error of user code that is to end the call only. Raised as it is, it would end
+        more, such as a SystemExit, which ends its actor.
         """
         passed = cls(RemoteError(""))
         passed.plain = raised_by_method(error, size_of)[1]
@@ -257,7 +257,7 @@ def plain_error(raised: RemoteError) -> UnderstudyError | None:
 
 
 class _Description:
-    """One error, and the members of a group among them, as data of bounded size."""
+    """Describes one error, with the members of groups in it, as data of bounded size."""
 
     def __init__(
         self,
@@ -357,8 +357,8 @@ def size_of_small(value: object) -> int:
 
 @attrs.frozen(eq=False)
 class _ErrorOrigin:
-    """What a rebuilt error was made of. `note` is the one that says where it was raised; `classes`:
-    those that were found.
+    """The parts of a rebuilt error, from which it is built again after pickling. `note`: the note
+    that says where it was raised; `classes`: the classes that were found, by their paths.
     """
 
     plain: Plain
@@ -374,8 +374,8 @@ class _RebuiltError(RemoteError):
     """The base of classes whose instances are caught as `RemoteError` and as what was raised."""
 
     def __init_subclass__(cls) -> None:
-        """Not that of the class that was raised, which may want arguments: this one stands before
-        it in the order of lookup.
+        """Do nothing: found before the `__init_subclass__` of the class that was raised, which may
+        require arguments.
         """
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
@@ -397,7 +397,7 @@ def _restored(origin: _ErrorOrigin, attempts: int, notes: list[str]) -> RemoteEr
 
 
 class _Rebuilding:
-    """One error, and the members of a group among them, made of a description."""
+    """Rebuilds one error, with the members of groups in it, from a description."""
 
     def __init__(self, place: CallPlace, find_class: Callable[[str], type]) -> None:
         self._place = place
@@ -418,14 +418,15 @@ class _Rebuilding:
                     raise ProtocolError("a group of exceptions with no members, or with too many")
                 members.append(self.error(cast("Plain", member), depth + 1))
         error = guarded(
-            lambda: self._whole(plain, members), lambda failure: self._plainly(plain, failure)
+            lambda: self._as_raised_class(plain, members),
+            lambda failure: self._plainly(plain, failure),
         )
         _settle(error, plain, self._place, self._classes)
         return error
 
-    def _whole(self, plain: Plain, members: list[Exception]) -> RemoteError:
-        """As what was raised, too, where its class is found. May run code of that class, and raises
-        what that raises.
+    def _as_raised_class(self, plain: Plain, members: list[Exception]) -> RemoteError:
+        """Build an error that is also an instance of the class that was raised, if that is found.
+        May run code of that class, and raises whatever it raises.
         """
         path = str(plain.get("type", ""))
         original = _exception_class(path, self._find_class)
@@ -457,8 +458,8 @@ class _Rebuilding:
     def _plainly(
         self, plain: Plain, failure: BaseException | None, unknown: str = ""
     ) -> RemoteError:
-        """As a `RemoteError` alone: its class is not known here, for the reason `unknown`, or
-        `failure` is what building it raised.
+        """Build a plain `RemoteError`: the class that was raised is not known here, for the reason
+        `unknown`, or building an instance of it has raised `failure`.
         """
         path = str(plain.get("type", ""))
         name = path.rpartition(":")[2] or "an unknown error"
@@ -665,7 +666,7 @@ def _exception_class(path: str, find_class: Callable[[str], type]) -> type[Excep
 
 
 def _pickles(value: object) -> bool:
-    """Whether a value that came over the wire can be pickled: all but handles and references, which
+    """True if a value that came over the wire can be pickled. Handles and references cannot: they
     belong to their node.
     """
     if isinstance(value, Handle | Reference):

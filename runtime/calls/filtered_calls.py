@@ -135,8 +135,8 @@ class FilteredCaller:
 
 
 def caller_for(caller: Caller, cls: object) -> Caller:
-    """What makes the calls of handles of a class: `caller`, that of a node's handles, and inside of
-    its filters those of the class. None is a class that is not known: it has none.
+    """Return the caller for handles of the class `cls`: `caller`, which all handles of a node have,
+    with the filters of the class inside of the node's filters. An unknown class, None, has none.
     """
     own: tuple[Filter, ...] = getattr(cls, "__client_filters__", ()) if cls is not None else ()
     if not own:

@@ -134,8 +134,8 @@ class OutgoingCalls(Generic[T]):
 
 
 class OpenCalls:
-    """This node's open repeatable calls, to all peers, by the numbers of their first attempts: by
-    these all nodes know them.
+    """This node's open repeatable calls, to all peers, by the numbers of their first attempts, by
+    which all nodes identify them.
     """
 
     __slots__ = ("_latest", "_open")
@@ -166,8 +166,8 @@ class OpenCalls:
 
 
 class Confirmations:
-    """Which of this node's repeatable calls to one peer have ended, so that the peer may forget
-    what it recorded of them.
+    """Tracks which of this node's repeatable calls to one peer have ended, so that the peer may
+    forget its records of them.
 
     After RIFL (Lee et al., SOSP 2015): all calls below the watermark have ended. A long call would
     hold the watermark back for all that follow, so numbers beyond it are confirmed one by one.

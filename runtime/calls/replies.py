@@ -173,26 +173,26 @@ class ResultRetention:
         return self._passed.read_any
 
     def forget_arrivals(self) -> bool:
-        """The last request that was read becomes an invocation later: return whether a reference
-        was read with it.
+        """Return whether the request that was read last has references, and forget it: that request
+        becomes an invocation later.
         """
         arrived, self._passed.read_any = self._passed.read_any, False
         return arrived
 
     def remember_arrivals(self, arrived: bool) -> None:
-        """That request becomes an invocation now."""
+        """Restore what `forget_arrivals` returned: that request becomes an invocation now."""
         self._passed.read_any = arrived
 
     def prepare(self, job: Invocation) -> None:
-        """Its arguments may be references: those that the method wants as values are fetched before
-        it starts.
+        """Note which arguments are references that the method takes as values: they are fetched
+        before it starts.
         """
         self._passed.read_any = False
         job.needs = job.definition.by_value.needs(job.args, job.kwargs)
 
 
 def caller_gone(job: Invocation) -> None:
-    """The caller has ended: stop the call, unless its result stays here for others."""
+    """Stop a call whose caller has ended, unless its result stays here for others."""
     if not isinstance(job.sink, RetainedResultSink):
         job.cancel()
 

@@ -196,8 +196,8 @@ def facts(place: CallPlace) -> Facts:
 
 
 def _after_number(control: bytes) -> bytes:
-    """What follows the number in the control part of an ERROR frame; b"" where the number is long,
-    as hardly any is, and where too much follows.
+    """Return the bytes after the number in the control part of an ERROR frame; b"" if the number is
+    not encoded in four bytes, which is rare, or if the frame is too long to be worth remembering.
     """
     short = control[:2] == b"\x83\x1a" and len(control) < MOST_REPEATED_BYTES
     return control[6:] if short else b""

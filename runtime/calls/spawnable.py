@@ -96,7 +96,7 @@ def child_classes(value: object) -> Iterator[str]:
 
 
 def _fields(value: object) -> Iterator[object]:
-    """What is in the fields of a message."""
+    """Yield the values in the fields of a message."""
     cls = type(value)
     names: Iterable[Any] = ()
     if attrs.has(cls):

@@ -113,7 +113,7 @@ class StreamProducer(ABC):
 
 
 class RemoteStreamProducer(StreamProducer):
-    """To a reader on another node."""
+    """Sends the items of a stream to a reader on another node."""
 
     def __init__(
         self, codec: Codec, link: Link, number: int, cleanup: float, waits: WaitedSeconds
@@ -142,7 +142,7 @@ class RemoteStreamProducer(StreamProducer):
 
 
 class LocalStreamProducer(StreamProducer):
-    """To a reader on this very node: items are copied, as the wire would."""
+    """Gives the items of a stream to a reader on this node: as copies, like those of the wire."""
 
     def __init__(
         self, codec: Codec, call: StreamCall, cleanup: float, waits: WaitedSeconds

@@ -33,8 +33,8 @@ MOST_STATE: Final = 8192
 
 @attrs.frozen
 class ActorState:
-    """What an actor says of its state. `text`: None if it says nothing, of which `problem` tells
-    why; then it may do so later. `is_cut`: True if the text is longer.
+    """The state that an actor shows. `text`: None if it shows nothing; then `problem` says why, and
+    it may show something later. `is_cut`: True if `text` is only the beginning.
     """
 
     text: str | None = None
@@ -43,7 +43,7 @@ class ActorState:
 
     @classmethod
     def of(cls, text: str) -> ActorState:
-        """With the first `MOST_STATE` bytes of a text."""
+        """Make one of the first `MOST_STATE` bytes of a text."""
         encoded = text.encode("utf-8", "backslashreplace")
         return cls(encoded[:MOST_STATE].decode("utf-8", "ignore"), "", len(encoded) > MOST_STATE)
 

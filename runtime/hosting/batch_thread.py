@@ -53,7 +53,7 @@ class ThreadedBatch:
 
 
 class BatchThread:
-    """One turn of an actor. All but `_work` is called on the loop.
+    """Runs the batches of one turn of an actor in a thread. All but `_work` is called on the loop.
 
     `answer_first(batch)` is called when the first batch has ended and its turn goes on, and
     `answer(batch)` when one behind it has ended.

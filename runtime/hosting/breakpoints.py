@@ -56,13 +56,13 @@ class BlockingCall(Protocol):
     """Runs a function in trio, in the nursery of a task, and blocks a thread until it has ended."""
 
     def __call__(self, function: Callable[[], Awaitable[Any]], /) -> Any:
-        """What the function returns. Raises an error if the task is cancelled meanwhile."""
+        """Return what the function returns. Raises an error if the task is cancelled meanwhile."""
         ...
 
 
 @attrs.frozen
 class AsyncioRun:
-    """What runs under asyncio for a task of trio, which it ends with."""
+    """The task of trio for which code runs under asyncio, and the ways back to it."""
 
     task: trio.lowlevel.Task
     call: BlockingCall

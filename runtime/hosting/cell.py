@@ -188,7 +188,7 @@ REPORTED = ReportedSink()
 
 
 class Runner(Protocol):
-    """What runs an invocation."""
+    """Runs an invocation: a task of the pool of workers, or a batch in a thread."""
 
     def cancel(self) -> None:
         """Stop the invocation that it runs."""
@@ -196,7 +196,7 @@ class Runner(Protocol):
 
 
 class TaskWorker:
-    """One task of the pool of workers, as its invocations see it: they can cancel it."""
+    """The `Runner` of an invocation that one task of the pool of workers runs."""
 
     __slots__ = ("scope",)
 
@@ -225,7 +225,9 @@ class StreamOutput(Protocol):
 
 
 class Invocation:
-    """One call on its way through an actor. `deadline` is on the node's clock, in seconds."""
+    """One call as its actor has it: waiting, running, or answered. `deadline` is on the node's
+    clock, in seconds.
+    """
 
     __slots__ = (
         "args",
@@ -306,7 +308,7 @@ class Invocation:
 
     @property
     def verified(self) -> VerifiedPeer | None:
-        """Who has made the call, as it has proven; None for a call of this process."""
+        """The proven identity of the caller; None for a call of this process."""
         found: VerifiedPeer | None = self.peer or getattr(self.link, "verified", None)
         return found
 

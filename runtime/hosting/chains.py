@@ -19,7 +19,7 @@ LONGEST = 64
 
 
 class ChainLink(NamedTuple):
-    """One method that waits. `mark` is unique to this run of it."""
+    """One run of a method that waits for the call. `mark` is unique to this run."""
 
     actor: str
     method: str

@@ -68,7 +68,9 @@ class RequestId(NamedTuple):
 
 
 class RequestOrigin(NamedTuple):
-    """What one attempt reports about its call."""
+    """What one attempt at a call says of it: its identity, and whether earlier attempts may have
+    run.
+    """
 
     identity: RequestId
     repeated: bool
@@ -86,8 +88,8 @@ class CompletedAnswer:
 
 @attrs.frozen
 class Change:
-    """What one transaction writes besides the state itself. `more`: there was no room; commit this
-    change first, then plan again.
+    """The writes of one transaction besides the state itself. `more`: there was no room; commit
+    this change first, then plan again.
     """
 
     record: tuple[RequestId, bytes | None] | None = None
@@ -156,7 +158,7 @@ class CompletionRecords:
 
     @property
     def stored(self) -> tuple[int, int]:
-        """How many records the store has, and bytes of answers."""
+        """How many records the store has, and how many bytes of answers."""
         return len(self._records) + len(self._unwanted), self._bytes
 
     @property

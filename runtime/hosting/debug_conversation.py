@@ -24,8 +24,9 @@ ConversationState = Literal["waiting", "running", "ended"]
 
 @attrs.define(eq=False)
 class DebugConversation:
-    """One debugger. `number`: on this node. `place`: the line where it stopped first. `since`:
-    seconds since 1970 UTC. `turn`: the invocation of the method, if one stopped.
+    """The conversation with one debugger. `number`: its number on this node. `place`: the line
+    where it stopped first. `since`: when, in seconds since 1970 UTC. `turn`: the invocation of the
+    method, if a method stopped.
     """
 
     number: int
@@ -89,7 +90,7 @@ class DebugConversation:
         return {"text": text, "state": self.state, "problem": problem}
 
     def write(self, text: str) -> None:
-        """What the debugger prints. From any thread."""
+        """Keep what the debugger prints for the next answer, up to a bound. From any thread."""
         if self._room > 0:
             self._output.append(text[: self._room])
         self._room -= len(text)

@@ -42,7 +42,7 @@ class DebugRequests:
 
     @property
     def dropped(self) -> int:
-        """How many failures, of all actors, came too fast to be kept."""
+        """How many failures, of all actors, were not kept because they came too fast."""
         return 0 if self._host.post_mortems is None else self._host.post_mortems.dropped
 
     def debug(self, actor: str, number: int) -> dict[str, Any]:

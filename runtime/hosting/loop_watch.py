@@ -80,7 +80,9 @@ def running_code(innermost: FrameType | None) -> tuple[str, str]:
 
 
 def remedy(innermost: FrameType | None, who: str) -> str:
-    """What to do about it, as a sentence. `who`: the text of `running_code`."""
+    """Return the advice for a blocked event loop, as a sentence. `who`: the text of
+    `running_code`.
+    """
     file = "" if innermost is None else innermost.f_code.co_filename
     if os.path.dirname(file) == _WIRE:
         return (

@@ -56,8 +56,8 @@ _RUNTIME: Final = tuple(
 
 @attrs.frozen
 class FrameRecord:
-    """One frame. `source`: lines around its own, with their numbers. `variables`: as text, by name;
-    `left_out` counts further ones.
+    """One frame of a traceback. `source`: the lines around its line, with their numbers.
+    `variables`: as text, by name; `left_out` counts those beyond the limit.
     """
 
     file: str
@@ -91,9 +91,10 @@ class FrameRecord:
 
 @attrs.frozen(eq=False)
 class FailureRecord:
-    """One failure. `number`: on this node. `at`: seconds since 1970 UTC. `what`: the method, or
-    what else failed. `error`: its class and text. `frames`: the outermost first. `in_process`: its
-    number in the process of an isolated actor; 0 for one that runs on the node itself.
+    """One failure of an actor. `number`: its number on this node. `at`: seconds since 1970 UTC.
+    `what`: the method, or what else failed. `error`: its class and text. `frames`: the outermost
+    first. `in_process`: its number in the process of an isolated actor; 0 for an actor that runs on
+    the node itself.
     """
 
     number: int

@@ -51,7 +51,7 @@ LEFT_OUT = "(left out: too many different stacks)"
 
 @attrs.define
 class _ThreadSamples:
-    """What was seen of one thread: the number of a stack, and for how many seconds, in order."""
+    """The samples of one thread, in order: the number of each stack, and its seconds."""
 
     name: str
     stacks: list[int] = attrs.field(factory=list)
@@ -60,7 +60,7 @@ class _ThreadSamples:
     left_out: float = 0.0
 
     def add(self, stack: int, seconds: float) -> None:
-        """Note that it was in this stack for so long."""
+        """Note that the thread was in this stack for `seconds`."""
         if self.stacks and self.stacks[-1] == stack:
             # What takes long is one sample, however often it was seen.
             self.weights[-1] += seconds
@@ -151,7 +151,7 @@ class Profile:
         }
 
     def facts(self) -> dict[str, Any]:
-        """How much was seen, in seconds, by the name of the thread."""
+        """Return the number of samples, and the seconds that each thread was busy and idle."""
         return {
             "samples": self.samples,
             "threads": [

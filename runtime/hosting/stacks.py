@@ -42,7 +42,7 @@ MOST_LINE = 200
 
 @attrs.frozen
 class StackLine:
-    """One frame: where it is, and the source line there, empty if the file cannot be read."""
+    """One frame of a stack. `source`: the text of its line, empty if the file cannot be read."""
 
     file: str
     line: int
@@ -50,7 +50,7 @@ class StackLine:
     source: str
 
     def plain(self) -> list[object]:
-        """As data."""
+        """Return the frame as plain data."""
         return [self.file, self.line, self.function, self.source]
 
 
@@ -224,8 +224,8 @@ def _actor_of(frames: list[FrameType]) -> str:
 
 
 def blocked_report(innermost: FrameType | None, seconds: float) -> dict[str, Any]:
-    """What the thread of an event loop runs that has stood still for `seconds`: whose code it is,
-    and its stack, as plain data. Called in another thread.
+    """Describe, as plain data, a thread whose event loop has been blocked for `seconds`: whose code
+    it runs, and its stack. Called in another thread.
     """
     frames = list(_outwards(innermost))[::-1]
     return {
@@ -236,7 +236,7 @@ def blocked_report(innermost: FrameType | None, seconds: float) -> dict[str, Any
 
 
 def _is_parked(frames: list[FrameType]) -> bool:
-    """Whether the thread waits in trio's cache of threads for something to do."""
+    """True if the thread is idle in trio's cache of threads."""
     innermost = itertools.islice(frames, 2)
     return any(frame.f_code.co_filename.endswith("_thread_cache.py") for frame in innermost)
 
@@ -244,8 +244,8 @@ def _is_parked(frames: list[FrameType]) -> bool:
 def read_stacks(
     running: Mapping[trio.lowlevel.Task, Invocation], now: float, actor: str | None
 ) -> dict[str, Any]:
-    """What a node tells of its stacks, or of those of one actor, as plain data. `now`: seconds on
-    the node's clock.
+    """Return the stacks of a node's tasks and threads, or the tasks of one actor, as plain data.
+    `now`: seconds on the node's clock.
     """
     tasks, left_out = StackReader(running, now).tasks(actor)
     threads, threads_left_out = stacks_of_threads()

@@ -26,7 +26,7 @@ _ONE: Final = (1).to_bytes(8, sys.byteorder)
 
 
 class ThreadSignal:
-    """Has `callback` run on the event loop soon after `set`; once for several calls of it.
+    """Runs `callback` on the event loop soon after `set`; several calls of `set` may run it once.
 
     Threads call `set` and `set_at_once`, the loop all else.
     """
@@ -51,8 +51,8 @@ class ThreadSignal:
             _write(self._counter, _ONE, len(_ONE))
 
     def set_at_once(self) -> None:
-        """As `set`, but the loop need not wait until the interpreter switches threads: this thread
-        may have to wait for the loop instead.
+        """Like `set`, but at once: the loop need not wait until the interpreter switches threads.
+        This thread may have to wait for the loop instead.
         """
         if self._counter is None:
             self._token.run_sync_soon(self._callback)

@@ -56,8 +56,8 @@ class MadeCall:
 
 
 class TimelineRecorder:
-    """One recording. `running`: the invocations of the node, by their tasks. `now` is the node's
-    clock.
+    """Records the events of one timeline. `running`: the invocations of the node, by their tasks.
+    `now` is the node's clock.
     """
 
     def __init__(

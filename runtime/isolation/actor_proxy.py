@@ -154,7 +154,7 @@ class ActorProxy(Actor):
         return await self._process.stacks()
 
     async def state(self) -> ActorState:
-        """What the actor says of its state; see `ActorStates.read`."""
+        """Ask the process for the state that the actor shows; see `ActorStates.read`."""
         if not gives_state(self._cls):
             return ActorState()
         if self._process is None:

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class ActorStarter:
-    """How actors are started from a process."""
+    """The operations by which code in a node or in a child starts actors."""
 
     start: Callable[[StartRequest], Awaitable[Address]]
     """See `Spawner.spawn`."""
@@ -169,7 +169,7 @@ class _NodeOptions(RunsFunctions):
 
 
 class BaseNode(ProcessBound, RunsFunctions):
-    """What `Node` and `NodeClient` share. Derived classes set these seven."""
+    """What `Node` and `NodeClient` offer to users alike. Derived classes set all attributes."""
 
     _endpoint: RpcEndpoint
     _api: NodeApi

@@ -453,7 +453,7 @@ class _NoticeDelivery:
 
 @attrs.frozen
 class ActorWatchingClient:
-    """What the actor sees; see `actors.actor.ActorWatching`."""
+    """The watching methods of one actor; see `actors.actor.ActorWatching`."""
 
     _watching: WatchingClient
     _cell: ActorCell
@@ -506,7 +506,7 @@ class JoiningClient:
 
 @attrs.frozen
 class ActorGroupsClient:
-    """What the actor sees; see `actors.actor.ActorGroups`."""
+    """The group methods of one actor; see `actors.actor.ActorGroups`."""
 
     _api: NodeApi
     _cell: ActorCell
@@ -663,7 +663,7 @@ class ControlService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def state(self) -> dict[str, Any]:
-        """What the actor says of its state; the fields of an `ActorState`."""
+        """Return the state that the actor shows, as the fields of an `ActorState`."""
         cell = self._host.cells.get(self._actor.name)
         if cell is None:
             return attrs.asdict(ActorState(problem="it has ended"))

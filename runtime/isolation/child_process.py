@@ -126,7 +126,7 @@ class ChildProcessHandle:
 
     @property
     def address(self) -> Address:
-        """That of its actor on the node, once a launch request is assigned."""
+        """The address of its actor on the node. Only once a launch request is assigned."""
         assert self._address is not None
         return self._address
 
@@ -163,8 +163,8 @@ class ChildProcessHandle:
         return bool(await self._control().tell(notice))
 
     async def stacks(self) -> dict[str, Any]:
-        """What the process says of its tasks and threads; see `read_stacks`. If its event loop is
-        blocked, its threads alone, and `silent`, which says so.
+        """Ask the process for the stacks of its tasks and threads; see `read_stacks`. If its event
+        loop is blocked, return the stacks of its threads only, with the reason in `silent`.
         """
         try:
             answer: dict[str, Any] = await self._control().stacks.options(timeout=STACKS_SECONDS)()
@@ -174,7 +174,7 @@ class ChildProcessHandle:
         return answer
 
     async def state(self) -> ActorState:
-        """What the actor says of its state, or why it does not."""
+        """Ask the process for the state that the actor shows, or return why it did not answer."""
         control = self._control().state.options(timeout=self._timings.isolated_inspection)
         try:
             answer = await control()
@@ -216,8 +216,8 @@ class ChildProcessHandle:
             logger.debug("%s has not learned the new secrets: %s", self.identity.name, error)
 
     async def profile(self, seconds: float, rate: int) -> bytes:
-        """Where the threads of the process spend their time; see `packed_profile`. b"" if the
-        process does not answer.
+        """Sample the threads of the process for `seconds`, `rate` times a second. Return a
+        `packed_profile`, or b"" if the process does not answer.
         """
         with trio.move_on_after(seconds + STACKS_SECONDS):
             try:

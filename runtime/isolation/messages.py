@@ -30,9 +30,10 @@ call would look like a call of the actor to itself. The text is part of the prot
 @message
 @attrs.frozen(kw_only=True)
 class LaunchRequest:
-    """What a process is to run. `address` is the actor's, on its node; `members` are the cluster's
-    at this moment. `chain`: the chain that waits for the start; see `runtime.hosting.chains`.
-    `context`: that of the code that starts the actor; see `actors.call_context`.
+    """The actor that a process is to run. `address` is the actor's address on its node; `members`
+    are the members of the cluster at this moment. `chain`: the call chain that waits for the start;
+    see `runtime.hosting.chains`. `context`: the call context of the code that starts the actor; see
+    `actors.call_context`.
     """
 
     class_path: str
@@ -61,7 +62,7 @@ class StartFailure:
 @message
 @attrs.frozen
 class NodeAnswer:
-    """What the node answers: `value`, or where `code` is not empty the error that it and `plain`
+    """The node's answer: `value`, or, if `code` is not empty, the error that `code` and `plain`
     describe; see `runtime.calls.error_codec`.
     """
 

@@ -58,7 +58,7 @@ actors have been stopped by then.
 
 
 class Isolation(Protocol):
-    """How a node runs isolated actors."""
+    """Starts and ends the isolated actors of a node: in processes, or in the node if simulated."""
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
         """Return the instance that the host constructs, starts and calls for an actor of this
@@ -335,8 +335,8 @@ class IsolatedProcesses:
                 await trio.sleep_forever()
 
     def _text_of(self, process: str, line: str) -> str:
-        """What a process has printed, with the actor's name. A line of JSON says itself which actor
-        it is from.
+        """Return a line that a process has printed, with the actor's name before it. A JSON line is
+        returned as it is, because one of its fields names the actor.
         """
         if line.startswith("{") and written_format() == "json":
             return line

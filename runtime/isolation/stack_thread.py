@@ -80,13 +80,13 @@ def _same_user(connection: socket.socket) -> bool:
 
 
 async def ask_for_stacks(identity: str) -> list[dict[str, object]]:
-    """What the threads of that process of this machine run; see `stacks_of_threads`. Raises OSError
-    or ValueError.
+    """Ask a process of this machine for the stacks of its threads; see `stacks_of_threads`. Raises
+    OSError if it cannot be reached, ValueError if its answer cannot be read.
     """
-    told = json.loads(await _ask(identity, {}))
-    if not isinstance(told, list):
+    answer = json.loads(await _ask(identity, {}))
+    if not isinstance(answer, list):
         raise ValueError("the answer is no list of threads")
-    return told
+    return answer
 
 
 async def ask_for_profile(identity: str, seconds: float, rate: int) -> bytes:

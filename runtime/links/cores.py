@@ -51,8 +51,8 @@ def run_delay() -> Callable[[], float] | None:
 
 
 def _group_paths(root: Path) -> dict[str, list[str]]:
-    """By controller ("" for version 2), the control group of this process and all above it, as
-    relative paths.
+    """Return, for each controller ("" for version 2), the relative paths of this process's control
+    group and of all groups above it.
     """
     found: dict[str, list[str]] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():

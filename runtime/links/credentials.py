@@ -49,7 +49,7 @@ class CertificateFiles:
 
 
 class NameMap:
-    """Which names in certificates of others, as SPIFFE IDs, stand for which
+    """Rules that translate SPIFFE IDs in certificates of others to names of the form
     `understudy://CLUSTER/ROLE/NAME`.
 
     `text`: a rule in each line, of two words, the name there and the name here. `{word}` in the
@@ -70,7 +70,7 @@ class NameMap:
             raise ValueError(f"{len(self._rules)} rules are more than {MOST_RULES}")
 
     def certified(self, uris: tuple[str, ...]) -> Certified:
-        """Whom a certificate with these URIs names."""
+        """Return the names in a certificate with these URIs, by the first rule that matches."""
         found = Certified.of(uris)
         # A SPIFFE certificate has no other URI (X509-SVID, 2): one with more was not made by it.
         if found.role or len(uris) != 1:
@@ -115,9 +115,9 @@ def _rule(words: list[str]) -> tuple[re.Pattern[str], str]:
 @attrs.frozen
 class Credentials:
     """What this process shows in TLS handshakes, and what it asks of others. `certificate`: its
-    own, as DER. `trust`: differs where certificates of others are judged differently. `names`:
-    whom they name. `for_anyone`: a server's, for clients with and without a certificate; None where
-    the own one is self-signed.
+    own, as DER. `trust`: equal for two credentials that accept the same certificates of others.
+    `names`: translates the names in those. `for_anyone`: the server context for clients with and
+    without a certificate; None if the own certificate is self-signed.
     """
 
     server: ssl.SSLContext
@@ -149,20 +149,20 @@ def _server_context() -> ssl.SSLContext:
 
 
 def server_context(identity: SelfSigned) -> ssl.SSLContext:
-    """For connections of any client."""
+    """Return a server context that accepts any client."""
     context = _server_context()
     _load(context, identity.pem)
     return context
 
 
 def self_signed_credentials(identity: SelfSigned) -> Credentials:
-    """With a certificate that nobody verifies."""
+    """Make credentials with a self-signed certificate, which no peer verifies."""
     return Credentials(server_context(identity), client_context(), identity.certificate)
 
 
 def read_credentials(files: CertificateFiles) -> Credentials:
-    """With certificates that a CA has signed, at both ends. Raises ValueError, which names the file
-    and what to do.
+    """Make credentials that show a certificate signed by the CA, and ask peers for one. Raises
+    ValueError, which names the file and what to do.
     """
     content: dict[str, bytes] = {"": b""}
     for file in filter(None, attrs.astuple(files)):
@@ -229,8 +229,8 @@ def _first_certificate(pem: bytes) -> str:
 
 
 def own_certified(credentials: Credentials) -> Certified | None:
-    """Whom the own certificate names, as others will read it. None where they would refuse it; they
-    will say why.
+    """Return the names in the own certificate, as others will read them. None if they would refuse
+    it; their handshakes will report why.
     """
     try:
         return shown_to_itself(credentials)
@@ -239,8 +239,8 @@ def own_certified(credentials: Credentials) -> Certified | None:
 
 
 def shown_to_itself(credentials: Credentials) -> Certified:
-    """Whom the own certificate names, in a handshake with oneself: `ssl` reads certificates of
-    peers only. Raises SSLError where it does not come about.
+    """Return the names in the own certificate, from a handshake with itself in memory, because
+    `ssl` reads only the certificates of peers. Raises SSLError if the handshake fails.
     """
     one, other = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = credentials.client.wrap_bio(one, other)
@@ -254,7 +254,7 @@ def shown_to_itself(credentials: Credentials) -> Certified:
 
 
 def certified_by(tls: ssl.SSLObject, map_: NameMap) -> Certified:
-    """Whom the peer's certificate names, which was verified."""
+    """Return the names in the peer's certificate, which `tls` has verified."""
     names = cast("tuple[tuple[str, str], ...]", (tls.getpeercert() or {}).get("subjectAltName", ()))
     return map_.certified(tuple(value for kind, value in names if kind == "URI"))
 
@@ -298,7 +298,9 @@ class FileCredentials:
         self._fits = fits
 
     def current(self) -> Credentials:
-        """Those for a handshake that begins now. Some system calls for files that are cached."""
+        """Return the credentials for a handshake that begins now: read again if a file has changed.
+        Makes a system call for each file.
+        """
         seen = self._look()
         # The clock is that of a running event loop: before there is one, nothing was refused yet.
         if seen == self._seen and (self._again_at == math.inf or self._now() < self._again_at):
@@ -329,7 +331,9 @@ class FileCredentials:
         return self._current
 
     def _accepted(self, found: Credentials) -> Certified:
-        """Whom a new certificate names. Raises ValueError if no other process would accept it."""
+        """Return the names in a new certificate. Raises ValueError if no other process would accept
+        it.
+        """
         file = self._files.certificate
         try:
             certified = shown_to_itself(found)
@@ -403,10 +407,10 @@ CLOCK_SECONDS = 1.0
 
 
 class Validity:
-    """Of one connection, from its handshake on.
+    """Decides how long one connection may last, from its handshake on.
 
-    `changes`: how often the files have changed by which certificates are judged; it looks at them
-    now and then. `count`: what it returned when the handshake began.
+    `changes()`: how often the files have changed by which certificates are judged; it looks at the
+    files now and then. `count`: what it returned when the handshake began.
     """
 
     def __init__(self, changes: Callable[[], int], count: int, environment: Environment) -> None:

@@ -37,8 +37,9 @@ class DialTurn:
 
 
 class DialTurns:
-    """Who may dial now. `now`: trio's clock. `random`: in [0, 1), for which of those that wait is
-    next: nodes that know the same peers in the same order would all dial the same one first.
+    """Limits how many dials of this process are under way at once. `now`: trio's clock. `random`:
+    returns a number in [0, 1), by which the next of the waiting dials is chosen. In a fixed order,
+    nodes that know the same peers would all dial the same peer first.
     """
 
     def __init__(self, now: Callable[[], float], random: Callable[[], float]) -> None:
@@ -73,7 +74,7 @@ class DialTurns:
             self._wake()
 
     def on_connected(self, turn: DialTurn) -> None:
-        """There is a connection, so the other end should answer soon: the turn lasts for
+        """Note that the dial has connected, so the peer should answer soon: the turn ends
         `SHAKE_SECONDS` from now.
         """
         # Bounded: a peer that accepts and then says nothing holds up the others for this long only.

@@ -168,9 +168,9 @@ class Tls:
 
 
 def find_tls(given: Tls | str | None) -> Tls:
-    """What the caller gives, completed by `UNDERSTUDY_TLS`, and for the files by
-    `UNDERSTUDY_TLS_CA`, `_CERT`, `_KEY`, `_CRL` and `_MAP`. Raises ValueError for what does not go
-    together.
+    """Return the caller's settings, completed by the variables `UNDERSTUDY_TLS` and, for the files,
+    `UNDERSTUDY_TLS_CA`, `_CERT`, `_KEY`, `_CRL` and `_MAP`. Raises ValueError for settings that
+    contradict each other.
     """
     asked = given if isinstance(given, Tls) else Tls(mode=cast("TlsMode | None", given or None))
     mode = asked.mode
@@ -201,7 +201,7 @@ def find_tls(given: Tls | str | None) -> Tls:
 
 
 class Admission(Enum):
-    """What is done with an accepted connection."""
+    """The decision about an accepted connection."""
 
     ENCRYPTED = auto()
     PLAIN = auto()
@@ -273,8 +273,8 @@ class EncryptedNetwork:
         return hashlib.sha256(own).hexdigest() if own else ""
 
     def client_host(self, host: str) -> str:
-        """What a client says of its machine, which is `host`: "" if it has a certificate. It is
-        reached over TCP then, where nodes see that certificate, and not over a Unix socket.
+        """Return the host that a client on machine `host` announces: "" if it has a certificate.
+        Nodes then reach it over TCP, where they see the certificate, not over a Unix socket.
         """
         return host if self._files is None else ""
 
@@ -305,8 +305,8 @@ class EncryptedNetwork:
         return client_context()
 
     def _credentials(self) -> Credentials:
-        """For a handshake as a server. Without files they are made when they are first needed,
-        which on the loopback interface is never.
+        """Return the credentials for a handshake as a server. Without files they are made on first
+        use, so connections over the loopback interface need none.
         """
         if self._files is not None:
             return self._files.current()
@@ -321,8 +321,8 @@ class EncryptedNetwork:
         return self._sockets.spinning
 
     def certificate_end(self) -> float | None:
-        """When the certificate of its files ends, in seconds since 1970. None without files: what a
-        node makes itself does not end.
+        """When the certificate in its files expires, in seconds since 1970. None without files: a
+        self-signed certificate lives as long as its node.
         """
         return None if self._files is None else valid_until(self._files.current().certificate)
 
@@ -362,8 +362,8 @@ class EncryptedNetwork:
             return await self._sockets.connect(address)
 
     def _changes(self) -> int:
-        """How often the files by which peers are judged have changed. Each connection asks at each
-        beat, so they are not looked at each time.
+        """Return how often the files by which peers are judged have changed. Looks at the files at
+        most every `Timings.files_looked_at`, because each connection asks at each beat.
         """
         assert self._files is not None
         now = self._environment.now()
@@ -526,7 +526,7 @@ class _TlsIsOffError(EncryptionError):
 
 
 def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
-    """What to tell who has dialled `address` with TLS, in vain."""
+    """Return the error for a TLS handshake with `address` that failed, with a remedy."""
     reason = error.reason or ""
     if reason in TLS_REFUSED:
         return _TlsIsOffError(

@@ -53,7 +53,7 @@ BACKLOG_FRAMES = 2 * WINDOW_FRAMES
 
 
 class Outbound:
-    """What `Link` sends with. `Link` opens and closes the connection."""
+    """The sending half of a link. `Link` opens and closes the connection."""
 
     def __init__(self) -> None:
         self.session = Session()
@@ -406,7 +406,7 @@ class Outbound:
             if not count:
                 return False
             self.bytes_sent += count
-            self._out = out = _without(out, count)
+            self._out = out = _after(out, count)
         self._large = False
         return True
 
@@ -422,8 +422,8 @@ def _flat(segment: Buffer) -> Buffer:
     return segment
 
 
-def _without(buffers: list[Buffer], count: int) -> list[Buffer]:
-    """What is left of `buffers` after their first `count` bytes."""
+def _after(buffers: list[Buffer], count: int) -> list[Buffer]:
+    """Return what remains of `buffers` after their first `count` bytes."""
     for index, buffer in enumerate(buffers):
         size = len(buffer)
         if count < size:
@@ -440,7 +440,7 @@ class UnhandledFrameError(ProtocolError):
 
 
 class Receiver(Protocol):
-    """What takes the frames of a link.
+    """Receives the frames of a link.
 
     An interface because the room `calls`, which has `Dispatch`, imports this one; tests of links
     have others.
@@ -458,8 +458,8 @@ class Receiver(Protocol):
 
 @attrs.define
 class LinkCounters:
-    """What `status` and metrics show of a link, or of all that have ended: then `connections` are
-    those after the first.
+    """Counters of one link, for `status` and metrics; or the sum over all links that have ended, in
+    which `connections` leaves out the first connection of each link.
     """
 
     connections: int = 0
@@ -583,7 +583,7 @@ class Link(Outbound):
         self.acknowledge(at_once=True)
 
     def undialled(self) -> str:
-        """Which addresses were dialled in vain, and why."""
+        """Return the addresses that could not be reached, each with the reason."""
         return "; ".join(
             f"{address.removeprefix('tcp:')}: {why}" for address, why in self.dial_errors.items()
         )
@@ -674,7 +674,7 @@ class Link(Outbound):
         try:
             handle()
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
-            self._refused = self._blamed(error)
+            self._refused = self._as_peers_error(error)
             self.drop_connection()
 
     def drop_connection(self) -> None:
@@ -783,7 +783,7 @@ class Link(Outbound):
                 elif self._control(frame):
                     return True
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
-            raise self._blamed(error) from None  # noqa: ASYNC104
+            raise self._as_peers_error(error) from None  # noqa: ASYNC104
         self.counters.bytes_received += size
         self.counters.frames_received += numbered
         # Acknowledged now, not at the next beat, if much has arrived: the peer's window may be
@@ -792,9 +792,9 @@ class Link(Outbound):
             self.acknowledge()
         return False
 
-    def _blamed(self, error: BaseException) -> ProtocolError:
-        """What the handling of a frame has raised, as the peer's fault. Raises a genuine
-        interrupt.
+    def _as_peers_error(self, error: BaseException) -> ProtocolError:
+        """Return the ProtocolError for `error`, which the handler of a frame has raised. Raises
+        `error` itself if it is a genuine interrupt.
         """
         if isinstance(error, DecodeError):
             # Handlers of frames with values of users deal with those that cannot be read here. The

@@ -97,7 +97,7 @@ _RETURNED = struct.Struct("!Q")
 
 
 class ArenaFlag(IntEnum):
-    """What a frame of kind ARENA says of its arena, in the flags of its header."""
+    """The meaning of a frame of kind ARENA, in the flags of its header."""
 
     ANNOUNCED = 0
     MAPPED = 1
@@ -165,7 +165,7 @@ class Lender:
 
     @property
     def open_loans(self) -> int:
-        """How many frames the peer has not returned."""
+        """How many frames in shared memory the peer has not returned."""
         return len(self._loans)
 
     def lend(
@@ -305,7 +305,7 @@ class Borrower:
 
     @property
     def borrowed(self) -> int:
-        """How many frames were not returned yet."""
+        """How many frames of the peer this side has not returned yet."""
         return len(self._read)
 
     def on_loan(self, frame: Frame) -> Frame:

@@ -78,7 +78,7 @@ class ClosedEarlyError(ProtocolError):
 
 @attrs.frozen
 class _ProvenPeer:
-    """What a handshake led to. `secret`: the one that both sides have proven."""
+    """The result of a handshake. `secret`: the one that both sides have proven."""
 
     peer: Peer
     reader: FrameReader
@@ -253,7 +253,7 @@ class Peers:
             connection.close()
 
     def on_peer_ended(self, name: str, incarnation: int, reason: str) -> None:
-        """That incarnation is known to have ended: end its link and everything that waits on it."""
+        """Note that an incarnation has ended: end its link, and the calls that wait on it."""
         link = self.links.pop(NodeId(name, incarnation), None)
         if link is not None:
             link.end(reason, peer_ended=True)
@@ -391,8 +391,8 @@ class Peers:
         return reason if self._environment.now() - since >= seconds else ""
 
     def _next_look(self, now: float) -> float:
-        """When the first of the links may have been silent for so long that it needs a beat; not
-        sooner than in `Timings.link_look`.
+        """Return the time at which the first link may have been silent long enough to need a beat;
+        at least `Timings.link_look` from now.
         """
         silent = min(
             (link.last_heard for link in self.links.values() if link.connected), default=now
@@ -612,8 +612,8 @@ class Peers:
         return link.connected
 
     def _dial_is_over(self, link: Link, scope: trio.CancelScope) -> None:
-        """No incoming connection needs to cancel the dial in `scope` any more. A later dial of this
-        link stays known.
+        """Forget the dial in `scope`: no incoming connection needs to cancel it any more. A later
+        dial of the same link stays known.
         """
         if self._dialling.get(link) is scope:
             del self._dialling[link]
@@ -649,7 +649,7 @@ class Peers:
         )
 
     def _addresses(self, peer: Peer) -> list[str]:
-        """Where to dial: Unix sockets on our own machine, TCP otherwise."""
+        """Return the addresses to dial, in order: on the same host Unix sockets come first."""
         same_host = bool(peer.host) and peer.host == self.introduction.peer.host
         usable = [
             address for address in peer.addresses if same_host or not address.startswith("unix:")
@@ -712,7 +712,9 @@ class Peers:
     async def _next_in_time(
         self, connection: Connection, reader: FrameReader, what: str
     ) -> list[Frame]:
-        """At least one frame: the `what` that is due, and those that came with it."""
+        """Return the frame that is due, which errors call `what`, and any that came with it. Raises
+        HandshakeTimeoutError.
+        """
         seconds = self._timings.handshake
         with trio.move_on_after(seconds):
             return await _next_frames(connection, reader)
@@ -901,8 +903,8 @@ class Peers:
 
 
 def verified_peer(peer: Peer, channel: Channel) -> VerifiedPeer:
-    """Who is at the other end of a connection, once the handshake has proven it: also that the
-    certificate has the rights that the peer asks for.
+    """Return the identity and role of a peer. Only after a handshake, which has proven that the
+    peer's certificate, if any, grants the rights that it asks for.
     """
     certified = channel.certified
     if certified is None or not certified.role:
@@ -925,7 +927,7 @@ async def _send(connection: Connection, kind: Kind, control: bytes) -> None:
 
 
 async def _next_frames(connection: Connection, reader: FrameReader) -> list[Frame]:
-    """At least one frame."""
+    """Return the next frames, at least one."""
     while True:
         try:
             data = await connection.receive()

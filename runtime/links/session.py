@@ -27,7 +27,7 @@ up the room of small ones.
 
 
 class Session:
-    """One side's half of the state."""
+    """One side's half of the state of a session; see the module docstring."""
 
     __slots__ = (
         "_kept",
@@ -195,7 +195,7 @@ class Session:
 
 
 def may_change(buffer: Buffer) -> bool:
-    """Whether any code can change the content of `buffer`."""
+    """True if any code can change the content of `buffer`."""
     return not (
         isinstance(buffer, bytes) or (type(buffer) is memoryview and isinstance(buffer.obj, bytes))
     )

@@ -76,8 +76,9 @@ class SettlementAnswer:
 
 
 class Settlement:
-    """One link's view. `number`: of this link, above those of all earlier links of this process.
-    `leads`: its offer stands if two cross.
+    """The settlement of one link, as one side sees it. `number`: the number of this link, above
+    those of all earlier links of this process. `leads`: if the offers of both sides cross, that of
+    this side counts.
     """
 
     __slots__ = ("_accepted", "_answered", "_dials", "_open_dial", "leads", "number", "peer_number")

@@ -108,13 +108,13 @@ class TlsConnection:
         self.channel = Channel(certificate_hash(certificate))
 
     def on_verified(self, channel: Channel) -> None:
-        """What the peer's certificate proves: before anything is sent or received."""
+        """Set what the peer's certificate proves. Call it before anything is sent or received."""
         assert channel.binding == self.channel.binding
         self.channel = channel
 
     @property
     def tls(self) -> ssl.SSLObject:
-        """For what it says of the peer. Nothing may be read from it, or written."""
+        """The TLS object, for facts about the peer. Callers must not read or write with it."""
         return self._tls
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:

@@ -84,7 +84,7 @@ class _Arriving:
         self.total = self.missing = sum(sizes)
 
     def views(self, size: int) -> tuple[memoryview, ...]:
-        """Where the next `size` bytes belong."""
+        """Return the memory for the next `size` bytes."""
         found: list[memoryview] = []
         index, offset = self.index, self.offset
         while size:
@@ -141,8 +141,8 @@ class Reassembly:
         self._placed = None
 
     def place(self, control: bytes, size: int) -> tuple[memoryview, ...]:
-        """Where the bytes of a part go that is about to be received; see `FrameReader.place`.
-        Raises ProtocolError.
+        """Return the memory for the bytes of a part that is about to be received; see
+        `FrameReader.place`. Raises ProtocolError.
         """
         self._placed = self._expected(control, size).views(size)
         self._placed_for = (control, size)
@@ -328,8 +328,8 @@ Ticket = int | QueuedFrame
 
 
 class Transfer(NamedTuple):
-    """What is to be numbered and written next. `completes`: the frame that is on its way with this;
-    `part` of a transfer, or not.
+    """Buffers to be numbered and written next. `completes`: the frame whose last bytes they are.
+    `part`: the transfer of which they are a part.
     """
 
     buffers: tuple[Buffer, ...]
@@ -387,7 +387,7 @@ class Transfers:
         return self._frames + self.unfinished
 
     def takes(self, size: int) -> bool:
-        """Whether there is room for a frame of `size` bytes, too."""
+        """True if there is room for a further frame of `size` bytes."""
         return self.has_room and (size <= WHOLE or self._unsent < QUEUED_BYTES)
 
     def add(self, buffers: Sequence[Buffer], size: int, lane: Hashable) -> QueuedFrame:
@@ -409,8 +409,9 @@ class Transfers:
         return queued
 
     def next(self) -> list[Transfer]:
-        """One more part of the transfer whose turn it is, with what it may be preceded and followed
-        by. Only while there are transfers.
+        """Return the next part of the transfer whose turn it is. Its first part comes after the
+        frame that opens the transfer, its last part before the small frames of its lane. Only while
+        there are transfers.
         """
         while (
             self._unopened
@@ -440,8 +441,8 @@ class Transfers:
         return transfers
 
     def abandon(self, queued: QueuedFrame) -> list[Transfer] | None:
-        """Never send the rest of a frame; what is to be sent because of that. None if all of it is
-        on its way already.
+        """Give up sending the rest of a frame. Return what must be sent because of that; None if
+        the whole frame has been sent already.
         """
         if queued.abandoned:
             return []

@@ -49,7 +49,7 @@ class Connection(Protocol):
 
     @property
     def channel(self) -> Channel:
-        """What is proven of this connection by what carries it."""
+        """What the layer that carries this connection proves of the peer; see `Channel`."""
         ...
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -80,7 +80,7 @@ class Connection(Protocol):
 
 
 class Network(Protocol):
-    """How a node connects to others: the real network below, or a simulated one."""
+    """Connects a node to others: over the real network below, or over a simulated one."""
 
     async def connect(self, address: str) -> Connection:
         """Dial `address`. Raises OSError or ValueError (an address that does not parse)."""
@@ -111,8 +111,8 @@ class Network(Protocol):
 
 
 class Spinner:
-    """What the connections that may spin share: one of them does at a time, and none while
-    `may_spin` returns False. `run_delay` is that of `runtime.links.cores`.
+    """Shared by the connections that may spin: only one of them spins at a time, and none while
+    `may_spin` returns False. `run_delay` is the function of that name in `runtime.links.cores`.
     """
 
     def __init__(

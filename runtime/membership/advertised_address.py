@@ -62,7 +62,7 @@ def check_advertise(advertise: str) -> None:
 
 
 async def advertised(network: Network, bound: str, advertise: str | None, where: str) -> str:
-    """What the others dial to reach a node that listens on `bound`. `where`: as for
+    """Return the address that others dial to reach a node that listens on `bound`. `where`: as for
     `default_listen`.
     """
     host, port = split_host_port(split_address(bound)[1])

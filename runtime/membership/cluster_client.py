@@ -152,7 +152,7 @@ class _ClientDirectory:
 
 
 def peer_of(member: dict[str, Any]) -> Peer:
-    """How to dial a member, from its plain description."""
+    """Return a member as a peer to dial, from its plain description."""
     return Peer(
         name=member["name"],
         incarnation=member["incarnation"],
@@ -163,8 +163,8 @@ def peer_of(member: dict[str, Any]) -> Peer:
 
 
 def unreached(client: ClusterClient, member: dict[str, Any]) -> str:
-    """Which addresses of a member were dialled in vain, and why; "" if there is a connection, or it
-    was not dialled.
+    """Return the addresses of a member that could not be reached, each with the reason; "" if the
+    member is connected or was not dialled.
     """
     link = client.endpoint.peers.links.get(NodeId(member["name"], member["incarnation"]))
     if link is None or link.connected:
@@ -236,8 +236,8 @@ async def open_client(
 def client_peer(
     environment: Environment, host: str, rights: PeerRole | None, name: str = ""
 ) -> Peer:
-    """What a process says of itself that is no member. `name`: of its own, without what all have
-    in front; by default drawn.
+    """Return the introduction of a process that is no member. `name`: its name without the prefix
+    `CLIENT_NAMES`; by default drawn at random.
     """
     return Peer(
         name=f"{CLIENT_NAMES}{name or environment.token(6).hex()}",
@@ -264,7 +264,7 @@ async def _status(endpoint: RpcEndpoint, contact: Link, seconds: float) -> dict[
 
 
 async def contact_facts(service: Any) -> dict[str, Any]:
-    """What a node says of itself, the members and the store. Raises CallError."""
+    """Ask a node for the facts of itself, the members and the store. Raises CallError."""
     try:
         return cast("dict[str, Any]", await service.contact())
     except (MethodNotFoundError, NotAllowedError):
@@ -275,8 +275,8 @@ async def contact_facts(service: Any) -> dict[str, Any]:
 async def answered(
     ask: Callable[[], Awaitable[T]], connected: Callable[[], bool], seconds: float
 ) -> T | None:
-    """What `ask` returns; None if it takes longer than `seconds`, or than `PATIENCE` times as
-    long while `connected()` holds.
+    """Return what `ask` returns, or None if it takes longer than `seconds`; `PATIENCE` times as
+    long while `connected()` is true.
     """
     found: T | None = None
     async with trio.open_nursery() as nursery:

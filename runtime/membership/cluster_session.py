@@ -115,7 +115,7 @@ async def find_or_write_record(
 
 
 def _proof(cluster: str, secret: bytes) -> bytes:
-    """By which the record shows that the cluster has this secret."""
+    """Return the digest in the cluster record that proves which secret the cluster has."""
     return hmac.digest(secret, b"the charter of " + cluster.encode(), hashlib.sha256)
 
 
@@ -225,7 +225,7 @@ class StoreLocator:
                 )
 
     def link(self) -> Link:
-        """To the store's node, which the store need not be asked about."""
+        """The link to the store's node, whose address is known without the store."""
         return self._endpoint.peers.link(self.peer)
 
     async def _wait_lost(self, link: Link) -> None:
@@ -336,7 +336,7 @@ def find_security(
 
 
 def settle_tls(secret: object, tls: Tls | str | None) -> Tls:
-    """What `find_tls` returns, changed where certificates stand in place of the secret."""
+    """Return the settings of `find_tls`; without the secret, if certificates take its place."""
     found = find_tls(tls)
     instead = found.has_files and secret is None and not os.environ.get(VARIABLE)
     return found.without_secret() if instead else found
@@ -509,7 +509,7 @@ class ClientRegistration(Registration):
         assert not record.lease, "no lease ties anything to a client"
 
     async def enter(self, network: Network) -> int:
-        """Never called: a client has no record in the store."""
+        """Raise AssertionError: a client has no record in the store, so nothing may call this."""
         raise AssertionError("a client is not entered into the store")
 
     async def set_state(self, state: str) -> int:

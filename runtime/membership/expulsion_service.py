@@ -112,7 +112,7 @@ class ExpulsionService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def on_expelled(self, text: str) -> None:
-        """This node is expelled. Its named actors have ended when this returns."""
+        """Act on the expulsion of this node: its named actors have ended when this returns."""
         self._was_expelled(ExpelledError(text))
 
     def _why_not(self, name: str, seen: SeenMember | None, absent: bool) -> str:

@@ -47,7 +47,9 @@ class Expulsion:
 
     @classmethod
     def decoded(cls, name: str, value: bytes) -> Expulsion:
-        """What a value of the store says. Of one that is malformed the name counts all the same."""
+        """Decode a value of the store. A malformed value gives an expulsion that has only the name:
+        the node is expelled all the same.
+        """
         try:
             fields = cbor2.loads(value, max_depth=4, allow_indefinite=False)
         except (cbor2.CBORError, ValueError, TypeError):

@@ -119,7 +119,7 @@ class Journals:
     def on_node(
         cls, store: Store, lease: int, node: str, environment: Environment, owed: OwedDeletions
     ) -> Journals:
-        """Those for the drivers on a node."""
+        """Make the journals for the maps that run on `node`."""
         return cls(
             store,
             lease,
@@ -284,7 +284,7 @@ class Journals:
         return entry.create_revision
 
     def _stamp(self, name: str) -> list[Operation]:
-        """What notes that the journal is in use, every now and then."""
+        """Return the write that notes the use of a journal; none soon after the last one."""
         now = self._clock()
         # The clock of a host may be set back.
         if 0 <= now - self._stamped.get(name, -STAMP_SECONDS) < STAMP_SECONDS:
@@ -314,7 +314,7 @@ class Journals:
 
 
 def unused_seconds(time: Entry | None, now: float) -> float | None:
-    """How long ago a journal was used whose time this is; None if that is not known."""
+    """Return how many seconds ago a journal was used, from its entry of times; None if unknown."""
     if time is None or not time.value.isdigit():
         return None
     # Clocks of two hosts may differ.

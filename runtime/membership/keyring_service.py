@@ -20,9 +20,9 @@ KEYRING_SERVICE = "@keyring"
 
 @attrs.frozen
 class KeyringFacts:
-    """What a node tells of its keyring. `ids`: of the secrets that it accepts; the first one proves
-    it. `path`: of the file that they are from. `problem`: why the last change failed, or why the
-    file does not have it.
+    """A node's answer about its keyring. `ids`: the ids of the secrets that it accepts; with the
+    first one it proves itself. `path`: the file that they are from. `problem`: why the last change
+    failed, or why it is not in the file.
     """
 
     ids: tuple[str, ...]
@@ -32,7 +32,7 @@ class KeyringFacts:
 
     @classmethod
     def read(cls, plain: Mapping[str, Any]) -> KeyringFacts:
-        """From the answer of a node."""
+        """Read the answer of a node."""
         return cls(tuple(plain["ids"]), plain["origin"], plain["path"], plain["problem"])
 
 

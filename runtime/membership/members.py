@@ -83,8 +83,8 @@ logger = logging.getLogger("understudy.membership")
 @message
 @attrs.frozen
 class NodeRecord:
-    """What a node writes about itself. `started` tells its process from a later one with the same
-    id; `lease` ties its keys together.
+    """The record that a node writes about itself. `started` tells its process from a later one with
+    the same process id; `lease` is the store's lease under which all keys of the node are.
     """
 
     name: str
@@ -367,7 +367,7 @@ class Members:
 
 
 def peer_of_member(member: Member) -> Peer:
-    """How to dial a member."""
+    """Return a member as a peer to dial."""
     return Peer(
         name=member.name,
         incarnation=member.incarnation,

@@ -100,8 +100,8 @@ logger = logging.getLogger("understudy.supervision")
 
 @attrs.define(eq=False)
 class WrittenCandidacy:
-    """This node's candidacy for a singleton. `value`: in the store, other than that of any earlier
-    one. `is_certain`: False if a write of it may still arrive.
+    """This node's candidacy for a singleton. `value`: its value in the store, different from that
+    of each earlier candidacy. `is_certain`: False if a write of it may still reach the store.
     """
 
     value: bytes
@@ -441,7 +441,7 @@ def prefix_of(name: str) -> str:
 
 
 def changes_of(name: str, change: Change) -> list[Put | Delete]:
-    """What a transaction writes for `change`; no key twice."""
+    """Return the operations that write `change`; none has the key of another."""
     prefix = prefix_of(name)
     operations: list[Put | Delete] = []
     if change.record is not None:

@@ -19,7 +19,7 @@ way; also between attempts.
 
 
 class OwedDeletions:
-    """Those of one node."""
+    """The deletions that one node still owes the store; see the module docstring."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

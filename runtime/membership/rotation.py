@@ -17,7 +17,7 @@ Step = Literal["install", "use", "keep"]
 
 @attrs.frozen
 class RotationStep:
-    """What is to be done next, on which nodes."""
+    """The next step of a rotation, and the nodes that must take it."""
 
     step: Step
     nodes: tuple[str, ...]

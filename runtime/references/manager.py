@@ -74,9 +74,9 @@ holders are notified.
 
 @attrs.frozen
 class MemoryOptions:
-    """How a node keeps values. `limit` in bytes of memory; `directory` for those beyond it, by
-    default TMPDIR or /var/tmp; `shared`: other processes of the host read them in place;
-    `on_leave`: what happens to them when the node leaves.
+    """Where a node keeps its values. `limit`: bytes of memory for all of them. `directory`: for the
+    values beyond that limit, by default TMPDIR or /var/tmp. `shared`: other processes of the host
+    read the values in place. `on_leave`: what happens to the values when the node leaves.
     """
 
     limit: int = MEMORY_BYTES
@@ -201,13 +201,13 @@ class ReferenceManager:
         )
 
     def __len__(self) -> int:
-        """How many values of its own others hold, or live references do."""
+        """How many own values other nodes or live references of this node hold."""
         self.tidy()
         return len(self.table)
 
     @property
     def held(self) -> int:
-        """How many values this node has references to, or open forks of."""
+        """How many values this node has references to, plus the number of its open forks."""
         self.tidy()
         return self.table.held
 
@@ -217,12 +217,6 @@ class ReferenceManager:
         return bool(
             self.table.is_busy or self._finalized or self._landed or self.fetcher.keeps_unnamed
         )
-
-    @property
-    def has_open_forks(self) -> bool:
-        """True while the receiver of a forwarded reference may not be registered."""
-        self.tidy()
-        return self.table.has_open_forks
 
     def has_ended(self, peer: NodeId) -> bool:
         """True if this node knows that the incarnation has ended."""

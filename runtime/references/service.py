@@ -177,7 +177,7 @@ class ReferenceService(RequesterChecked):
     async def call_and_keep(
         self, identity: PlainId, name: str, args: list[object], kwargs: dict[str, object]
     ) -> object:
-        """Likewise, called for a reference to the result; see `OwnedValues.call_and_keep`."""
+        """Like `call`, but keep the result here; see `OwnedValues.call_and_keep`."""
         return await self._values.call_and_keep(_reference(identity), name, tuple(args), kwargs)
 
     @method(concurrent=True, idempotent=True)

@@ -187,7 +187,9 @@ class Forks(Generic[T]):
         return list(self._landed)
 
     def ask(self, peer: NodeId, most: int) -> list[int]:
-        """Up to `most` numbers to ask `peer` about now. `on_answered` or `on_no_answer` follows."""
+        """Return up to `most` forks to ask `peer` about now. Call `on_answered` next: without an
+        answer, with all of them as `unsettled`.
+        """
         landed = self._landed.get(peer, {})
         numbers = list(landed)[:most]
         for number in numbers:
@@ -212,10 +214,6 @@ class Forks(Generic[T]):
             else:
                 del self._open[number]
         assert len(self._landed) <= len(self._open), "a fork has landed that is not open"
-
-    def on_no_answer(self, numbers: Collection[int]) -> None:
-        """Note that the question was not answered: it is asked again."""
-        self.on_answered(numbers, numbers)
 
     def on_node_ended(self, peer: NodeId) -> None:
         """Forget an incarnation that has ended: it registers nothing any more."""
@@ -268,8 +266,9 @@ FIRST_PATIENCE = 0.002
 
 
 MOST_PATIENCE = 0.25
-"""The longest time, in seconds, between two claims with an owner that does not know the value,
-though a forwarder says that it has; the time doubles with each claim.
+"""Seconds between two claims with an owner that does not know a value which a forwarder says that
+it has: `FIRST_PATIENCE` before the second claim, then twice as long before each further one, up to
+`MOST_PATIENCE`.
 """
 
 
@@ -328,8 +327,8 @@ class HoldSettled:
 
 @attrs.frozen
 class HoldLost:
-    """There is no value to hold. `owner_died`: the owner has ended; otherwise all other holders
-    have released the value.
+    """The value is lost for this node. `owner_died`: because its owner has ended; otherwise because
+    all other holders have released it.
     """
 
     identity: ReferenceId
@@ -401,7 +400,7 @@ class BorrowedReferences:
         hold = self.all.get(identity)
         if hold is None:
             hold = self.all[identity] = BorrowedReference(
-                owner, version, "claiming", _beyond(forwarder)
+                owner, version, "claiming", _distance_from(forwarder)
             )
             self._add_forwarder(hold, forwarder)
             self._check(hold)
@@ -429,7 +428,7 @@ class BorrowedReferences:
         hold = self.all.get(identity)
         if hold is None:
             hold = self.all[identity] = BorrowedReference(
-                owner, version, "lost", _beyond(forwarder)
+                owner, version, "lost", _distance_from(forwarder)
             )
             hold.is_here = True
         elif not hold.is_here or hold.failed:
@@ -525,7 +524,7 @@ class BorrowedReferences:
         """
         hold = self.all.get(identity)
         return (
-            self._without(identity, hold, forwarder, number)
+            self._drop_forwarder(identity, hold, forwarder, number)
             if hold is not None and hold.state == "asking"
             else []
         )
@@ -539,7 +538,7 @@ class BorrowedReferences:
                 if hold.state != "asking":
                     effects += self._ask_or_lose(identity, hold)
             if any(forwarder.peer == peer for forwarder in hold.forwarders):
-                effects += self._without(identity, hold, peer)
+                effects += self._drop_forwarder(identity, hold, peer)
         return effects
 
     def on_dropped(self, identity: ReferenceId, version: int) -> list[HoldEffect]:
@@ -584,7 +583,7 @@ class BorrowedReferences:
         self._check(hold)
         return [HoldLost(identity, hold.owner, hold.owner_died)]
 
-    def _without(
+    def _drop_forwarder(
         self,
         identity: ReferenceId,
         hold: BorrowedReference,
@@ -661,7 +660,7 @@ def _ask(identity: ReferenceId, hold: BorrowedReference, after: float = 0.0) -> 
     )
 
 
-def _beyond(forwarder: Forwarder | None) -> int:
+def _distance_from(forwarder: Forwarder | None) -> int:
     """Return the distance of a hold that begins with this forwarder: one more than the forwarder's.
     Without a forwarder only the nodes that know the value (distance 0) are nearer.
     """
@@ -679,7 +678,7 @@ and the bytes of the value at its owner.
 
 
 class ReferenceState:
-    """What this node knows of one referenced value. While this object lives, this node holds the
+    """This node's knowledge of one referenced value. While this object lives, this node holds the
     value; when the garbage collector frees it, it appends a note to `finalized`.
 
     At the owner it has the value itself, so that values that only refer to each other, and to
@@ -829,14 +828,14 @@ class StateChanged:
 
 @attrs.frozen
 class ReferenceDropped:
-    """This node has no state for the value any more: the fetched copy need not be kept."""
+    """This node has no state for the value any more, so its fetched copy can be dropped."""
 
     identity: ReferenceId
 
 
 @attrs.frozen
 class ValueFreed:
-    """No node holds this value of this node any more, or another node owns it now."""
+    """A value of this node is free: no node holds it any more, or another node owns it now."""
 
     identity: ReferenceId
     size: int
@@ -915,7 +914,7 @@ class ReferenceTable:
         self._dead: dict[NodeId, None] = {}
 
     def __len__(self) -> int:
-        """How many values of its own others hold, or live references do."""
+        """How many own values other nodes or live references of this node hold."""
         return len(self._claims)
 
     @property
@@ -925,7 +924,7 @@ class ReferenceTable:
 
     @property
     def held(self) -> int:
-        """How many values this node has references to, or open forks of."""
+        """How many values this node has references to, plus the number of its open forks."""
         return len(self._states) + len(self._forks)
 
     @property
@@ -934,7 +933,7 @@ class ReferenceTable:
         return len(self._forks) > 0
 
     def find(self, identity: ReferenceId) -> ReferenceState | None:
-        """What this node knows of a value."""
+        """Return this node's state of a value, or None if it has no reference to it."""
         return self._states.get(identity)
 
     def hold_state(self, state: ReferenceState) -> str:

@@ -280,13 +280,13 @@ def _never() -> str:
 
 @attrs.frozen
 class Channel:
-    """What is proven of a connection by what carries it, below this handshake.
+    """What the layer below this handshake, TLS or a plain socket, proves of a connection.
 
-    `binding`: what both ends of the connection know, and nobody can make another connection have;
-    empty for one that is not encrypted. `certified`: whom the peer's certificate names, which the
-    cluster's CA has signed; None where there is no CA. `fingerprint`: the SHA-256 of that
-    certificate, in hexadecimal digits. `lapsed()`: why that does not hold any
-    more, so that the connection is to be closed; "" while it does.
+    `binding`: bytes that both ends know, and that no other connection can have; empty for a
+    connection that is not encrypted. `certified`: the names in the peer's certificate, which the
+    cluster's CA has signed; None without a CA. `fingerprint`: the SHA-256 of that certificate, in
+    hexadecimal digits. `lapsed()`: why the certificate is not valid any more, so that the
+    connection must be closed; "" while it is valid.
     """
 
     binding: bytes = b""

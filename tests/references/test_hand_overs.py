@@ -19,7 +19,6 @@ EVENTS = (
     "ask another",
     "settled",
     "unsettled",
-    "failed",
     "peer died",
     "other died",
 )
@@ -31,13 +30,12 @@ TABLE = {
         "on its way",
         "on its way",
         "on its way",
-        "on its way",
         None,
         "on its way",
     ),
-    "landed": ("landed", "asked", "landed", "landed", "landed", "landed", None, "landed"),
-    "asked": ("asked", "asked", "asked", None, "landed", "landed", None, "asked"),
-    None: (None, None, None, None, None, None, None, None),
+    "landed": ("landed", "asked", "landed", "landed", "landed", None, "landed"),
+    "asked": ("asked", "asked", "asked", None, "landed", None, "asked"),
+    None: (None, None, None, None, None, None, None),
 }
 """By state (None: settled): what each of the events makes of it."""
 
@@ -71,8 +69,6 @@ def happens(forks: Forks[str], number: int, event: str) -> None:
         forks.on_answered([number], ())
     elif event == "unsettled":
         forks.on_answered([number], [number])
-    elif event == "failed":
-        forks.on_no_answer([number])
     else:
         forks.on_node_ended(PEER if event == "peer died" else OTHER)
 
@@ -142,6 +138,5 @@ def test_a_number_that_was_never_given_means_nothing() -> None:
     forks: Forks[str] = Forks()
     forks.on_landed(7)
     forks.on_answered([7], [7])
-    forks.on_no_answer([7])
     assert forks.state(7) is None
     assert forks.due() == []

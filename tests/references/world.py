@@ -78,7 +78,7 @@ class Shell:
 
     @property
     def has_open_forks(self) -> bool:
-        """See `ReferenceManager.has_open_forks`."""
+        """See `ReferenceTable.has_open_forks`."""
         self.tidy()
         return self.pure.has_open_forks
 
