@@ -256,6 +256,7 @@ class Routes:
         if known is None or known.now.epoch < address.epoch:
             known = _Move(address, None if known is None else known.now)
             self._moves += 1
+        assert known.before is None or known.before.epoch < known.now.epoch, "epochs only grow"
         self._moved[address.name] = known
         # Bounded: handles of forgotten actors look them up again.
         while len(self._moved) > MOVES_KEPT:

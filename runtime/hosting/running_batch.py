@@ -59,6 +59,7 @@ class RunningBatch:
                 # The runner has taken the last one meanwhile.
                 break
             self._started -= 1
+        assert 0 <= self._started <= self.count, "each row has one taker"
         return self._started
 
     def run(

@@ -203,6 +203,7 @@ class Lender:
 
     def on_posted(self, loan: int, ticket: Hashable) -> None:
         """The frame of a loan was posted under this ticket."""
+        assert ticket not in self._by_ticket, f"the link has given ticket {ticket} twice"
         self._loans[loan].ticket = ticket
         self._by_ticket[ticket] = loan
 
@@ -221,6 +222,7 @@ class Lender:
             if loan is None:
                 raise ProtocolError(f"the peer returned frame {number}, which was not lent to it")
             self._by_ticket.pop(loan.ticket, None)
+        assert len(self._by_ticket) <= len(self._loans), "a ticket names a loan that is returned"
 
     def on_answered(self, flag: int, number: int) -> None:
         """The peer has mapped an arena, or cannot."""
@@ -375,6 +377,7 @@ class Borrower:
         if not self._ended or sum(map(self._read.__getitem__, self._ended)) < least:
             return None
         control = b"".join(map(_RETURNED.pack, self._ended))
+        assert len(self._ended) <= len(self._read), "a frame is returned once"
         for number in self._ended:
             del self._read[number]
         self._ended.clear()

@@ -188,6 +188,7 @@ class Spin:
             self._most = min(MOST_SECONDS, max(LEAST_SECONDS, saved / LEAST_GAIN))
 
     def _start(self, now: float) -> None:
+        assert not self.seconds, "a trial begins while the spin is off"
         self._began = now
         self._credit = CREDIT
         self._asleep = self._slept / STREAK

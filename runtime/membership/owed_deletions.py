@@ -42,6 +42,7 @@ class OwedDeletions:
         """Delete what is owed; runs until cancelled."""
         while True:
             while self._owed:
+                assert all(looks in (1, 2) for looks in self._owed.values())
                 await trio.sleep(GIVE_BACK_AFTER)
                 # Conditional on the very claim: if the key has another owner by now, nothing is
                 # deleted.

@@ -196,6 +196,7 @@ class MapJournal:
                 break
             entries.append(entry)
             weight += _weight(entry)
+        assert entries, "a part that is written again has room for another entry"
         value = cbor2.dumps([attrs.astuple(entry) for entry in (*self._value, *entries)])
         self._writing = PartWrite(self._part, self._version, value, tuple(entries))
         return self._writing
@@ -203,6 +204,7 @@ class MapJournal:
     def on_written(self, write: PartWrite) -> list[int]:
         """The store has it; returns the indices of the items that are known as done from now on."""
         assert write is self._writing, "one write at a time"
+        assert (write.number, write.version) == (self._part, self._version)
         self._writing = None
         del self._queue[: len(write.entries)]
         self._bytes += sum(map(_weight, write.entries))

@@ -197,10 +197,11 @@ def _changes(
         starts.append(least)
     if not missing and not busy:
         emptiest = min(candidates, key=lambda node: (counts[node], node))
-        # One more than wanted for a moment: the next plan stops one where there are most.
-        if max(counts.values()) - counts[emptiest] > 1 or (
-            len(candidates) > 0 and any(node == opener for node in placed.values()) and others
-        ):
+        is_uneven = max(counts.values()) - counts[emptiest] > 1
+        # The opener has members from when it was the only node; it needs its processors itself.
+        is_misplaced = bool(others) and opener in placed.values()
+        if is_uneven or is_misplaced:
+            # One more than wanted for a moment: the next plan stops one where there are most.
             starts.append(emptiest)
     return MemberChanges(starts=tuple(starts))
 
@@ -239,4 +240,5 @@ def _excess(
             stop = [member for member, node in left.items() if node == fullest][-1]
         stops.append(stop)
         del left[stop]
+    assert len(left) == len(placed) - count, "as many members stay as are wanted"
     return tuple(stops)

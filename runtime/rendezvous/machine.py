@@ -113,7 +113,11 @@ class Keys:
 
 def encode_state(state: State) -> bytes:
     """Encode the record."""
-    return json.dumps({"schema": SCHEMA, **attrs.asdict(state)}, separators=(",", ":")).encode()
+    found = attrs.asdict(state)
+    # Before it is written, not when the next agent reads it: a record that cannot be read would
+    # stop all agents of the job.
+    _check(found)
+    return json.dumps({"schema": SCHEMA, **found}, separators=(",", ":")).encode()
 
 
 def decode_state(data: bytes, where: str) -> State:
@@ -433,6 +437,7 @@ class Joining:
             return conflict
         if RoundId(changed.life, changed.round) == self._left or name not in changed:
             changed = join(changed, name, self._wanted)
+        assert name in changed, "an agent that joins is in the round, or waits for the next"
         self._restart_deadline_of_spare(name in changed.spares, now)
         if self._is_last_call_over(changed, now):
             changed = complete(changed)
