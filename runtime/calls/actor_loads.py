@@ -1,5 +1,5 @@
-"""How many calls actors have, as far as this node knows without asking: its own that are under way,
-and, of others, what the replies to its own say.
+"""How many calls actors have, as far as this node knows without asking: its own calls that are
+under way, and the calls of others that the replies to its own calls report.
 
 Only for actors that are followed, such as the members of pools: no other call asks for it, or costs
 anything.
@@ -19,13 +19,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 KNOWN_SECONDS = 1.0
-"""Seconds for which the latest reply counts. Without an end, an actor that was busy once would not
-be chosen again, and nothing new would be heard of it.
+"""Seconds for which the number in the latest reply counts. Without an end, an actor that was busy
+once would not be chosen again, and so no reply would correct the number.
 """
 
 
 MOST_TOLD = 1 << 32
-"""What a reply can say is below this."""
+"""Numbers in replies are below this."""
 
 
 class ActorLoad:
@@ -58,8 +58,8 @@ class ActorLoad:
         assert self.calls >= 0, "each call ends once"
 
     def on_told(self, depth: int) -> None:
-        """A reply says how many other calls the actor has; its own call has not ended here yet.
-        What of them are this node's is counted here.
+        """Note how many other calls a reply reports; the reply's own call has not ended here yet.
+        The calls of this node are among them, and are subtracted, because they are counted here.
         """
         self._others = max(0, depth - max(0, self.calls - 1))
         self._told_at = self._now()
@@ -82,8 +82,8 @@ class ActorLoads:
         return load
 
     def on_told(self, actor: ActorId, depth: object) -> None:
-        """A reply says how many other calls its actor has. What nobody follows, and what is no
-        number, is ignored: peers send this.
+        """Note how many other calls of its actor a reply reports. Ignored for an actor that is not
+        followed, and if it is no number, because peers send it.
         """
         load = self._loads.get(actor)
         if load is not None and type(depth) is int and 0 <= depth < MOST_TOLD:

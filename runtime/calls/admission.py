@@ -35,7 +35,7 @@ from runtime.links.link import Link
 from runtime.user_errors import is_interrupt, text_of, traceback_of
 
 Authorize = Callable[[Call], bool]
-"""Says whether a call of an actor of this node may be made."""
+"""A function of the application that decides whether a call may be made."""
 
 ACTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -52,7 +52,7 @@ logger = logging.getLogger("understudy.calls")
 
 
 def checked_authorize(given: object) -> Authorize | None:
-    """Return the function. Raises TypeError for what cannot be called, or only be awaited."""
+    """Return the function. Raises TypeError if it cannot be called, or is an `async def`."""
     if given is None:
         return None
     if not callable(given):
@@ -81,7 +81,7 @@ class AdmissionRules:
 
     @classmethod
     def checked(cls, spawnable: object, authorize: object, client_actors: int) -> AdmissionRules:
-        """Return the rules. Raises TypeError or ValueError for what cannot be any."""
+        """Return the rules. Raises TypeError or ValueError for arguments that are none."""
         return cls(checked_spawnable(spawnable), checked_authorize(authorize), client_actors)
 
 

@@ -171,13 +171,13 @@ class CallQueues:
         denied: Occupancy | None = None,
         over: bool = True,
     ) -> None:
-        """Wait until it is this call's turn, and `post` it: right here, or in the task that has
-        found the actor for it.
+        """Wait until it is this call's turn, and `post` it: in this task, or in the task of another
+        call, which has found the actor.
 
-        `not_before`: when it asks for the actor by itself, if it comes to that. `limit`: seconds
-        that it waits for room on a connection; then `NodeUnreachableError` is raised. `denied`: who
-        has refused it because the actor is not there, or with `over` is not alive any more. Raises
-        what finding the actor and `post` raise.
+        `not_before`: the earliest time at which this call looks the actor up by itself. `limit`:
+        seconds that it waits for room on a connection; then `NodeUnreachableError` is raised.
+        `denied`: the place that has refused it because the actor is not there, or, with `over`, has
+        ended. Raises what finding the actor and `post` raise.
         """
         key = _key(bound)
         line = self.all.get(key)
@@ -286,8 +286,8 @@ class CallQueues:
     async def _settle(
         self, line: _CallQueue, name: str, left: set[Occupancy], found: Occupancy
     ) -> None:
-        """Wait, for a moment, for the refusals of what was asked for at the actor's earlier places.
-        Meanwhile nothing new is sent there, because there is a queue.
+        """Wait a short time for the refusals of calls that were sent to the actor's earlier places.
+        Nothing more is sent there meanwhile, because new calls join the queue.
         """
         began, pause = self._environment.now(), 0.001
         # Polled, because the refusals come over several links; bounded by `SETTLE_SECONDS`.

@@ -41,11 +41,12 @@ def is_same(one: str, other: str) -> bool:
 
 
 def expected_class(address: Address, actor: object, find_class: FindClass) -> str:
-    """The import path of the class that a handle is for which is asked for as an `actor`, of the
-    actor at `address`.
+    """Return the import path of the class for a handle of the actor at `address`, which the caller
+    asked for as an `actor`. Raises ClassMismatchError.
 
-    Only a class of actors says anything; one that cannot be imported here may be derived from it,
-    as interfaces of classes that live elsewhere are. Raises ClassMismatchError.
+    If `actor` is no class of actors, it is the class at the address. A class at the address that
+    cannot be imported here may be derived from `actor`: users write such interfaces for classes
+    that exist on other nodes only.
     """
     if not (isinstance(actor, type) and issubclass(actor, Actor)):
         return address.class_path

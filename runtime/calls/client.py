@@ -306,11 +306,10 @@ class RetryingCall:
         )
 
     def _cannot_be_lost(self) -> bool:
-        """True of what the runtime asks of its own node: nothing on the way can lose it or its
-        answer.
+        """True for a call of the runtime to a service of its own node: neither the request nor the
+        answer can be lost.
 
-        There is nothing to repeat, and looking for the answer again and again would cost more the
-        more such calls wait for the node.
+        So it is not repeated. Repeats would cost the more, the more such calls wait for the node.
         """
         return (
             self._attempted is not None
@@ -319,8 +318,8 @@ class RetryingCall:
         )
 
     def _taken_back(self, route: Route) -> bool:
-        """True if the request waited for a connection in vain, and is not sent any more. A large
-        one that has begun goes on.
+        """Withdraw a request that still waits for a connection; return whether that was possible.
+        A large one of which a part was sent goes on.
         """
         call = self._call
         if (
@@ -335,7 +334,7 @@ class RetryingCall:
         return True
 
     def _post(self, route: Route) -> None:
-        """Make an attempt over `route`. What it raises is an attempt that was not made."""
+        """Send an attempt over `route`. If this raises, the attempt was not made."""
         self._attempted = route
         # The time of an attempt is not that of the search before it.
         self._schedule.begin(self._caller.environment.now())
@@ -377,8 +376,8 @@ class RetryingCall:
             self._kept.posted()
 
     def _enter(self, route: Route) -> Waiting:
-        """The call as it is to be sent to `route`: the same as before while that leads to the same
-        incarnation.
+        """Return the pending call for an attempt over `route`: that of the attempt before, if it
+        went to the same incarnation.
         """
         before = self._route
         call = self._call
@@ -489,8 +488,8 @@ class RetryingCall:
             raise self._final(error, GiveUp("deadline"))
 
     def _final(self, last: CallError, decision: GiveUp) -> CallError:
-        """The error of the whole call: that its last attempt was not executed says nothing about
-        those before it.
+        """Return the error of the whole call. Its outcome is that of all attempts: an earlier one
+        may have run although the last one was not executed.
         """
         schedule = self._schedule
         set_attempts(last, schedule.total)
@@ -580,7 +579,7 @@ class RetryingCall:
 
 
 async def _finished(call: Waiting) -> None:
-    """Wait until the call is finished; a cancellation leaves it as it is."""
+    """Wait until the call is finished. If the wait is cancelled, the call goes on."""
     if call.finished:
         await trio.lowlevel.checkpoint()
         return
@@ -655,7 +654,7 @@ class RetainedCalls:
             )
         result, reference = begun[0]
         if options.retry is not None:
-            await result.start_long()
+            await result.start_retrying()
         else:
             # Not cancellable: the call was made, and its reference must reach the caller.
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -674,8 +673,8 @@ class RetainedCalls:
         return self._references
 
     def start(self, result: _RetainedCall, route: Route | None, error: CallError | None) -> None:
-        """Make a call as often as it may be made; see `_RetainedCall.run_long`."""
-        self._nursery.start_soon(result.run_long, route, error)
+        """Make a call as often as it may be made; see `_RetainedCall.run_retrying`."""
+        self._nursery.start_soon(result.run_retrying, route, error)
 
     def ended(
         self,
@@ -759,9 +758,9 @@ class _RetainedCall:
         if self._expires != math.inf:
             caller.deadlines.add(self._expires, call)
 
-    async def start_long(self) -> None:
-        """Begin to make the call as its policy says, and return once it was handed to the owner for
-        the first time, or failed.
+    async def start_retrying(self) -> None:
+        """Begin to make the call with its retry policy. Return once it was handed to the owner for
+        the first time, or has failed.
         """
         self._waiting = trio.Event()
         if self._load is not None:
@@ -769,7 +768,7 @@ class _RetainedCall:
         self._results.start(self, None, None)
         await self._waiting.wait()
 
-    async def run_long(self, route: Route | None, error: CallError | None) -> None:
+    async def run_retrying(self, route: Route | None, error: CallError | None) -> None:
         """Make the call as often as it may be made. `error`: of an attempt over `route` that was
         made already.
         """
@@ -1304,8 +1303,8 @@ class CallClient:
         kwargs: dict[str, object],
         seen: Call | None,
     ) -> Any:
-        """Make a call of a method that was not counted before: how it ends says whether there is
-        such a method.
+        """Make a call of a method that has no counters yet. They are made when the call has ended,
+        because its outcome shows whether there is such a method.
         """
         stopwatch = self.environment.stopwatch
         address, method, began = bound._address, bound._definition.name, stopwatch()
@@ -1382,8 +1381,8 @@ class CallClient:
         kwargs: dict[str, object],
         seen: Call,
     ) -> Coroutine[Any, Any, Any]:
-        """Like `call`, for filters that have `seen` it: its deadline is that of the call, and it is
-        told of each attempt.
+        """Like `call`, for filters, which have the call as `seen`: its deadline counts, and each
+        attempt is noted in it.
         """
         call = self._call if self.statistics is None else self._counted
         if self._recorder is None:
@@ -1739,7 +1738,7 @@ class CallClient:
         self._local.over(first, actor, self.open_calls.watermark)
 
     def budget(self, target: str, tokens: float = BUDGET_TOKENS) -> RetryBudget:
-        """The retry budget of an actor, for policies that give it so many tokens."""
+        """Return the retry budget of an actor for policies with so many `tokens`."""
         budget = self.budgets.get((target, tokens))
         if budget is None:
             budget = self.budgets[target, tokens] = RetryBudget(tokens=tokens)

@@ -174,7 +174,7 @@ class Dispatch:
         self._on_readable_call(link, frame)
 
     def _on_readable_call(self, link: Link, frame: Frame) -> None:
-        """Handle a CALL frame; what it names to be imported has been."""
+        """Handle a CALL frame. The modules of the classes that it names have been imported."""
         try:
             parts = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
@@ -393,7 +393,7 @@ class Dispatch:
             )
 
     def value_and_depth(self, job: Invocation, value: object) -> None:
-        """Like `value`, and say how many other calls the actor has."""
+        """Like `value`, with the number of other calls that the actor has."""
         link: Link = job.link
         if self._finish(link, job.number):
             head, segments = self._reply_encoder.of_value(

@@ -242,8 +242,8 @@ _OWN = frozenset(
 
 
 def plain_error(raised: RemoteError) -> UnderstudyError | None:
-    """The runtime's own error inside what a system service raised, as if it had been raised here;
-    None if there is none.
+    """Return the runtime's own error that a system service raised, as if it had been raised here;
+    None if it raised another one.
     """
     origin = _origin(raised)
     for base in bases(type(raised))[1:]:
@@ -270,13 +270,13 @@ class _Description:
         self._members_left = MOST_MEMBERS
 
     def of(self, error: BaseException, depth: int) -> Plain:
-        """The description; `depth`: how many groups it lies in."""
+        """Return the description of an error; `depth`: the number of groups around it."""
         cls = type(error)
         origin = _origin(error)
         trace = self._trace_of(error) if depth == 0 else traceback_of(error, MOST_OF_MEMBER)
         if origin is not None:
-            # It was raised elsewhere, and not on this node: it goes on as what it is, with what it
-            # has gone through since.
+            # It was rebuilt from a description: that description travels on, with the notes that
+            # were added since.
             added = [
                 note
                 for note in notes_of(error)
@@ -320,7 +320,7 @@ class _Description:
         return described
 
     def _portable(self, value: object, depth: int) -> object:
-        """The value if it can travel, as deep as it lies, or what it looks like."""
+        """Return the value if it can be sent at its depth in the description, else its repr."""
         small = size_of_small(value)
         if small and small <= self._bytes_left:
             self._bytes_left -= small
@@ -337,7 +337,7 @@ class _Description:
         return value
 
     def _said(self, text: str) -> str:
-        """A text, as much of it as there is room for."""
+        """Return as much of a text as there is room for."""
         said = sendable(text[: max(self._bytes_left, MOST_REPR)])
         self._bytes_left -= len(said)
         return said
@@ -383,7 +383,7 @@ class _RebuiltError(RemoteError):
 
 
 def _restored(origin: _ErrorOrigin, attempts: int, notes: list[str]) -> RemoteError:
-    """An error that was pickled."""
+    """Rebuild an error that was pickled."""
 
     def find(path: str) -> type:
         if path not in origin.classes:
@@ -406,8 +406,8 @@ class _Rebuilding:
         self._classes: dict[str, type] = {}
 
     def error(self, plain: Plain, depth: int) -> RemoteError:
-        """The error; `depth`: how many groups it lies in. Raises ProtocolError for more members
-        than any peer of ours sends.
+        """Return the error; `depth`: the number of groups around it. Raises ProtocolError for more
+        members than an honest peer sends.
         """
         members: list[Exception] = []
         told = plain.get("exceptions")
@@ -446,8 +446,8 @@ class _Rebuilding:
         return cast("RemoteError", build(_both(original), args, _fields(plain), _notes(plain)))
 
     def _why_unknown(self, path: str) -> str:
-        """Why a class is not found that is registered where it was raised; "" if it is. No `except`
-        of that class catches the error.
+        """Return why the class that was raised is not found here; "" if it is. An `except` of that
+        class does not catch the error then.
         """
         try:
             self._find_class(path)
@@ -482,8 +482,8 @@ class _Rebuilding:
 
 @attrs.frozen(eq=False)
 class RepeatableError:
-    """An error that was rebuilt, as what the same description is rebuilt from again: without
-    reading it, and without looking for its class.
+    """The parts of a rebuilt error from which further errors of the same description are built:
+    without decoding it, and without looking for the class again.
     """
 
     cls: type[BaseException]
@@ -493,7 +493,7 @@ class RepeatableError:
 
     @classmethod
     def of(cls, error: CallError) -> RepeatableError | None:
-        """None for an error whose parts could change: its copies would share them."""
+        """Return the parts of `error`; None if they could change: its copies would share them."""
         origin = _origin(error)
         if origin is None or not issubclass(type(error), _RebuiltError) or has_slots(type(error)):
             return None
@@ -511,12 +511,12 @@ class RepeatableError:
 
 
 _OF_ONE = ("exceptions", "fields", "attributes", "notes")
-"""Parts of a description that an error which is repeatable does not have."""
+"""Parts of a description that a repeatable error does not have: they belong to one error."""
 
 
 def _settle(error: RemoteError, plain: Plain, place: CallPlace, classes: dict[str, type]) -> None:
-    """Say where it comes from. What was raised may have attributes of the same names: these stay
-    as they are.
+    """Add to a rebuilt error where it was raised. Attributes of the same names that user code has
+    set stay as they are.
     """
     trace = str(plain.get("traceback", ""))
     who = f"{place.actor}.{place.method}" if place.actor else place.method
@@ -543,7 +543,7 @@ def _settle(error: RemoteError, plain: Plain, place: CallPlace, classes: dict[st
 
 
 def path_of(cls: type) -> str:
-    """`import_path(cls)`, whatever its metaclass says."""
+    """Return `import_path(cls)`, also if the metaclass of `cls` raises."""
     return guarded(
         lambda: import_path(cls), lambda failure: f"{module_name(cls)}:{qualified_name(cls)}"
     )
@@ -686,7 +686,7 @@ def _pickles(value: object) -> bool:
 
 
 def _picklable(plain: Plain) -> Plain:
-    """A description with the reprs of what cannot be pickled."""
+    """Return the description with values that cannot be pickled replaced by their reprs."""
     picklable = dict(plain)
     for key in ("args", "fields", "exceptions"):
         part = plain.get(key)

@@ -323,7 +323,7 @@ class FilteredStream(Stream[T]):
         return client.stream_in(filters.context, self._bound, self._args, self._kwargs)
 
     async def _finished(self, error: Exception | None) -> None:
-        """Tell the filters, and wait for them. Raises what they raise besides `error`."""
+        """End the filters, and wait for them. Raises what they raise, unless it is `error`."""
         filters = self._filters
         if self._over or filters is None:
             return
@@ -337,7 +337,7 @@ class FilteredStream(Stream[T]):
             raise filters.error
 
     def _end(self, error: Exception | None) -> None:
-        """Tell the filters, and do not wait."""
+        """End the filters without waiting for them."""
         self._over = True
         if self._filters is not None:
             client = self._caller.client

@@ -80,11 +80,11 @@ class ReadingWindow:
         self.consumed = 0
         self._granted = 0
         self._sizes: deque[int] = deque()
-        """Of the items that have arrived and were not consumed."""
+        """Bytes of each item that has arrived and was not consumed."""
         self._unsaid_bytes = 0
-        """Of those that were consumed, and the producer was not told."""
+        """Bytes of items that were consumed, but not yet acknowledged to the producer."""
         self._bytes = 0
-        """Of both."""
+        """The sum of both."""
 
     def arrive(self, size: int) -> None:
         """An item of `size` bytes has arrived. Raises ProtocolError if there was no credit

@@ -29,13 +29,13 @@ _ARGS = cast("Any", vars(BaseException)["args"])
 
 _TRACEBACK: Final = dumps("traceback")
 _REST: Final = dumps("notes") + b"\x80" + dumps("args")
-"""No notes, and the name of what follows: the arguments."""
+"""An empty list of notes, then the name of the arguments, which follow."""
 _FIELDS: Final = dumps("fields") + b"\xa0"
 
 
 class PlainErrorEncoder:
-    """Encodes plain errors, and keeps what it has found out about their classes. The table is
-    bounded. `tracebacks`: writes their tracebacks.
+    """Encodes plain errors, with a bounded table of facts about their classes. `tracebacks` writes
+    their tracebacks.
     """
 
     def __init__(self, tracebacks: TracebackWriter) -> None:

@@ -65,10 +65,10 @@ TELL_DEPTH = 32
 """Flag of a CALL: its REPLY may say how many other calls the actor has."""
 
 NOTHING = b"\xf6"
-"""What None is encoded as."""
+"""None, encoded."""
 
 NO_ARGUMENTS = b"\x80"
-"""What no arguments are encoded as."""
+"""An empty list of arguments, encoded."""
 
 CALL_HEAD = struct.Struct("!BBHIBBI")
 """The header of a frame without segments, and the head of an array whose first item is a number of
@@ -79,8 +79,8 @@ FLOAT = struct.Struct("!Bd")
 SHORT_NUMBERS = 1 << 32
 
 SHORT_REST = 4096
-"""Calls up to so many bytes are certainly within the limits of a frame; longer ones are checked
-before they are sent.
+"""Calls up to this many bytes are within the limits of a frame; longer ones are checked before they
+are sent.
 """
 
 MAX_NUMBER = 1 << 64
@@ -229,8 +229,8 @@ def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
 
 
 def with_depth(frame: bytes, depth: int) -> bytes:
-    """The head of a REPLY without segments, which says besides how many other calls its actor has.
-    Any other frame, and one that is not short, is left as it is: the depth is a hint.
+    """Return a short REPLY without segments with the number of other calls of its actor added. Any
+    other frame is returned as it is, because that number is only a hint.
     """
     kind, flags, segments, length = HEADER.unpack_from(frame)
     if kind != Kind.REPLY or segments or length > SHORT_REST:
@@ -253,7 +253,7 @@ def item_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> tuple[b
 
 
 def credit_frame(number: int, consumed: int) -> bytes:
-    """A CREDIT: so many items of a stream were consumed in all."""
+    """Encode a CREDIT: the reader has consumed `consumed` items of a stream in all."""
     return encode_frame(Kind.CREDIT, array_head(2, number) + b"\x1b" + consumed.to_bytes(8, "big"))
 
 
@@ -362,8 +362,8 @@ def answer_items(answer: object, least: int) -> list[Any]:
 
 
 def confirmation(parts: object) -> tuple[int, list[int], int]:
-    """Watermark, numbers and watermark of all peers of a FORGET; the last is 0 where it is not
-    told. Raises ProtocolError.
+    """Return the watermark, the numbers beyond it and the watermark of all peers of a FORGET; the
+    last is 0 if the frame has none. Raises ProtocolError.
     """
     if type(parts) is not list or len(parts) < 2:
         raise ProtocolError("a confirmation is an array of two items")

@@ -34,7 +34,7 @@ J = TypeVar("J")
 
 
 class IncomingCalls(Generic[J]):
-    """The table of one link; `J` is what the host keeps of a running call."""
+    """The calls that run for the peer of one link, by number. `J` is the type of an entry."""
 
     __slots__ = ("running",)
 
@@ -50,8 +50,8 @@ class IncomingCalls(Generic[J]):
         self.running[number] = job
 
     def finish(self, number: int) -> bool:
-        """The call has ended; False if the caller had cancelled it before, so that no answer is
-        expected.
+        """Note that the call has ended. Returns False if the caller had cancelled it, so that no
+        answer is expected.
         """
         return self.running.pop(number, None) is not None
 
@@ -60,7 +60,7 @@ class IncomingCalls(Generic[J]):
         return self.running.pop(number, None)  # type: ignore[call-overload, no-any-return]
 
     def end(self) -> list[J]:
-        """The link has ended: no caller waits for any of these any more."""
+        """Note that the link has ended: return the calls whose callers are gone."""
         jobs = list(self.running.values())
         self.running.clear()
         return jobs
@@ -219,10 +219,11 @@ Reply = tuple[bytes, tuple[Buffer, ...]]
 
 
 class ReplyEncoder:
-    """Writes replies. `link`: where they go.
+    """Encodes replies for a link.
 
-    When a peer has left too much unread its calls are refused (`Outbound.takes_calls`); the answers
-    of those that had been accepted are dropped at twice as much, and the replies say so.
+    If a peer leaves too many bytes unread, its further calls are refused (`Outbound.takes_calls`).
+    At twice as many, the results of calls that were accepted before are dropped, and their replies
+    report that.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -233,8 +234,8 @@ class ReplyEncoder:
     def of_value(
         self, number: int, job: Invocation, value: object, link: Link, *, copied: bool = True
     ) -> Reply:
-        """The method returned `value`. If that cannot be sent, the reply says so. `copied`: the
-        segments never change; otherwise they may once others run.
+        """Encode the `value` that a method has returned; if it cannot be sent, an error that says
+        why. `copied`: no code will change the segments; otherwise other tasks may.
         """
         segments: list[Buffer] = Outgoing(link.peer.identity) if type(value) not in SCALARS else []
         try:

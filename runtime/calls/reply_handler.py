@@ -52,7 +52,7 @@ class ReplyHandler:
         self._routes = routes
         self._find_class = find_class
         self.loads = ActorLoads(now)
-        """What replies say of the calls of their actors."""
+        """The numbers of calls of actors that replies report."""
         self._repeated: dict[bytes, RepeatableError] = {}
         """Errors that may come again, by their descriptions in ERROR frames."""
 

@@ -74,7 +74,7 @@ class StreamProducer(ABC):
             )
 
     def grant(self, consumed: object) -> None:
-        """The reader has consumed so many items in all. Raises ProtocolError."""
+        """Note how many items in all the reader has consumed. Raises ProtocolError."""
         window = self._window
         window.grant(consumed)
         if window.open and self._producer is not None:

@@ -165,11 +165,11 @@ class _StateSink:
         self.over.set()
 
     def raised(self, job: Invocation, error: BaseException) -> None:
-        """The hook has raised: the answer says what."""
+        """The hook has raised: answer with the error."""
         self.state = ActorState(problem=summary_of(error))
         self.over.set()
 
     def refused(self, job: Invocation, error: CallError) -> None:
-        """The actor has ended before the hook could run: the answer says so."""
+        """The actor has ended before the hook could run: answer with that error."""
         self.state = ActorState(problem=str(error))
         self.over.set()

@@ -66,7 +66,7 @@ class StartTurn:
 
 @attrs.frozen(eq=False)
 class _Part:
-    """Says that a task is in a start. `nurseries`: how many nurseries the task had open when the
+    """Marks a task as part of a start. `nurseries`: how many nurseries the task had open when the
     start began. `outer`: the start around this one.
     """
 

@@ -298,11 +298,11 @@ class Invocation:
         self.chain: Chain | None = None
         """The chain of methods that wait for it, if a method made the call."""
         self.context: CallContext | None = None
-        """What travels with the call beside its arguments; None for nothing."""
+        """The context that travels with the call beside its arguments; None if it has none."""
         self.attempt = 1
-        """Which attempt of its caller's this is."""
+        """The number of this attempt at the call, from 1."""
         self.peer: VerifiedPeer | None = None
-        """Who has made it, where `link` does not say: see `verified`."""
+        """The caller, if `link` does not determine it; see `verified`."""
         self.waits_in: Chain | None = None
         """The chain for the calls that it makes; None until it makes one."""
 
@@ -403,8 +403,8 @@ class ActorCell:
         self.paused = False
         """True while its node's lease is in doubt: mail waits, and outcomes are held back."""
         self.following: Callable[[Invocation], bool] | None = None
-        """Takes a call that belongs to the turn that runs, and says whether it did; None where no
-        turn takes others in.
+        """Adds a call to the turn that runs, and returns whether it did; None while no turn takes
+        further calls.
         """
         self.held: list[tuple[Invocation, Callable[[], None]]] | None = None
         """Invocations that ended during the pause, each with what reports its outcome."""
@@ -615,8 +615,8 @@ class ActorCell:
                 self.quiet = trio.Event()
             await self.quiet.wait()
 
-    def hold(self, job: Invocation, tell: Callable[[], None]) -> None:
-        """Keep the outcome of an invocation during a pause; `tell` is called when the cell goes
+    def hold(self, job: Invocation, report: Callable[[], None]) -> None:
+        """Keep the outcome of an invocation during a pause; `report` is called when the cell goes
         on.
         """
         if self.ended is not None:
@@ -626,7 +626,7 @@ class ActorCell:
             return
         if self.held is None:
             self.held = []
-        self.held.append((job, tell))
+        self.held.append((job, report))
 
     def resume(self) -> bool:
         """End the pause and report what was held back; True if there is mail and the cell must be

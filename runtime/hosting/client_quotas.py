@@ -25,7 +25,7 @@ from runtime.hosting.held_bytes import ByteBudget
 from runtime.identifiers import ActorId
 
 CLIENT_ACTORS: Final = 1000
-"""Actors of one client that may live on a node, if the node says nothing else."""
+"""Actors of one client that may live on a node, unless the node has another limit."""
 
 CLIENT_BYTES: Final = 512 * 1024 * 1024
 """Bytes that the arguments of one client's calls may take on a node, in all of its mailboxes."""

@@ -61,7 +61,9 @@ class SavedStates(Protocol):
         ...
 
     def encode_answer(self, answer: object) -> bytes:
-        """Encode an answer for the store. Raises EncodeError for what does not outlive its node."""
+        """Encode an answer for the store. Raises EncodeError for a value that does not outlive its
+        node, such as a reference.
+        """
         ...
 
     def decode_answer(self, encoded: bytes) -> object:
@@ -76,8 +78,8 @@ class _Table:
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
-        """Held from the look at the records to the end of the write that follows from it: a change
-        is planned from what is committed.
+        """Held from reading the records to the end of the write that is planned from them: a plan
+        is valid only for the records that are committed.
         """
         self.calls: CompletionRecords | None = None
         self.doubt: Change | None = None

@@ -153,7 +153,7 @@ class CompletionRecords:
 
     @property
     def kept(self) -> CommittedRecords:
-        """Return what is in the store, without what is only waiting to be removed."""
+        """The records in the store, without those that only wait to be removed."""
         return CommittedRecords(tuple(self._records.items()), dict(self._marks), self._floor)
 
     @property
@@ -288,10 +288,11 @@ class CompletionRecords:
     def after_doubt(self, change: Change, kept: CommittedRecords) -> CompletionRecords:
         """Return the table to use after a transaction of unknown outcome.
 
-        `kept` is what was read since, when the transaction had been carried out or could not be any
-        more. This epoch does not run the call again, and does not answer it from the record either:
-        whether the actor has its effect in memory is not known, and what it saves next may undo it.
-        A successor that reads the state as it is now answers from the record.
+        `kept` was read after that, when the transaction had either been carried out or could not be
+        carried out any more. This epoch does not run the call again, and does not answer it from
+        the record either: whether the actor has its effect in memory is not known, and what it
+        saves next may undo it. A successor that reads the state as it is now answers from the
+        record.
         """
         marks = [self._marks, change.marks]
         if change.record is not None:

@@ -1,5 +1,5 @@
-"""What a debugger and its user say to each other: the debugger waits for a line, the user sends one
-and waits for what it prints.
+"""The conversation of a debugger with its user: the debugger waits for a line, the user sends one
+and waits for its output.
 
 All methods but `write` belong to the event loop.
 """

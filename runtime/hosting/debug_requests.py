@@ -17,7 +17,7 @@ NOT_DEBUGGABLE: Final = "it was not started with --debuggable"
 
 
 class DebugRequests:
-    """Tells of the failures that a host keeps, and passes lines on to its debuggers."""
+    """Reports the failures that a host keeps, and passes lines on to its debuggers."""
 
     def __init__(self, host: ActorHost) -> None:
         self._host = host

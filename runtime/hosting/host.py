@@ -217,7 +217,7 @@ class NameClaims(SavedStates, Protocol):
 
 
 class Hosted:
-    """The `actors.actor.ActorContext` of one actor: what it sees of its host. There is one for each
+    """The `actors.actor.ActorContext` of one actor: its way to its host. There is one for each
     actor, so it has almost no state of its own, to save memory.
     """
 
@@ -525,10 +525,10 @@ class AwaitedClaim:
 class ActorHost:
     """The actors of one node.
 
-    `make_handle` turns an address into a handle whose calls this node makes. `claims` returns what
-    claims names. `make_instance(cls, options)` returns what is constructed, started and called: the
-    actor itself, or an actor proxy. `is_gone(name, incarnation)`: True for a node that is known to
-    have ended.
+    `make_handle` turns an address into a handle whose calls this node makes. `claims` returns the
+    `NameClaims` of the node. `make_instance(cls, options)` returns the instance that is
+    constructed, started and called: the actor itself, or an actor proxy. `is_gone(name,
+    incarnation)`: True for a node that is known to have ended.
     """
 
     def __init__(

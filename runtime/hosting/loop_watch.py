@@ -28,10 +28,10 @@ _WIRE = os.path.dirname(codec.__file__)
 class LoopWatch:
     """Measures how long a loop has stood still.
 
-    `beat` is called in the loop, and `look` outside of it, perhaps in another thread; `now` is on
-    one clock. `every`: seconds between two beats. `gap`: a look that comes this many seconds after
-    the previous one says nothing about the loop, because the whole process was stopped or the
-    machine is too busy.
+    `beat` is called in the loop, and `look` outside of it, perhaps in another thread; `now`:
+    seconds on one clock. `every`: seconds between two beats. `gap`: a look that comes this many
+    seconds after the previous one says nothing about the loop, because the whole process was
+    stopped or the machine is too busy.
     """
 
     def __init__(self, now: float, every: float, gap: float) -> None:

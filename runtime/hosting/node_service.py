@@ -102,7 +102,7 @@ class StartFailed:
 
 @attrs.define(eq=False)
 class StartTicket:
-    """A spawn of another node that is under way: what it has started here so far."""
+    """A spawn for another node that is under way, with the actors that it has started so far."""
 
     started: list[Address] = attrs.field(factory=list)
     over: trio.Event = attrs.field(factory=trio.Event)
@@ -157,7 +157,9 @@ class NodeService(Actor):
 
     @contextmanager
     def _issued(self, ticket: str) -> Iterator[list[Address]]:
-        """Yield the list of what is started with this ticket. "": it cannot be taken back."""
+        """Yield the list of the actors that are started with this ticket. Without one, "", the
+        spawn cannot be taken back.
+        """
         issued = StartTicket()
         if ticket:
             self._under_way[ticket] = issued
@@ -318,7 +320,7 @@ class NodeService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def leave_cluster(self) -> None:
-        """Tell this node to drain and leave the cluster; answers before it has."""
+        """Have this node drain and leave the cluster. Answers before it has left."""
         self._leave()
 
 

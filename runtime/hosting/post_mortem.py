@@ -51,7 +51,7 @@ _RUNTIME: Final = tuple(
     os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), room, "")
     for room in ("runtime", "actors")
 )
-"""Where the runtime's own code is: its frames say nothing about a failure of the user's."""
+"""Folder of the runtime's own code, whose frames explain no failure of user code."""
 
 
 @attrs.frozen
@@ -119,8 +119,8 @@ class FailureRecord:
     def of_process(
         cls, told: Mapping[str, Any], number: int, actor: str, epoch: int
     ) -> FailureRecord:
-        """A failure of an isolated actor, as its process has told it. Raises KeyError, TypeError or
-        ValueError for what is none: user code runs in that process.
+        """Read the failure of an isolated actor that its process reports. Raises KeyError,
+        TypeError or ValueError if it is malformed: user code runs in that process.
         """
         room, frames = MOST_RECORD, []
         for one in reversed(list(told["frames"])[-MOST_FRAMES:]):

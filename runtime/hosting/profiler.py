@@ -26,7 +26,7 @@ MOST_DEPTH = 200
 """Frames of one stack that are kept, the innermost."""
 
 MOST_STACKS = 10_000
-"""Different stacks that one profile tells apart; further ones are counted as left out."""
+"""Different stacks in one profile; samples of further ones are counted as left out."""
 
 MOST_THREADS = 100
 
@@ -91,7 +91,7 @@ class Profile:
     def add(
         self, frames: Mapping[int, FrameType], names: Mapping[int, str], own: int, seconds: float
     ) -> None:
-        """Note what all threads but `own` run at one moment; it counts for so many seconds."""
+        """Add one sample of all threads but `own`, which stands for so many `seconds`."""
         self.samples += 1
         for ident, innermost in frames.items():
             if ident == own:

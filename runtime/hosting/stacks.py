@@ -32,7 +32,7 @@ MOST_FRAMES = 40
 """Frames of one stack in an answer: the outermost and the innermost, as many of each."""
 
 MOST_TASKS = 500
-"""Tasks that one answer tells."""
+"""Tasks in one answer."""
 
 MOST_THREADS = 200
 
@@ -146,7 +146,7 @@ _TRAPS = trio.lowlevel.wait_task_rescheduled.__code__.co_filename
 
 
 def _step(awaitable: object) -> tuple[FrameType | None, object | None]:
-    """The frame of one awaitable, and what it waits for itself."""
+    """Return the frame of an awaitable, and the awaitable that it waits for itself."""
     if isinstance(awaitable, CoroutineType):
         return awaitable.cr_frame, awaitable.cr_await
     if isinstance(awaitable, GeneratorType):
@@ -186,9 +186,9 @@ def _line(frame: FrameType) -> StackLine:
 def stacks_of_threads(
     current: Callable[[], Mapping[int, FrameType]] = sys._current_frames,
 ) -> tuple[list[dict[str, object]], int]:
-    """The threads of this process that do something, each with its stack and the actor whose plain
-    method it runs, "" if it runs none; and how many were left out. The one that asks, and threads
-    that are kept for later use, are not told.
+    """Return the busy threads of this process, each with its stack and the actor whose plain method
+    it runs, "" if it runs none; and how many were left out. The calling thread and idle threads of
+    trio's cache are not among them.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()

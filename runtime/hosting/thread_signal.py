@@ -22,7 +22,7 @@ _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 _write.restype = ctypes.c_ssize_t
 
 _ONE: Final = (1).to_bytes(8, sys.byteorder)
-"""What is written to the counter in the kernel."""
+"""The bytes that are written to the counter in the kernel: the number 1."""
 
 
 class ThreadSignal:

@@ -573,7 +573,7 @@ class TaskWorkers:
         )
 
     def returned(self, job: Invocation, value: object) -> None:
-        """Report what a run beside the workers has returned, as soon as it is known that the lease
+        """Report the value of a run outside of the workers, as soon as it is certain that the lease
         has held.
         """
         self.check_lease(job.cell)
@@ -607,17 +607,17 @@ class TaskWorkers:
 
     def _raised(self, job: Invocation, error: BaseException) -> None:
         if type(error) is RefusedInTurnError:
-            tell = functools.partial(job.sink.refused, job, error.refusal)
+            report = functools.partial(job.sink.refused, job, error.refusal)
         else:
             if self.statistics is not None:
                 self.statistics.run_raised(job.cell.address, job.definition.name)
             if self.on_failure is not None:
                 self.on_failure(job.cell, job.definition.name, error)
-            tell = functools.partial(job.sink.raised, job, error)
+            report = functools.partial(job.sink.raised, job, error)
         if job.cell.paused:
-            job.cell.hold(job, tell)
+            job.cell.hold(job, report)
         else:
-            tell()
+            report()
 
     async def _suspended(self, job: Invocation, coroutine: Method, trap: object) -> object:
         job.suspended_at = self._environment.now()
