@@ -120,7 +120,9 @@ class GroupsClient:
         self._version = 0
 
     def followed(self, group: str) -> Followed:
-        """The group, followed from now on. Raises ValueError for what cannot be a group's name."""
+        """Return the group, and follow it from now on. Raises ValueError if this cannot be the name
+        of a group.
+        """
         check_group_name(group)
         followed = self._followed.get(group)
         if followed is None:
@@ -557,7 +559,7 @@ class SavedStatesClient(CompletionLog):
 
 
 CHILD_GOODBYE_SECONDS = 1.0
-"""How long the process of an isolated actor may take to say goodbye to its peers."""
+"""Seconds that the process of an isolated actor has to close its links."""
 
 
 CHILD_LOG_BYTES = 128 * 1024
@@ -583,7 +585,7 @@ class LogForwarder:
             await trio.sleep(FORWARD_SECONDS / 10)
 
     async def send(self) -> None:
-        """Send what is new. What does not arrive is lost: it is on stderr as well."""
+        """Send the new lines. Those that do not arrive are lost here, but are on stderr as well."""
         while self._capture.last > self._sent:
             told, left = fitting(
                 self._capture.entries(), LogQuestion(after=self._sent), onwards=True
@@ -595,7 +597,7 @@ class LogForwarder:
 
 
 LAST_LINES_SECONDS = 0.2
-"""For what was logged to be written when the process ends at once."""
+"""Seconds to write log lines when the process ends at once."""
 
 FORWARD_SECONDS = 2.0
 """How long the node may take for lines of the log; a tenth of it is between two sendings."""
@@ -868,7 +870,7 @@ def _no_supervisor() -> None:
 
 
 def _lease_of(place: str) -> Callable[[], float]:
-    """Return what tells for how many seconds no other node can have the node's names."""
+    """Return a function that returns for how many seconds no other node can have the node's names."""
     try:
         return LeaseView(place).left
     except OSError as error:

@@ -39,7 +39,8 @@ kernel is left behind.
 
 
 STACKS_SECONDS = 1.0
-"""How long the event loop, and then a thread, of the process may take to tell its stacks."""
+"""Seconds that the event loop of the process, and then a thread of it, has to answer with stacks.
+"""
 
 SECRETS_SECONDS = 2.0
 """How long its event loop may take to learn new secrets, before its node goes on without it."""

@@ -1,8 +1,8 @@
-"""Until when no other node can have the names of a node, in memory that the processes of its
-isolated actors read.
+"""The lease page: shared memory in which a node writes until when no other node can have its names,
+and which the processes of its isolated actors read.
 
 A process that hears nothing of its node cannot tell a blocked event loop from a node that is gone.
-While code blocks the loop, the stand-by thread renews the lease, and what is written here moves on.
+While code blocks the loop, the stand-by thread renews the lease, and moves the time here on.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LeasePage:
         self.place = f"/proc/{os.getpid()}/fd/{descriptor}"
 
     def write(self, seconds: float) -> None:
-        """Set the time, to so many seconds from now. Called in any thread: of two that write at
-        once one is lost, and both have true times, so that is safe.
+        """Set the time to `seconds` from now. Any thread may call it: if two write at once, one
+        time is lost, and both are true, so that is safe.
         """
         self._time[0] = shared_seconds() + seconds
 

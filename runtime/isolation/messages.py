@@ -1,4 +1,4 @@
-"""What a node and the processes of its isolated actors say to each other."""
+"""The messages between a node and the processes of its isolated actors."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ OPERATIONS: Final[Mapping[str, MethodDefinition]] = {
 class IsolationService(Actor):
     """The service `@isolation` of a node: the life of the child processes, and the operations of
     the node API. `children`: the processes, connected or expected, by ticket. `on_failure`: called
-    with what a process tells of a failure of its actor.
+    with the failures of its actor that a process reports.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ CHILD_MODULE = "runtime.isolation.child"
 
 
 GRACE = 0.2
-"""Seconds between SIGTERM and SIGKILL for what is left of processes when their node closes. Their
+"""Seconds between SIGTERM and SIGKILL for processes that are left when their node closes. Their
 actors have been stopped by then.
 """
 

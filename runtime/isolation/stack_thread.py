@@ -1,9 +1,9 @@
-"""A thread in the process of an isolated actor that tells what the other threads run, and profiles
-them, while the event loop there is blocked, as such actors may do.
+"""A thread in the process of an isolated actor that answers with the stacks of the other threads,
+or a profile of them, while the event loop there is blocked: isolated actors may block it.
 
 Its node connects to a Unix socket in Linux's abstract namespace, named by the process's identity,
-sends a question as JSON and the end of it, and reads until the end. Only processes of the same user
-are answered.
+sends a question as JSON, shuts down its side, and reads until the end. Only processes of the same
+user are answered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the operating system says about the cores that this process may use."""
+"""Reads from the operating system how many cores this process may use, and how long a thread has
+waited for one.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,10 @@ def usable_cores(root: Path = Path("/")) -> float:
 
 
 def run_delay() -> Callable[[], float] | None:
-    """A function that says for how many seconds the calling thread has been ready to run without a
-    core; None if the kernel does not say.
+    """Return a function that returns for how many seconds the calling thread has been ready to run
+    without a core; None if the kernel does not count that.
 
-    It reads a file of the proc file system, which takes about ten microseconds.
+    Each call reads a file of the proc file system, which takes about ten microseconds.
     """
 
     def delay() -> float:
@@ -66,7 +68,9 @@ def _group_paths(root: Path) -> dict[str, list[str]]:
 
 
 def _share(quota: str, period: str) -> float:
-    """Quota by period; without limit for "max", "-1" and what is no number."""
+    """Return the quota divided by the period; infinity for "max", "-1" and texts that are no
+    number.
+    """
     try:
         allowed, every = float(quota), float(period)
     except ValueError:

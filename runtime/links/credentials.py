@@ -1,5 +1,5 @@
-"""What a process shows of itself in TLS handshakes, and what it asks of others: a certificate of
-its own making, or files with one that a CA has signed, which are read again when they change.
+"""The certificates of a process in TLS handshakes, and what it demands of those of others. Its own
+certificate is self-signed, or read from files that a CA has signed, again whenever they change.
 """
 
 from __future__ import annotations
@@ -270,11 +270,11 @@ class _RefusedEverywhereError(ValueError):
 
 
 class FileCredentials:
-    """Credentials of files, read again when one of them has changed. What vanishes, does not parse,
-    or would be refused by all others is no reason to stop: what was read last stays in use, and
+    """Credentials from files, read again when one of them has changed. If a file vanishes, does not
+    parse, or would be refused by all others, the credentials that were read last stay in use, and
     `problem` says why. `now` gives seconds. Several threads may share it.
 
-    Raises ValueError where they cannot be read the first time.
+    Raises ValueError if the files cannot be read the first time.
     """
 
     def __init__(self, files: CertificateFiles, now: Callable[[], float] = lambda: 0.0) -> None:

@@ -72,7 +72,7 @@ PLAIN_SPOKEN: Final = {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAY
 """What OpenSSL calls bytes that are no TLS, in its several versions."""
 
 TLS_REFUSED: Final = {"TLSV1_ALERT_PROTOCOL_VERSION"}
-"""What it calls the alert `NOT_HERE`."""
+"""The name that OpenSSL has for the alert `NOT_HERE`."""
 
 ALERTS: Final = {
     "ALERT_CERTIFICATE_EXPIRED": "the other end says that this side's certificate has expired: "
@@ -104,7 +104,7 @@ VERDICTS: Final = {
     23: "the list of revoked certificates (--tls-crl) has it",
     26: "it is for another purpose: it needs both serverAuth and clientAuth",
 }
-"""What is to be done about a certificate that is not accepted, by OpenSSL's X509_V_ERR_... ."""
+"""The remedies for a certificate that is not accepted, by OpenSSL's X509_V_ERR_... numbers."""
 
 logger = logging.getLogger("understudy.links")
 
@@ -228,7 +228,7 @@ class TlsPolicy:
 
     @property
     def falls_back(self) -> bool:
-        """True if a peer that says that it does not speak TLS is dialled again without."""
+        """True if a peer that reports that it does not speak TLS is dialled again without TLS."""
         return self.mode == "accept"
 
     def admits(self, *, encrypted: bool, loopback: bool) -> Admission:
@@ -266,8 +266,8 @@ class EncryptedNetwork:
         return self._files
 
     def own_fingerprint(self) -> str:
-        """The SHA-256 of this process's certificate, as `fingerprint` tells that of a peer; ""
-        where none is given.
+        """The SHA-256 of this process's certificate, in the form of `Channel.fingerprint`; ""
+        without a certificate of a CA.
         """
         own = self._files.current().certificate if self._files is not None else None
         return hashlib.sha256(own).hexdigest() if own else ""
@@ -495,7 +495,9 @@ class EncryptedNetwork:
         return None
 
     async def _refuse(self, connection: SocketConnection, admission: Admission) -> None:
-        """Tell a peer, in the language that it speaks, why it is refused."""
+        """Refuse a peer with a frame that says why: encrypted if the peer speaks TLS, otherwise
+        plain.
+        """
         if admission is Admission.NEEDS_TLS:
             error = EncryptionError(
                 "this node takes connections over TLS only: leave `--tls off` (UNDERSTUDY_TLS, "
@@ -522,7 +524,7 @@ class EncryptedNetwork:
 
 
 class _TlsIsOffError(EncryptionError):
-    """The other end says that it has TLS off."""
+    """The peer has reported that it has TLS off."""
 
 
 def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
@@ -542,7 +544,7 @@ def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
 
 
 def is_certificate_refused(error: ssl.SSLError) -> bool:
-    """True if the other end says by this that it does not accept this side's certificate."""
+    """True if this error reports that the peer does not accept this side's certificate."""
     return any(alert in (error.reason or "") for alert in ALERTS)
 
 

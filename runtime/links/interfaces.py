@@ -17,8 +17,8 @@ _FLAGS, _ADDRESS, _UP = 0x8913, 0x8915, 0x1
 
 
 def is_unspecified(host: str) -> bool:
-    """True for what a listener binds to hear on all addresses of its machine, `0.0.0.0` and `::`:
-    no other machine can dial that.
+    """True for the addresses by which a listener binds all interfaces of its machine, `0.0.0.0` and
+    `::`: other machines cannot dial them.
     """
     try:
         return ipaddress.ip_address(host).is_unspecified

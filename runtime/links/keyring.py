@@ -43,8 +43,9 @@ def secret_id(secret: bytes) -> str:
 
 
 def split_secrets(content: bytes, where: str) -> tuple[bytes, ...]:
-    """The secrets in a file or variable, one in a line; the first proves. What is not text is one
-    secret, with all of its bytes. Raises ValueError for none, or more than `MOST_SECRETS`.
+    """Return the secrets in a file or variable, one in a line; with the first a node proves itself.
+    Content that is not text is one secret with all of its bytes. Raises ValueError for no secret,
+    and for more than `MOST_SECRETS`.
     """
     lines = content.splitlines()
     try:
@@ -266,7 +267,7 @@ a file, or several, of which the first proves.
 
 
 def keyring_of(given: GivenSecret) -> Keyring:
-    """The keyring with what was given. Raises TypeError or ValueError for what is no secret."""
+    """Return a keyring with the given secret. Raises TypeError or ValueError if it cannot be one."""
     if isinstance(given, Keyring):
         return given
     if isinstance(given, os.PathLike):

@@ -57,8 +57,8 @@ class Outbound:
 
     def __init__(self) -> None:
         self.session = Session()
-        """There from the beginning: what is posted before the first connection is numbered like all
-        that follows.
+        """It exists before the first connection: frames that are posted by then are numbered like
+        all later ones.
         """
         self.ended: str | None = None
         """Why the link is over, or None while it is not."""
@@ -104,8 +104,8 @@ class Outbound:
 
     @property
     def takes_calls(self) -> bool:
-        """False while the peer has left too much unread for what it asks for to be answered: it is
-        refused instead.
+        """False while the peer leaves so many bytes unread that its requests could not be answered:
+        they are refused.
         """
         return self.backlog < self.most_backlog and self.backlog_frames < BACKLOG_FRAMES
 
@@ -436,7 +436,7 @@ logger = logging.getLogger("understudy.links")
 
 
 class UnhandledFrameError(ProtocolError):
-    """A handler of frames raised what it must not: in truth a mistake of this side."""
+    """A handler of frames has raised an error that it must not raise: a bug of this side."""
 
 
 class Receiver(Protocol):
@@ -487,7 +487,7 @@ class LinkCounters:
 
 class Link(Outbound):
     """The session with one peer. Not connected at first; see `run`. `number` and `leads`: see
-    `Settlement`. What it has counted is added to `ended_links` when it ends.
+    `Settlement`. Its counters are added to `ended_links` when it ends.
     """
 
     def __init__(
@@ -526,13 +526,11 @@ class Link(Outbound):
         self.wanted = False
         """True if this end has asked for the link: it is dialled until it ends."""
         self.fenced = False
-        """True if the peer is known to be no member any more: what it asks of actors must not be
-        done.
-        """
+        """True if the peer is known to be no member any more: its calls to actors must not run."""
         self.verified: VerifiedPeer | None = None
         """Who the peer is, as it has proven; None before the first connection."""
         self.restricted = False
-        """True if the peer has another role than "node": what it asks for must be admitted."""
+        """True if the peer has another role than "node": each of its calls needs to be admitted."""
         self.watched = False
         """True if the system reports the end of the peer's process to its owner: then silence is no
         sign of anything.
@@ -589,11 +587,11 @@ class Link(Outbound):
         )
 
     def open(self, connection: Connection, peer_received: int, first: bytes = b"") -> None:
-        """A connection stands: `first` is written to it, then what the peer does not have, then
-        what is posted from now on.
+        """Use a new connection: write `first`, then the frames that the peer does not have, then
+        those that are posted from now on. Call `run` next.
 
-        Go on with `run`. `peer_received` is what the peer says it has. Raises ProtocolError if that
-        cannot be.
+        `peer_received`: the number of frames that the peer reports to have. Raises ProtocolError if
+        that cannot be true.
         """
         assert self._connection is None, (
             "the last connection must be down: the frames that arrived on it were counted in what "
@@ -667,9 +665,8 @@ class Link(Outbound):
         await self._down.wait()
 
     def handle_later(self, handle: Callable[[], None]) -> None:
-        """Go on with a frame that could not be handled when it arrived. What it raises costs the
-        peer its link, as it does for others; if there is no connection, then as soon as there is
-        one again.
+        """Handle a frame that could not be handled when it arrived. An error ends the link, as for
+        all other frames; without a connection, as soon as there is one again.
         """
         try:
             handle()

@@ -50,7 +50,9 @@ from runtime.shared_memory.pool import (
 from runtime.wire.frames import HEADER, LIMITS, Buffer, Frame, Kind, Segment, encode_frame
 
 FEATURE: Final = "shared-memory"
-"""What a peer says in the handshake if its segments can be lent, and others may lend to it."""
+"""The capability that a peer announces in the handshake if its segments can be lent, and others may
+lend to it.
+"""
 
 LOAN_BYTES: Final = 64 * 1024
 """Segments from this size on are lent. Measured in turn with and without lending: an echo of an
@@ -64,7 +66,9 @@ event loop for more than some ten milliseconds.
 """
 
 LINK_BYTES: Final = 256 * 1024 * 1024
-"""What one link may have lent at once: a peer that keeps what it gets uses up its own share."""
+"""Bytes that one link may have lent at once: a peer that does not return blocks uses up its own
+share only.
+"""
 
 NODE_BYTES: Final = 1024 * 1024 * 1024
 """What all links of a node may have lent at once, with the free blocks that they keep."""
@@ -82,7 +86,9 @@ IDLE_BEATS: Final = 5
 
 MOST_ARENAS: Final = 64
 MOST_MAPPED_BYTES: Final = 16 * LINK_BYTES
-"""What one peer may have mapped here: address space, since only what is touched takes memory."""
+"""Bytes of one peer that may be mapped here. This is address space: only pages that are touched
+take memory.
+"""
 
 LENDING_KINDS: Final = frozenset({Kind.ARENA, Kind.LOAN, Kind.RETURNED})
 
@@ -214,7 +220,9 @@ class Lender:
             del self._loans[loan]
 
     def on_returned(self, frame: Frame) -> None:
-        """The peer reads these frames no more. Raises ProtocolError for what was not lent."""
+        """Take back the blocks of the frames that the peer has returned. Raises ProtocolError for a
+        frame that was not lent.
+        """
         if len(frame.control) % _RETURNED.size or frame.segments:
             raise ProtocolError("a frame of returned loans with something else in it")
         for (number,) in _RETURNED.iter_unpack(frame.control):
@@ -250,7 +258,9 @@ class Lender:
             self._post(encode_frame(Kind.ARENA, _NUMBER.pack(number), flags=ArenaFlag.CLOSED))
 
     def close(self) -> None:
-        """The link has ended. The peer may go on reading what it has: no block is used again."""
+        """End all loans with the link. The peer may still read their blocks, so none of them is
+        used again.
+        """
         # Before the loans: their blocks would count as free otherwise.
         self._pool.abandon()
         self._loans.clear()
@@ -291,8 +301,8 @@ class Lender:
 
 
 class Borrower:
-    """The receiver's half. `post` sends a numbered frame of the link. `process`: the peer's pid as
-    the kernel tells it, since only its own memory may be mapped on its word.
+    """The receiver's half. `post` sends a numbered frame of the link. `process`: the pid of the
+    peer according to the kernel, because a peer may have only its own memory mapped.
     """
 
     def __init__(self, post: Callable[[bytes], object], process: int) -> None:
@@ -419,7 +429,9 @@ class Lending:
         return None
 
     def on_beat(self) -> None:
-        """Return what is not read any more, and give memory back that is not needed."""
+        """Return the peer's frames that nothing reads any more, and give free memory back to the
+        kernel.
+        """
         self.borrower.give_back()
         self.lender.on_beat()
 

@@ -49,13 +49,13 @@ LEFT = "this node has left"
 """Why the links of a node end that leaves."""
 
 TOLD_AFTER = 6
-"""Dials without any connection after which a warning says that a node was never reached: the
-addresses that it announces may be such that others cannot dial them.
+"""Failed dials after which a warning says that a node was never reached: perhaps others cannot dial
+the addresses that it announces.
 """
 
 TOLD_AFTER_BROKEN = 24
-"""Dials in vain after which the same warning is given where connections came about and did not
-last: some seconds. Fewer of them are normal while many nodes meet, or while the network is bad.
+"""Failed dials, some seconds of them, after which the same warning is given if connections were
+made but did not last. Fewer are normal while many nodes meet, or while the network is bad.
 """
 
 MOST_STRANGERS = 1024
@@ -88,10 +88,10 @@ class _ProvenPeer:
 
 @attrs.frozen
 class PeerPolicy:
-    """`judge(peer)` says why a peer that has proven itself is refused all the same, None if it is
-    not. `expelled(error)` is called when a peer that has proven the secret refuses this node for
-    good; `cut_off(reason)`, again and again, while no node is connected and some have refused the
-    certificate of this process for longer than a lease.
+    """What the node decides about peers. `judge(peer)`: why a peer that has proven itself is
+    refused, or None. `expelled(error)` is called when a peer that has proven the secret refuses
+    this node for good; `cut_off(reason)`, again and again, while no node is connected and some have
+    refused the certificate of this process for longer than a lease.
     """
 
     judge: Callable[[VerifiedPeer], HandshakeError | None] = lambda peer: None
@@ -267,8 +267,8 @@ class Peers:
             self._give_up(link, f"{link.verified} had the name and incarnation of a node")
 
     def _check_session(self, settled: _ProvenPeer) -> None:
-        """Refuse to go on with the session of another: name and incarnation are what a peer says of
-        itself, and so is its life, which it may have heard. Raises `WrongPeerError`.
+        """Raise `WrongPeerError` if the peer resumes a session that belongs to another identity.
+        Its name, incarnation and life are claims of the peer, and it may know those of others.
         """
         link = self.links.get(settled.peer.identity)
         known = link.verified if link is not None else None
@@ -323,7 +323,7 @@ class Peers:
 
     def is_unreachable(self, peer: NodeId) -> bool:
         """True if the peer could not be reached for longer than a redial takes. It may be alive:
-        only the store says who is dead.
+        only the store decides that a node is dead.
         """
         link = self.links.get(peer)
         return (
@@ -378,7 +378,7 @@ class Peers:
 
     def refusal(self, seconds: float = 0.0) -> str:
         """Why this process is cut off: no node is connected, and one has refused its certificate
-        for so many seconds. "" if it is not.
+        for `seconds`. "" if it is not cut off.
         """
         for link in tuple(self._refusals):
             if link.connected or link.ended is not None:
@@ -400,7 +400,7 @@ class Peers:
         return max(silent + self._timings.beat, now) + self._timings.link_look
 
     async def close(self, seconds: float) -> None:
-        """Say goodbye to all, after what was posted has left, within `seconds`."""
+        """Send all that was posted, then a GOODBYE to each peer, within `seconds`."""
         self._closing = True
         with trio.CancelScope(shield=True), trio.move_on_after(seconds):
             # GOODBYE proves to the peers that this incarnation has ended. Without it they would
@@ -768,9 +768,9 @@ class Peers:
         return True
 
     def _is_foreign(self, peer: Peer) -> bool:
-        """True for a node of another store. Its name and incarnation say nothing here: a store that
-        is begun anew counts incarnations from the beginning again, so there may be a member of ours
-        that has both. So no link to it is kept.
+        """True for a node of another store. Its name and incarnation mean nothing here: each new
+        store counts incarnations from the beginning, so a member of ours may have both. No link to
+        such a node is kept.
         """
         return peer.store != self.introduction.peer.store and "" not in (
             peer.store,
@@ -778,8 +778,8 @@ class Peers:
         )
 
     def _check_store(self, peer: Peer) -> None:
-        """Refuse a node of another store. To be called after the handshake only, for a peer that
-        has not proven itself may say anything. Raises `WrongStoreError`.
+        """Raise `WrongStoreError` for a node of another store. Call it only after the handshake: a
+        peer that has not proven itself may claim anything.
         """
         if self._is_foreign(peer):
             raise WrongStoreError(

@@ -165,7 +165,7 @@ class Settlement:
         return SettlementAnswerKind.ACCEPTED
 
     def accept(self, offer: Offer, received: int) -> SettlementAnswer:
-        """Accept an offer for which `judge` says so, with no await in between; our own open offer
+        """Accept an offer that `judge` has accepted, with no await in between. Our own open offer
         is given up.
         """
         assert self.judge(offer) == SettlementAnswerKind.ACCEPTED

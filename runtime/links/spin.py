@@ -62,7 +62,7 @@ FIRST_PAUSE = 0.2
 PAUSE_GROWTH = 4
 MOST_PAUSE = 10.0
 PROVEN_SECONDS = 1.0
-"""A spin that was good for so long has earned a short pause when it ends."""
+"""A spin that was on for this long has a short pause when it ends."""
 
 
 class Spin:

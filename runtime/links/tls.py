@@ -22,10 +22,10 @@ from runtime.wire.certificates import certificate_hash
 from runtime.wire.handshake import Channel
 
 RECORD = 16 * 1024
-"""Bytes of the largest record (RFC 8446, 5.1): what is smaller is joined before it is encrypted."""
+"""Bytes of the largest record (RFC 8446, 5.1). Smaller buffers are joined before encryption."""
 
 ROUND = 256 * 1024
-"""Bytes that are encrypted ahead of what the connection below has taken."""
+"""Bytes that may be encrypted before the connection below has taken them."""
 
 LARGE_RECEIVE = 256 * 1024
 """Bytes that are received at once where a large value is under way: each receive costs a turn of
@@ -63,10 +63,10 @@ class TlsConnection:
             self._incoming, self._outgoing, server_side=own_certificate is not None
         )
         self._unsent = memoryview(b"")
-        """What is encrypted and not taken yet by the connection below."""
+        """The encrypted bytes that the connection below has not taken yet."""
         self._ahead = 0
-        """How many bytes at the beginning of what is sent next are in `_unsent`, or have left: 0 or
-        1, see `send_some`.
+        """How many of the next bytes to send are already encrypted, or sent: 0 or 1; see
+        `send_some`.
         """
         self._more = False
         """True while something may be left that was received and is not decrypted."""
@@ -74,10 +74,10 @@ class TlsConnection:
         """Where large receives go; made with the first of them."""
 
     async def shake_hands(self) -> None:
-        """Agree on keys; `channel` says afterwards what is known of this connection.
+        """Do the TLS handshake, and set `channel` to what it proves.
 
-        Raises `ssl.SSLError` for a peer that does not speak TLS or is refused, EOFError for one
-        that has closed the connection, OSError for a broken one.
+        Raises `ssl.SSLError` if the peer does not speak TLS or is refused, EOFError if it has
+        closed the connection, OSError if the connection is broken.
         """
         taken, done = 0, False
         while not done:
@@ -120,10 +120,10 @@ class TlsConnection:
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """See `Connection.send_some`.
 
-        What has been encrypted must be the next that is sent. So its last byte counts as not taken
-        until all of it has left: the caller comes back for that byte, as it would not if nothing
-        were left to it, and finds it sent. It cannot take back what it has sent a part of; and of
-        no frame is the first byte the last one.
+        Bytes that are encrypted must be the next ones to be sent. So the last of them counts as not
+        taken until all have left: the caller comes back for that byte, as it would not if no byte
+        were left, and it is found to be sent. The caller cannot take back a frame of which a part
+        was sent, and no frame is a single byte.
         """
         if self._unsent and not self._flush():
             return 0
@@ -175,7 +175,7 @@ class TlsConnection:
             data = data[self._tls.write(data) :]
 
     def _flush(self) -> bool:
-        """Hand over what is encrypted; True if nothing is left of it."""
+        """Give encrypted bytes to the connection below; return True if none are left."""
         while self._unsent:
             count = self._inner.send_some((self._unsent,))
             if not count:

@@ -254,8 +254,8 @@ class Reassembly:
 
 
 PART = 512 * 1024
-"""Bytes of a frame that are sent in one piece: a small frame may have to wait for so many, besides
-those that the kernel holds already.
+"""Bytes of a frame that are sent in one piece: a small frame may have to wait for this many,
+besides those that the kernel holds already.
 """
 
 
@@ -266,7 +266,7 @@ frames of this size.
 
 
 QUEUED_BYTES = 64 * 1024 * 1024
-"""Bytes of large frames that may wait before `takes` says no: enough to keep any connection
+"""Bytes of large frames that may wait before `takes` returns False: enough to keep any connection
 busy.
 """
 
@@ -299,8 +299,8 @@ class QueuedFrame:
 
     def __init__(self, buffers: Sequence[Buffer], size: int, lane: Hashable) -> None:
         self.buffers: list[Buffer] = list(buffers)
-        """The frame; of a transfer that has begun, what is still to be sent, the first of them from
-        `offset` on.
+        """The buffers of the frame. Once a transfer has begun: those that are not sent, the first
+        of them from `offset` on.
         """
         self.size = size
         self.unsent = size
@@ -319,7 +319,7 @@ class QueuedFrame:
         return self.size > WHOLE
 
     def own(self) -> None:
-        """Copy what is unsent and could change."""
+        """Copy the unsent buffers that could change."""
         self.buffers = [unchanging(buffer) for buffer in self.buffers]
 
 

@@ -170,15 +170,15 @@ class SocketConnection:
                 continue
 
     def peer_user(self) -> int | None:
-        """The user of the process that has opened the other end; None where the kernel does not
-        tell, as for TCP.
+        """The user id of the process at the other end; None if the kernel does not report it, as
+        for TCP.
         """
         found = self._peer_credentials()
         return found[1] if found is not None else None
 
     def peer_process(self) -> int | None:
-        """The pid of that process, if this user has started it; None if another has, where the
-        kernel does not tell, and for a process that is not visible from here.
+        """The pid of the process at the other end. None if it belongs to another user, if the
+        kernel does not report it, or if the process is not visible from here.
         """
         found = self._peer_credentials()
         if found is None or found[1] != os.geteuid():
@@ -187,7 +187,7 @@ class SocketConnection:
         return found[0] or None
 
     def _peer_credentials(self) -> tuple[int, int, int] | None:
-        """Process, user and group at the other end, as the kernel tells (unix(7))."""
+        """Return process, user and group at the other end, as the kernel reports them (unix(7))."""
         if self._socket.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
             return None
         layout = struct.Struct("3i")
@@ -213,7 +213,7 @@ class SocketConnection:
                 continue
 
     async def _receive_watched(self, spinner: Spinner) -> bytes:
-        """Spin if that is on, then sleep; tell the machine what happened."""
+        """Spin if the spin is on, then sleep; report to the machine what happened."""
         spin = self._spin
         began = trio.current_time()
         data = None
@@ -399,7 +399,9 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def split_host_port(text: str) -> HostPort:
-    """`HOST:PORT` or `[V6]:PORT` into its parts. Raises ValueError, saying what is expected."""
+    """Split `HOST:PORT` or `[V6]:PORT` into its parts. Raises ValueError, which says what is
+    expected.
+    """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(
@@ -414,7 +416,9 @@ def join_host_port(host: str, port: int) -> str:
 
 
 def why_not_dialled(error: BaseException) -> str:
-    """Why no connection came about, as the system says it of the first address that was tried."""
+    """Return the system's reason why the first of the addresses that were tried could not be
+    dialled.
+    """
     while (
         inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
     ) is not None:

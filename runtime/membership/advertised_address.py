@@ -21,9 +21,7 @@ logger = logging.getLogger("understudy.membership")
 
 
 def is_elsewhere(where: str) -> bool:
-    """True for what is given as `join`, or as a store, if it is not on this machine's loopback
-    address.
-    """
+    """True for an address of a node or a store that is not on this machine's loopback interface."""
     first = (
         where.rpartition("://")[2]
         .partition(",")[0]
@@ -35,8 +33,8 @@ def is_elsewhere(where: str) -> bool:
 
 
 async def default_listen(network: Network, where: str) -> str:
-    """The listen address of a node that was given none. `where`: what it joins, a node or a store,
-    or "" if it founds a cluster.
+    """Return the listen address of a node that has none in its options. `where`: the address that
+    it joins, of a node or a store, or "" if it founds a cluster.
     """
     return (
         join_host_port(await network.own_host(where), 0) if is_elsewhere(where) else "127.0.0.1:0"
@@ -44,7 +42,7 @@ async def default_listen(network: Network, where: str) -> str:
 
 
 def check_advertise(advertise: str) -> None:
-    """Raises ValueError for what others cannot dial, whatever this node listens on."""
+    """Raise ValueError for an address that others cannot dial, whatever this node listens on."""
     host, _ = _host_and_port(advertise)
     if not host or is_unspecified(host):
         raise ValueError(

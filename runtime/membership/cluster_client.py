@@ -84,7 +84,7 @@ class ClusterClient:
         self.store = store
 
     def follow(self, members: list[dict[str, Any]]) -> None:
-        """Take over who is a member now, as a node has told it: new ones are dialled when they are
+        """Take over the present members from a node's answer: new ones are dialled when they are
         called, and calls to those that are gone end.
         """
         self._directory.follow(members)
@@ -187,7 +187,7 @@ async def open_client(
     rights: PeerRole | None = None,
 ) -> AsyncIterator[ClusterClient]:
     """Connect to a cluster by the address of any member. `rights`: the role to whose rights this
-    process limits itself; None for those of what it proves. Raises `JoinError` or a
+    process limits itself; None for all rights of the role that it proves. Raises `JoinError` or a
     `HandshakeError` that name the address.
     """
     me = client_peer(environment, host, rights)

@@ -315,8 +315,8 @@ SIZE = 32
 
 
 CERTIFICATES_INSTEAD = b"understudy: certificates stand in place of a secret"
-"""What is proven where nobody has a secret: nothing. There every connection is over TLS that has
-verified both certificates, or over a Unix socket of one user.
+"""The empty secret of a cluster that has none. There every connection is over TLS that has verified
+both certificates, or over a Unix socket of one user.
 """
 
 

@@ -24,7 +24,7 @@ from runtime.store.interface import Compare, Put, Store
 EXPULSION_SERVICE = "@expulsions"
 
 TOLD_SECONDS = 1.0
-"""How long the expelled node may take to say that it has stopped its named actors."""
+"""Seconds that the expelled node has to answer that its named actors have ended."""
 
 
 class ExpulsionService(Actor):
@@ -82,8 +82,9 @@ class ExpulsionService(Actor):
         return {**attrs.asdict(expulsion), "again": before is not None, "problem": ""}
 
     async def _carry_out(self, expulsion: Expulsion, told: SeenMember | None) -> bool:
-        """Write the expulsion, tell the node, and cut its links; True if it says that its named
-        actors have ended. `told`: None for a node that does not answer. Raises StoreError.
+        """Write the expulsion, notify the node, and cut its links; return True if it answers that
+        its named actors have ended. `told`: None for a node that does not answer. Raises
+        StoreError.
         """
         key, stopped = expulsion_key(expulsion.name), False
         try:
@@ -165,7 +166,9 @@ class ExpulsionService(Actor):
         return True
 
     async def _is_stopped(self, seen: SeenMember, text: str) -> bool:
-        """Tell the node that it is expelled; True if it says that its named actors have ended."""
+        """Notify the node that it is expelled; return True if it answers that its named actors have
+        ended.
+        """
         try:
             await self._service(seen).on_expelled.options(timeout=TOLD_SECONDS)(text)
         except CallError:

@@ -1,8 +1,8 @@
 """The expulsions: the nodes that the cluster has shut out for good.
 
 Each is a key of the store among those of the members, so that every node's view of the members has
-it, in the store's order and before any later member. What is expelled is a name and, where the
-others have seen it, a certificate. No I/O.
+it, in the store's order and before any later member. A name is expelled and, if other nodes have
+seen it, a certificate. No I/O.
 """
 
 from __future__ import annotations

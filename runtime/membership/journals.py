@@ -69,7 +69,7 @@ logger = logging.getLogger("understudy.membership")
 
 
 def check_journal_name(name: object) -> None:
-    """Raises TypeError or ValueError for what can be no name of a journal."""
+    """Raise TypeError or ValueError if this cannot be the name of a journal."""
     if not isinstance(name, str):
         raise TypeError(f"journal must be a name, not {name!r}")
     if not 0 < len(name) <= MOST_NAME or "/" in name or not name.isprintable():
@@ -80,7 +80,7 @@ def check_journal_name(name: object) -> None:
 
 
 def check_unused(name: object, unused_for: object) -> None:
-    """Raises TypeError or ValueError for what names no journal, or is no time."""
+    """Raise TypeError or ValueError if the name cannot be that of a journal, or the time is none."""
     check_journal_name(name)
     if isinstance(unused_for, bool) or not isinstance(unused_for, int | float):
         raise TypeError(f"unused_for must be a number of seconds, not {unused_for!r}")
@@ -89,10 +89,10 @@ def check_unused(name: object, unused_for: object) -> None:
 
 
 class Journals:
-    """The journals in one store, for the drivers on one node. `lease`: that of the node. `token`:
-    draws what tells one opening from another. `patience`: seconds for which the end of another
-    driver is waited for. `clock`: the time, in seconds of Unix time. `owed`: deletes what could not
-    be given up at once.
+    """The journals in one store, for the drivers on one node. `lease`: the node's lease. `token`:
+    draws a text that is unique to one opening. `patience`: seconds to wait for the end of another
+    driver. `clock`: the time, in seconds of Unix time. `owed`: deletes the keys that could not be
+    deleted at once.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The service `@keyring` of every node: tells which secrets the node accepts, and changes them.
-`understudy secret` asks it. Secrets are spoken of by their ids; only `install` is given one.
+"""The service `@keyring` of every node: reports which secrets the node accepts, and changes them
+for `understudy secret`. Secrets are named by their ids; only `install` gets a secret itself.
 """
 
 from __future__ import annotations

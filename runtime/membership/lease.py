@@ -14,24 +14,24 @@ from collections.abc import Callable
 class LeaseClock:
     """One lease, requested at `asked`, that the node relies on for `held` seconds from then."""
 
-    __slots__ = ("_asked", "_held", "tell")
+    __slots__ = ("_asked", "_held", "report")
 
     def __init__(self, held: float, asked: float) -> None:
         self._held = held
         self._asked = asked
-        self.tell: Callable[[float], None] = lambda asked: None
+        self.report: Callable[[float], None] = lambda asked: None
         """Called with `asked` after each renewal, in the thread that made it."""
 
-    def report_to(self, tell: Callable[[float], None]) -> None:
-        """Call `tell` after each renewal from now on."""
-        self.tell = tell
+    def report_to(self, report: Callable[[float], None]) -> None:
+        """Call `report` after each renewal from now on."""
+        self.report = report
 
     def on_renewed(self, asked: float) -> None:
         """Note that a renewal requested at `asked` was granted."""
         # Answers may arrive out of order: the latest request counts.
         self._asked = max(self._asked, asked)
         assert self._asked >= asked, "what was granted is never taken back"
-        self.tell(self._asked)
+        self.report(self._asked)
 
     @property
     def asked(self) -> float:

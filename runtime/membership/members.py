@@ -73,7 +73,7 @@ PREFIX = "nodes/"
 
 
 def expulsion_key(name: str) -> str:
-    """The key that says that the node of this name is expelled."""
+    """Return the key whose presence means that the node of this name is expelled."""
     return f"{PREFIX}{MARK}{name}"
 
 
@@ -424,7 +424,7 @@ class Registration:
         self._store = store
 
     def explain_by(self, explain: Callable[[], str]) -> None:
-        """Have a loss of the lease explained by what `explain` returns then, "" for no reason."""
+        """Set the function that explains a loss of the lease; it returns "" if it knows no reason."""
         self._explain = explain
 
     async def enter(self, network: Network) -> int:

@@ -1,8 +1,8 @@
 """Deletions that a node owes to the store: of keys that it has claimed and does not keep.
 
-A claim whose answer was lost may be in the store, or arrive there later. And what could not be
-given up, because the store was away, would stay there for as long as the node lives. So these keys
-are deleted until that is certain.
+A claim whose answer was lost may be in the store, or arrive there later. And a key that could not
+be deleted, because the store was away, would stay for as long as the node lives. So these keys are
+deleted until that is certain.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class OwedDeletions:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._owed: dict[Compare, int] = {}
-        """The keys to delete, each by the condition that holds while it is this node's, with the
-        number of times that the store must still say that it does not hold.
+        """The keys to delete, each by the condition that is true while the key is this node's; with
+        the number of times that the store must still answer that it is false.
         """
         self._is_owing = trio.Event()
 
     def owe(self, ours: Compare) -> None:
-        """Delete the key of `ours`, if that holds: it names the value of a claim of unknown
-        outcome, or the revision of what is given up.
+        """Delete the key of `ours` if that condition holds: it compares the value of a claim of
+        unknown outcome, or the revision of a key that is given up.
         """
         # A claim whose answer was lost may reach the store after its withdrawal: a store that did
         # not run for a while has both in hand, on different connections. So one look more.
@@ -39,7 +39,7 @@ class OwedDeletions:
         self._is_owing.set()
 
     async def run(self) -> None:
-        """Delete what is owed; runs until cancelled."""
+        """Delete the owed keys; runs until cancelled."""
         while True:
             while self._owed:
                 assert all(looks in (1, 2) for looks in self._owed.values())

@@ -45,7 +45,7 @@ Report = Callable[
     [Environment],
     AbstractAsyncContextManager[Callable[[dict[str, object]], Awaitable[None]]],
 ]
-"""The way to tell another node of what blocks the loop, from another event loop."""
+"""The way to report from another event loop, to another node, what blocks this node's loop."""
 
 REPORT_EVERY_SECONDS = 1.0
 """From one report to the next while the loop is blocked."""
@@ -173,7 +173,9 @@ class StandBy:
     async def _report(
         self, environment: Environment, stack: Callable[[], FrameType | None], report: Report
     ) -> None:
-        """Tell another node what blocks the loop, as long as it does: this node answers nobody."""
+        """Report to another node what blocks the loop, while it is blocked: this node answers no
+        requests.
+        """
         timings = self._timings
         while True:
             await self._next_look()
@@ -198,13 +200,14 @@ class StandBy:
         return self._timings.loop_still <= self._blocked <= self._limit
 
     async def _vouch(self, environment: Environment) -> None:
-        """Tell that the node has its lease while its loop is blocked, as if it was renewed: the
-        store ends none, as it is blocked too, and adds the time of the block to all afterwards.
+        """Report that the node keeps its lease while its loop is blocked. The store ends no leases
+        meanwhile, because it is blocked too, and adds the time of the block to all of them
+        afterwards.
         """
         while True:
             await self._next_look()
             if self._is_wanted():
-                self._clock.tell(environment.now())
+                self._clock.report(environment.now())
 
     async def _stand_in(self, environment: Environment, lease: int, reach: Reach) -> None:
         timings = self._timings

@@ -234,10 +234,12 @@ class OwnedValues:
         """Nodes that have read values in place, with their processes."""
         self.rebuild = rebuild
         self._takes_over = True
-        """False once this node, which leaves, has given away what it had."""
+        """False once this node, which leaves, has given its values away."""
 
     def take_nothing_over(self) -> None:
-        """Refuse the values of other nodes from now on: nobody would move them on from here."""
+        """Refuse the values of other nodes from now on: this node leaves, and would not move them
+        on.
+        """
         self._takes_over = False
 
     async def put(self, value: object, site: Callable[[], str]) -> ReferenceState:
@@ -343,7 +345,7 @@ class OwnedValues:
         return shared
 
     def on_node_ended(self, node: NodeId) -> None:
-        """Drop what is known of an incarnation that has ended."""
+        """Forget an incarnation that has ended."""
         self._near.pop(node, None)
 
     async def outcome(self, state: ReferenceState) -> object:
@@ -434,8 +436,8 @@ class OwnedValues:
     async def call(
         self, identity: ReferenceId, name: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Run a method of a value in a thread. Returns [its result], or what `serve` does. Raises
-        AttributeError, and what it raises.
+        """Run a method of a value in a thread. Returns a list of its result, or what `serve`
+        returns. Raises AttributeError, and what the method raises.
         """
         _, state = self._find(identity)
         answer = await self.serve(identity)
