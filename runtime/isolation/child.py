@@ -870,7 +870,7 @@ def _no_supervisor() -> None:
 
 
 def _lease_of(place: str) -> Callable[[], float]:
-    """Return a function that returns for how many seconds no other node can have the node's names."""
+    """Return a function that returns for how many seconds no other node can have the names."""
     try:
         return LeaseView(place).left
     except OSError as error:

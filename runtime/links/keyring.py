@@ -267,7 +267,7 @@ a file, or several, of which the first proves.
 
 
 def keyring_of(given: GivenSecret) -> Keyring:
-    """Return a keyring with the given secret. Raises TypeError or ValueError if it cannot be one."""
+    """Return a keyring with this secret. Raises TypeError or ValueError if it cannot be one."""
     if isinstance(given, Keyring):
         return given
     if isinstance(given, os.PathLike):

@@ -80,7 +80,7 @@ def check_journal_name(name: object) -> None:
 
 
 def check_unused(name: object, unused_for: object) -> None:
-    """Raise TypeError or ValueError if the name cannot be that of a journal, or the time is none."""
+    """Raise TypeError or ValueError if the name or the time is not valid."""
     check_journal_name(name)
     if isinstance(unused_for, bool) or not isinstance(unused_for, int | float):
         raise TypeError(f"unused_for must be a number of seconds, not {unused_for!r}")

@@ -424,7 +424,7 @@ class Registration:
         self._store = store
 
     def explain_by(self, explain: Callable[[], str]) -> None:
-        """Set the function that explains a loss of the lease; it returns "" if it knows no reason."""
+        """Set the function that explains a loss of the lease; "" if it knows no reason."""
         self._explain = explain
 
     async def enter(self, network: Network) -> int:
