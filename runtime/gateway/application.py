@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 from collections.abc import Collection
 from contextlib import aclosing
 from functools import partial
+from importlib import resources
 from urllib.parse import parse_qs
 
 import trio
@@ -25,7 +28,6 @@ from runtime.gateway.media import (
     names_any,
 )
 from runtime.gateway.openapi import openapi_of
-from runtime.gateway.page import PAGE, PAGE_POLICY
 from runtime.gateway.problems import Problem, ProblemError, problem_of
 from runtime.gateway.requests import (
     Access,
@@ -53,6 +55,49 @@ READERS = 2
 """Threads for large bodies."""
 
 logger = logging.getLogger("understudy.gateway")
+
+
+# The page that a gateway serves: it reads the OpenAPI description and lets you call methods. It
+# needs nothing from elsewhere. Data of the cluster enters it as text, never as HTML; the policy
+# forbids all other scripts and all other hosts.
+
+_STATIC = resources.files("runtime.gateway") / "static"
+
+_STYLE = (_STATIC / "page.css").read_text("utf-8")
+
+_SCRIPT = (_STATIC / "page.js").read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+PAGE = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Actors of this cluster</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>Actors of this cluster</h1>
+<p>Call their methods. The description is at <a href="v1/openapi.json">v1/openapi.json</a>.</p>
+<label>Token, where the gateway wants one
+<input id="token" type="password" autocomplete="off"></label>
+<button id="load">Load</button>
+<p id="state" class="bad"></p>
+<div id="methods"></div>
+<script>{_SCRIPT}</script>
+</body>
+</html>
+"""
+
+PAGE_POLICY = (
+    f"default-src 'none'; style-src {_digest(_STYLE)}; script-src {_digest(_SCRIPT)}; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Content-Security-Policy: what the page itself has, and nothing else."""
 
 
 def application(

@@ -13,6 +13,7 @@ import hashlib
 import html
 import re
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from typing import NamedTuple
 
 from runtime.simulation.report import CheckResult, Report, TraceEvent
@@ -75,107 +76,11 @@ only repeat what shapes say.
 HEIGHTS = {"begin": 25, "end": 25, "call": 31, "ok": 36, "failed": 39, "unknown": 39}
 """How far below the top of its lane a mark stands; all others stand on the life, at 12."""
 
-STYLE = """
-:root{color-scheme:light dark;--paper:#fffefb;--ink:#1e2329;--dim:#5f6771;--line:#e4e1d8;--lane:#f7f6f2;--life:#c4d8cd;--edge:#2b5f86;
---good:#3c7a57;--bad:#b03a34;--badpaper:#fbeceb;--warn:#96650f;--band:#6c5b98;--clog:#96650f;--calm:#3c7a57;accent-color:var(--edge)}
-@media(prefers-color-scheme:dark){:root{--paper:#1a1e23;--ink:#e3e6e9;--dim:#a0a8b2;--line:#2b3038;--lane:#14171b;--life:#384f47;
---edge:#8dbbdd;--good:#80c39c;--bad:#ee8d83;--badpaper:#3a2422;--warn:#dcb266;--band:#b8a8e2;--clog:#dcb266;--calm:#80c39c}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:1rem clamp(.6rem,2vw,2rem) 3rem;max-width:2000px;background:var(--paper);color:var(--ink);
-font:15px/1.45 system-ui,sans-serif}
-details{border-top:1px solid var(--line);padding:.2rem 0}summary{cursor:pointer;padding:.5rem 0;font-weight:600}.first{overflow-wrap:anywhere}
-h1{margin:0;font-size:1.6rem}h2{margin:1.8rem 0 .5rem;font-size:1.15rem}
-header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
-.state{padding:.2rem .8rem;border:2px solid;border-radius:.4rem;font-weight:700}
-.good{color:var(--good)}.bad{color:var(--bad)}.dim{color:var(--dim)}
-code,td.at,dd{font-variant-numeric:tabular-nums}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
-dl{display:flex;flex-wrap:wrap;gap:.5rem 2rem;margin:.8rem 0}dl div{min-width:5rem}
-dt{color:var(--dim);font-size:.82rem}dd{margin:0;font-weight:600;overflow-wrap:anywhere}
-.results{list-style:none;margin:0;padding:0}
-.results li{padding:.35rem .7rem;border-left:4px solid var(--good);margin:.3rem 0}
-.results li.wrong{border-left:8px double var(--bad);background:var(--badpaper)}
-.results p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}.wrong p{font-family:ui-monospace,monospace;font-size:.9rem;max-height:9rem;overflow:auto}
-.tools{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:center;margin:.4rem 0}[hidden]{display:none!important}
-.scrub{display:flex;gap:.8rem;align-items:center}.scrub input{flex:1;padding:0}.scrub output{min-width:6rem;font-variant-numeric:tabular-nums}
-.future{fill:var(--paper);opacity:.72;pointer-events:none}
-.until{margin:.5rem 0;padding:0;list-style:none;font-size:.9rem;min-height:7.5rem}.until li{padding:.1rem .5rem;overflow-wrap:anywhere}
-.until li:last-child{font-weight:600;border-left:3px solid var(--edge)}
-button,input{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--dim);border-radius:.3rem;padding:.15rem .6rem}
-input[type=search]{width:min(26rem,100%)}
-.key{display:flex;flex-wrap:wrap;gap:.1rem 1rem;margin:.5rem 0;padding:0;list-style:none;font-size:.85rem}
-.key li{display:flex;gap:.3rem;align-items:center}.key svg{overflow:visible}
-.line{display:flex;border:1px solid var(--line);border-radius:.3rem;overflow:hidden}
-.names{flex:none;width:clamp(4.8rem,11vw,11rem);margin:0;padding:52px 0 0;list-style:none;border-right:1px solid var(--line)}
-.names li{height:44px;padding:2px .5rem;font-size:.85rem;font-weight:600;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.names li:nth-child(odd){background:var(--lane)}
-.scroll{flex:1;min-width:0;overflow-x:auto;padding:0 10px}.scroll svg{display:block;overflow:visible}
-.scroll text{fill:var(--dim);font-size:11px}.lane{fill:var(--lane)}.grid{stroke:var(--line)}
-.life{fill:var(--life)}.paused{fill:url(#hatch);stroke:var(--ink);stroke-dasharray:2 2}
-.band{fill:url(#dots);stroke:var(--band);stroke-opacity:.5}.band.clog{fill:url(#slant);stroke:var(--clog)}
-.hatch{stroke:var(--ink);stroke-width:2}.slant{stroke:var(--clog);stroke-width:1.5;opacity:.4}.dots{fill:var(--band);opacity:.13}
-.dot{fill:var(--band);opacity:.4}
-.m{fill:var(--paper);stroke:var(--ink);stroke-width:1.5}.start,.resume{stroke:var(--good)}.leave{stroke:var(--warn)}.pause{stroke:var(--band)}.crash{stroke:var(--bad);stroke-width:2.5}.restart,.up{fill:var(--edge)}
-.call{stroke:var(--dim);stroke-width:1}.ok{stroke:var(--good);stroke-width:1}.failed{stroke:var(--bad)}.unknown{stroke:var(--warn)}
-.begin,.end{stroke-width:1}.m.wrong{fill:var(--badpaper);stroke:var(--bad)}
-line.wrong{stroke:var(--bad);stroke-width:2}line.calm{stroke:var(--calm);stroke-width:2;stroke-dasharray:7 4}
-.scroll text.calm{fill:var(--calm);font-weight:700}
-table{width:100%;border-collapse:collapse;table-layout:fixed;font-size:.88rem}
-th{position:sticky;top:0;background:var(--paper);text-align:left;border-bottom:2px solid var(--line)}
-th,td{padding:.15rem .5rem;vertical-align:top;overflow-wrap:anywhere}td{border-top:1px solid var(--line)}
-th:nth-child(1){width:6.6rem}th:nth-child(2){width:clamp(5rem,12vw,11rem)}th:nth-child(3){width:6rem}
-td:nth-child(4){white-space:pre-wrap}th:first-child,td:first-child{text-align:right;font-variant-numeric:tabular-nums}
-tr.w td{background:var(--badpaper);color:var(--bad);font-weight:600}
-#calls:not(:checked)~table tr.c{display:none}
-"""
+_STATIC = resources.files("runtime.simulation") / "static"
 
-SCRIPT = """
-(() => {
-  const id = name => document.getElementById(name);
-  const rows = [...document.querySelectorAll("#events tbody tr")], filter = id("filter"), calls = id("calls");
-  let texts = null, later = 0, zoom = 1;
-  const apply = () => {
-    texts ??= rows.map(row => [...row.cells].map(cell => cell.textContent).join(" ").toLowerCase());
-    const words = filter.value.toLowerCase().split(/\\s+/).filter(Boolean);
-    let shown = 0;
-    rows.forEach((row, i) => {
-      row.hidden = !words.every(word => texts[i].includes(word));
-      if (!row.hidden && (calls.checked || row.className !== "c")) shown++;
-    });
-    id("shown").textContent = shown + " of " + rows.length + " rows shown";
-  };
-  filter.addEventListener("input", () => { clearTimeout(later); later = setTimeout(apply, 150); });
-  calls.addEventListener("change", apply);
-  const line = id("line"), box = line.parentElement, scale = factor => {
-    const middle = (box.scrollLeft + box.clientWidth / 2) / box.scrollWidth;
-    zoom = Math.min(64, Math.max(1, zoom * factor));
-    line.style.width = zoom * 100 + "%";
-    box.scrollLeft = middle * box.scrollWidth - box.clientWidth / 2;
-  };
-  id("in").addEventListener("click", () => scale(2));
-  id("out").addEventListener("click", () => scale(0.5));
-  line.addEventListener("mousemove", event => {
-    const place = line.getBoundingClientRect(), share = (event.clientX - place.left) / place.width;
-    id("now").textContent = "pointer at " + (Math.min(1, Math.max(0, share)) * line.dataset.end).toFixed(3) + " s";
-  });
-  const at = id("at"), future = id("future"), until = id("until");
-  const said = rows.filter(row => row.className !== "c").map(row => [...row.cells].map(cell => cell.textContent));
-  const scrub = () => {
-    const share = at.value / at.max, now = share * line.dataset.end;
-    future.setAttribute("x", share * 100 + "%");
-    future.setAttribute("width", (1 - share) * 100 + "%");
-    id("when").textContent = now.toFixed(2) + " s";
-    until.replaceChildren(...said.filter(cells => cells[0] <= now).slice(-5).map(([when, node, kind, text]) => {
-      const item = document.createElement("li");
-      item.textContent = Number(when).toFixed(2) + " s  " + [node, kind, text].filter(Boolean).join(" · ");
-      return item;
-    }));
-  };
-  at.addEventListener("input", scrub);
-  scrub();
-  for (const tool of document.querySelectorAll(".script")) tool.hidden = false;
-  if (filter.value || calls.checked) apply();
-})();
-"""
+STYLE = (_STATIC / "page.css").read_text("utf-8")
+
+SCRIPT = (_STATIC / "page.js").read_text("utf-8")
 
 
 class Stretch(NamedTuple):
@@ -591,7 +496,8 @@ def _time_line(report: Report, events: Sequence[TraceEvent]) -> Iterable[str]:
     )
     yield (
         f'<circle class="dot" cx="3" cy="3" r="1"/></pattern></defs>\n{drawn}'
-        f'<rect id="future" class="future" x="100%" y="16" width="0" height="{chart.height}"/></svg></div></div>'
+        f'<rect id="future" class="future" x="100%" y="16" width="0" height="{chart.height}"/>'
+        "</svg></div></div>"
     )
     # What a reader scrubs through: what lies in the future of the slider is veiled, and the last
     # events before it are listed.
@@ -607,10 +513,8 @@ def _time_line(report: Report, events: Sequence[TraceEvent]) -> Iterable[str]:
                 '<svg width="16" height="16" viewBox="-8 -8 16 16"><use '
                 f'class="{_class(kind)}" href="#{_name(kind)}"/></svg>'
             )
-            yield (
-                f"<li>{shape} "
-                f"{kind or 'other'}{' (upper row)' if kind == 'call' else ' (lower row)' if kind == 'ok' else ''}</li>"
-            )
+            row = {"call": " (upper row)", "ok": " (lower row)"}.get(kind, "")
+            yield f"<li>{shape} {kind or 'other'}{row}</li>"
     yield "</ul>"
     yield (
         '<p class="dim">Bar: a process lives. Hatched bar: it is paused. Dotted band: '

@@ -1,23 +1,3 @@
-"""The page that a gateway serves: it reads the OpenAPI description and lets you call methods.
-
-One file without anything from elsewhere. What comes from the cluster enters the page as text, never
-as HTML; the policy forbids all other scripts and all other hosts.
-"""
-
-from __future__ import annotations
-
-import base64
-import hashlib
-
-_STYLE = """
-:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.4rem}details{border:1px solid #8886;border-radius:6px;margin:.5rem 0;padding:.4rem .8rem}
-summary{cursor:pointer}summary b{font-family:ui-monospace,monospace}textarea,input{font:13px ui-monospace,monospace;width:100%;box-sizing:border-box}
-pre{background:#8882;padding:.6rem;overflow:auto;max-height:24rem;white-space:pre-wrap}label{display:block;margin:.4rem 0}
-button{font:inherit;padding:.2rem .9rem}.bad{color:#c33}
-"""
-
-_SCRIPT = """
 'use strict';
 const at = (id) => document.getElementById(id);
 const made = (tag, text, parent) => {
@@ -26,7 +6,7 @@ const made = (tag, text, parent) => {
   if (parent) parent.append(one);
   return one;
 };
-const base = location.pathname.replace(/\\/(docs)?\\/?$/, '');
+const base = location.pathname.replace(/\/(docs)?\/?$/, '');
 const headers = () => (at('token').value ? {Authorization: 'Bearer ' + at('token').value} : {});
 let running = null;
 const example = (schema, all, depth) => {
@@ -70,7 +50,7 @@ const show = (path, one, all) => {
     out.textContent = '...';
     try {
       const answer = await fetch(base + path, {method: 'POST', headers: sent, body: body.value, signal: running.signal});
-      out.textContent = answer.status + ' ' + answer.statusText + '\\n';
+      out.textContent = answer.status + ' ' + answer.statusText + '\n';
       const reader = answer.body.getReader(), text = new TextDecoder();
       for (;;) {
         const {done, value} = await reader.read();
@@ -95,36 +75,3 @@ const load = async () => {
 };
 at('load').onclick = load;
 load();
-"""
-
-
-def _hashed(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-PAGE = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Actors of this cluster</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>Actors of this cluster</h1>
-<p>Call their methods. The description is at <a href="v1/openapi.json">v1/openapi.json</a>.</p>
-<label>Token, where the gateway wants one
-<input id="token" type="password" autocomplete="off"></label>
-<button id="load">Load</button>
-<p id="state" class="bad"></p>
-<div id="methods"></div>
-<script>{_SCRIPT}</script>
-</body>
-</html>
-"""
-
-PAGE_POLICY = (
-    f"default-src 'none'; style-src {_hashed(_STYLE)}; script-src {_hashed(_SCRIPT)}; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""Content-Security-Policy: what the page itself has, and nothing else."""
