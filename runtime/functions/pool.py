@@ -69,7 +69,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """At most `most` workers. Times are seconds on any monotonic clock."""
+    """The table of at most `most` workers. Times are seconds on any monotonic clock."""
 
     def __init__(self, most: int, idle_seconds: float = IDLE_SECONDS) -> None:
         assert most >= 1
@@ -124,7 +124,7 @@ class WorkerPool:
         return self._settle()
 
     def failed_to_start(self, number: int) -> list[Effect]:
-        """There is no such worker. The oldest call that waits for one of its kind learns it."""
+        """Note that a worker did not start. The oldest call that waits for its kind fails."""
         worker = self._workers.pop(number)
         assert worker.state == "starting"
         tickets = self._waiting.get(worker.memory_limit)

@@ -141,7 +141,7 @@ class FunctionWorkers:
             await self._end(worker, ExitReason("stopped", "its function has ended"))
 
     def reclaim(self, worker: RunningWorker) -> None:
-        """Its call was cancelled: let it end, or kill it."""
+        """Reclaim a worker whose call was cancelled: let the call end, or kill the worker."""
         self._nursery.start_soon(self._reclaim, worker, name=f"end of {worker.address.name}'s call")
 
     async def _reclaim(self, worker: RunningWorker) -> None:

@@ -100,7 +100,7 @@ class ArchiveSlots:
         self.unwritten = {slot for slot in range(SLOTS) if self._slots[slot]}
 
     def content(self, slot: int) -> bytes:
-        """What is written of a slot."""
+        """Encode a slot for the store."""
         return json.dumps([entry.plain() for entry in self._slots[slot]]).encode()
 
     def check_invariants(self) -> None:
@@ -261,7 +261,9 @@ async def archived_lines(store: Store, node: NodeId) -> list[LogEntry]:
 
 
 async def archived_ends(store: Store) -> list[dict[str, Any]]:
-    """How actors of nodes have ended that wrote it to the store; as `ActorEnds.latest` says it."""
+    """Return the ends of actors that nodes have written to the store, in the form of
+    `ActorEnds.latest`.
+    """
     found: list[dict[str, Any]] = []
     for entry in (await store.range(ENDED)).entries:
         told = _read(entry.value)

@@ -40,9 +40,7 @@ _formatter = logging.Formatter()
 
 @attrs.frozen
 class LogFields:
-    """Where a record comes from. `incarnation` and `epoch` are 0, and texts are "", where there is
-    none.
-    """
+    """The origin of a log record. Numbers are 0 and texts "" where it has none."""
 
     node: str = ""
     incarnation: int = 0
@@ -54,7 +52,7 @@ class LogFields:
     span_id: str = ""
 
     def plain(self) -> dict[str, str | int]:
-        """Those that there are, as data."""
+        """Return the fields that are set, as plain data."""
         return {name: value for name in FIELD_NAMES if (value := getattr(self, name))}
 
 
@@ -105,7 +103,7 @@ class LogCapture:
             logging.setLogRecordFactory(current.around)
 
     def entries(self) -> tuple[LogEntry, ...]:
-        """What is kept, the oldest first. From any thread."""
+        """Return the lines that are kept, the oldest first. Any thread may call it."""
         with self._lock:
             return self._ring.entries()
 

@@ -114,7 +114,9 @@ _FORMATTERS = (JsonFormatter, TextFormatter)
 
 
 def written_format() -> LogFormat:
-    """How this process writes its logs: "json" if a handler of its root logger does."""
+    """Return the format in which this process writes its logs: "json" if a handler of its root
+    logger does.
+    """
     return (
         "json"
         if any(isinstance(one.formatter, JsonFormatter) for one in logging.getLogger().handlers)
@@ -123,7 +125,7 @@ def written_format() -> LogFormat:
 
 
 def written_level() -> int:
-    """From which level on this process writes logs of the runtime."""
+    """Return the level from which on this process writes logs of the runtime."""
     level = logging.getLogger("understudy").getEffectiveLevel()
     handlers = logging.getLogger().handlers
     return max(level, min((handler.level for handler in handlers), default=level))

@@ -45,11 +45,11 @@ class LogEntry:
 
     @property
     def size(self) -> int:
-        """What it counts, in bytes."""
+        """Bytes that the line counts for."""
         return OVERHEAD_BYTES + len(self.text) + len(self.logger) + len(self.actor)
 
     def plain(self) -> dict[str, Any]:
-        """As data."""
+        """Return the line as plain data."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
@@ -90,7 +90,7 @@ def cut(text: str, most: int = LINE_BYTES) -> str:
 
 @attrs.frozen
 class LogQuestion:
-    """Which lines are wanted: those after the line `after`, at this level or above, not before
+    """A question for log lines: those after the line `after`, at this level or above, not before
     `since` (seconds since 1970, by the node's clock), of this actor if it is not "".
     """
 

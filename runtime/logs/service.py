@@ -38,7 +38,7 @@ MOST_ADDED = 1000
 
 
 class ActorEnds:
-    """How the actors of a node have ended lately, but for those that ended in order; implements
+    """The latest ends of actors of a node that did not end in order; implements
     `runtime.hosting.host.HostExtension`.
     """
 
@@ -125,7 +125,7 @@ class LogService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def ends(self, actor: str = "") -> list[dict[str, Any]]:
-        """How actors, or this one, have ended here lately, but for ends in order."""
+        """Return the latest ends of actors here, or of this one, but not those in order."""
         return self._ends.latest(actor)
 
     @method(concurrent=True)

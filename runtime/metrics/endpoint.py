@@ -228,8 +228,8 @@ class MetricsEndpoint:
 
 
 class _LoopQuestions:
-    """Has functions run in the node's event loop, from another one. Made in the node's loop.
-    `seconds`: after so many without an answer it counts as blocked.
+    """Runs functions in the node's event loop for another event loop. Made in the node's.
+    `seconds`: after this long without an answer the node's loop counts as blocked.
     """
 
     def __init__(self, token: trio.lowlevel.TrioToken, seconds: float) -> None:
@@ -239,7 +239,7 @@ class _LoopQuestions:
         """Questions that the node's loop has not answered. Only the asking loop changes it."""
 
     async def ask(self, function: Callable[[], T]) -> T:
-        """What `function` returns there. Raises `BlockedLoopError`."""
+        """Return what `function` returns in the loop. Raises `BlockedLoopError`."""
         if self._waiting >= MOST_CONNECTIONS:
             # The loop is blocked, and clients ask again and again: their questions must not pile
             # up.

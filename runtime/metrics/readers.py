@@ -21,10 +21,9 @@ logger = logging.getLogger("understudy.metrics")
 
 
 class CertifiedReaders:
-    """Who may read the metrics of a node that has certificates: those whose own certificate has one
-    of the roles that may read facts, in the node's cluster.
-
-    `files`: of the node; several threads share them. `now` gives seconds.
+    """Decides who may read the metrics of a node that has certificates: clients whose own
+    certificate has a role that may read facts, in the node's cluster. `files`: those of the node;
+    several threads share them. `now` gives seconds.
     """
 
     def __init__(self, files: FileCredentials, cluster: str, now: Callable[[], float]) -> None:

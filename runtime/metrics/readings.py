@@ -39,8 +39,8 @@ Buckets = list[tuple[tuple[str, ...], list[int], float]]
 
 @attrs.frozen(kw_only=True)
 class NodeParts:
-    """What is read of a node. `intensity`: the greatest share that a supervisor here has used of
-    its restarts, by name, and under "" of all whose names are no labels.
+    """The parts of a node that are read. `intensity`: the greatest share that a supervisor here has
+    used of its restarts, by name, and under "" of all whose names are no labels.
     """
 
     name: str
@@ -65,7 +65,7 @@ class NodeParts:
 
 
 class LoopHealth:
-    """What is measured of the event loop and of the process, while metrics are served."""
+    """Measurements of the event loop and of the process, while metrics are served."""
 
     def __init__(self) -> None:
         self.lag = Histogram()

@@ -55,7 +55,7 @@ class NodeInternals:
 
     @property
     def caller(self) -> CallClient:
-        """What makes the calls of its own: those of users, and the runtime's."""
+        """The client of all its calls: those of users, and the runtime's own."""
         return self.endpoint.caller
 
     @property
@@ -120,12 +120,12 @@ class NodeInternals:
 
     @property
     def spawner(self) -> ActorSpawner:
-        """What places and starts actors."""
+        """The spawner: places and starts actors."""
         return self._node._spawner
 
     @property
     def watcher(self) -> Watcher:
-        """Who watches whose end."""
+        """The watcher: knows which actors watch which, and notifies them."""
         return self._node._watching
 
     @property
@@ -135,12 +135,12 @@ class NodeInternals:
 
     @property
     def functions(self) -> FunctionCaller:
-        """What runs plain functions in worker processes of the cluster."""
+        """Runs plain functions in worker processes of the cluster."""
         return self._node._functions
 
     @property
     def isolation(self) -> Isolation:
-        """What starts actors in processes of their own."""
+        """Starts actors in processes of their own."""
         return self._node._isolation
 
     @property
@@ -155,7 +155,7 @@ class NodeInternals:
 
     @property
     def metrics(self) -> MetricsEndpoint | None:
-        """What serves its metrics; None if nothing does."""
+        """The endpoint that serves its metrics; None if it serves none."""
         return self._node._metrics
 
     @property

@@ -163,8 +163,8 @@ def _no_pause(members: int) -> float:
 
 @attrs.frozen(kw_only=True)
 class NodeParameters:
-    """How a node works, checked: what `open_node` was given for the node itself, and not for the
-    way into its cluster.
+    """The checked settings of a node itself. Those of its way into the cluster are in
+    `runtime.node.opening`.
     """
 
     faults: Faults | None = None
@@ -504,7 +504,9 @@ class Node(BaseNode):
         return f"<node {self.name} (incarnation {self.incarnation}) of cluster {self.cluster}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: itself, and the members as it knows them. In its own trio run."""
+        """Return the node and the members that it knows as HTML for notebooks. In its own trio run
+        only.
+        """
         facts = [("cluster", self.cluster), ("incarnation", str(self.incarnation))]
         try:
             members = self.members()
@@ -581,7 +583,7 @@ class Node(BaseNode):
         return {**self._facts(), "members": [attrs.asdict(one) for one in self.members()]}
 
     def _store_facts(self) -> dict[str, object]:
-        """Where this node's store is, and whether it is away."""
+        """Return where this node's store is, and whether it can be reached."""
         where = (
             self._contact.peer.identity
             if self._contact is not None

@@ -109,7 +109,7 @@ class Platform:
 
 @attrs.frozen
 class _Debugging:
-    """What a node keeps for those who look for mistakes; see `open_node`."""
+    """The settings of `open_node` for finding mistakes."""
 
     trace_references: bool
     post_mortem: bool
@@ -118,7 +118,7 @@ class _Debugging:
 
 @attrs.frozen(kw_only=True)
 class _NodeSettings:
-    """What `open_node` was given, checked and completed."""
+    """The options of `open_node`, checked and completed."""
 
     name: str | None
     join: str | None
@@ -142,7 +142,7 @@ class _NodeSettings:
 
     @property
     def environment(self) -> Environment:
-        """That of the platform."""
+        """The platform's environment."""
         return self.platform.environment
 
 
@@ -336,7 +336,7 @@ def _secret(given: GivenSecret | None, platform: Platform, listen: str, tls: Tls
 def _network(
     platform: Platform, secret: GivenSecret | None, tls: Tls | TlsMode | None
 ) -> tuple[Tls, Network]:
-    """How connections are encrypted, and the network that does it."""
+    """Return the settings of TLS, and the network that follows them."""
     found = settle_tls(secret, tls)
     spin = os.environ.get(SPIN_VARIABLE) or "auto"
     return found, platform.network or system_network(
@@ -453,7 +453,9 @@ def _memory(
     directory: str | os.PathLike[str] | None,
     on_leave: OnLeave,
 ) -> MemoryOptions:
-    """How values are kept. Not shared with simulated nodes, whose processes are all one."""
+    """Return the settings for values. Simulated nodes do not share memory: all of them are one
+    process.
+    """
     asked = os.environ.get(SHARED_MEMORY_VARIABLE) or "on"
     if asked not in ("on", "off"):
         raise ValueError(f"{SHARED_MEMORY_VARIABLE} is on or off, not {asked!r}")
@@ -612,7 +614,7 @@ async def _opened_as_client(nursery: trio.Nursery, settings: _NodeSettings) -> A
 def _introduction(
     settings: _NodeSettings, record: NodeRecord, coordination: ClusterSession
 ) -> Introduction:
-    """Return what the node says of itself in each handshake."""
+    """Return the introduction of the node for its handshakes."""
     peer = Peer(
         name=record.name,
         incarnation=coordination.registration.incarnation,
@@ -651,7 +653,7 @@ def _record(
 
 
 def _configure(node: Node, settings: _NodeSettings) -> None:
-    """What can be said to a node after it is made."""
+    """Apply the settings that a node gets after it is made."""
     node._endpoint.host.counts.named_supervisors = settings.measured_supervisors
     debugging = settings.debugging
     if debugging.trace_references:
@@ -805,7 +807,7 @@ async def _running(nursery: trio.Nursery, held: _LocalStore) -> _LocalStore:
 async def _listening(
     nursery: trio.Nursery, settings: _NodeSettings, before: str | None, door: _ConnectionAcceptor
 ) -> str:
-    """Where this node is reached: where it was before, if any port will do."""
+    """Listen for other nodes: at the address of before, if any port will do and it is free."""
     host, port = split_host_port(split_address(settings.listen)[1])
     if before is not None and port == 0 and split_host_port(split_address(before)[1])[0] == host:
         try:

@@ -41,8 +41,8 @@ MOST_SECONDS = 24 * 3600.0
 @message
 @attrs.frozen
 class PlainOutcome:
-    """How a call ended, as plain data. `outcome`: "value", or that of a `CallError`. `body`: the
-    value as CBOR. `error`: what is said of an error, by the names of `described_error`.
+    """The outcome of a call as plain data. `outcome`: "value", or that of a `CallError`. `body`:
+    the value as CBOR. `error`: the fields of an error; see `described_error`.
     """
 
     outcome: str
@@ -62,14 +62,12 @@ class CallKey(tuple[str, str]):
 
 
 def fingerprint(method: str, body: bytes) -> bytes:
-    """What tells one request with a key from another."""
+    """Return a digest that differs for different requests with one key."""
     return hashlib.sha256(method.encode() + b"\0" + body).digest()
 
 
 class KeyedCall(Generic[R]):
-    """What is known of one keyed call. `run` is what its owner keeps of it while it runs, None
-    otherwise.
-    """
+    """The record of one keyed call. `run`: the owner's object while it runs, None otherwise."""
 
     __slots__ = ("ended_at", "fingerprint", "key", "outcome", "run")
 

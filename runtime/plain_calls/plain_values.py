@@ -61,7 +61,7 @@ def encoded_plain(value: object) -> bytes:
 
 
 def decoded(data: bytes) -> object:
-    """What plain CBOR says. Raises DecodeError for anything else."""
+    """Decode plain CBOR. Raises DecodeError for anything else."""
     try:
         # As the first of two items, the second of which is known: cbor2 ignores what follows an
         # item, and so what follows the first is seen.

@@ -126,7 +126,9 @@ class SchemaWriter:
         self._names: dict[type, str] = {}
 
     def method(self, definition: MethodDefinition) -> tuple[Schema, Schema]:
-        """Of its parameters, as an object, and of its result, or of one item of a stream."""
+        """Return the schema of a method's parameters, as an object, and that of its result, or of
+        one item of a stream.
+        """
         hints = hints_of(definition.function)
         properties: dict[str, object] = {}
         required: list[str] = []
@@ -156,7 +158,7 @@ class SchemaWriter:
         return found, self.of(result)
 
     def of(self, annotation: Any, depth: int = 0) -> Schema:
-        """Of an annotation; `{}`, which anything fits, where it says nothing that we know."""
+        """Return the schema of an annotation; `{}`, which fits anything, if it is unknown."""
         if depth > MOST_DEPTH:
             return {}
         simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
@@ -254,7 +256,7 @@ class _MisfitError(Exception):
 
 @attrs.frozen
 class PlainArguments:
-    """What a method is called with."""
+    """The arguments of a call, read by the annotations of its method."""
 
     args: tuple[object, ...]
     kwargs: dict[str, object]

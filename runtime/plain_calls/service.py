@@ -85,8 +85,8 @@ way round.
 @message
 @attrs.frozen
 class PlainTarget:
-    """What is called. `epoch`: of the actor, as the caller knows it. `allowed`: the caller has a
-    list that allows the method, so that it needs no `@method(http=True)`.
+    """The method that is called. `epoch`: the actor's, as the caller knows it. `allowed`: the
+    caller has a list that allows the method, so that it needs no `@method(http=True)`.
     """
 
     name: str
@@ -292,7 +292,7 @@ class PlainCallService(Actor):
             raise refused
 
     def _peer(self) -> VerifiedPeer:
-        """Who calls this service."""
+        """Return the proven identity of the caller of this service."""
         job = self._host.workers.running.get(trio.lowlevel.current_task())
         peer = job.verified if job is not None else None
         return self._admission.own if peer is None else peer
@@ -463,13 +463,13 @@ def _check_seconds(seconds: float | None) -> None:
 
 
 def described_error(error: CallError) -> PlainOutcome:
-    """How a call ended that did not return, by the runtime's own error."""
+    """Return the outcome of a call that has ended with an error of the runtime."""
     kind = error.kind if isinstance(error, _WrongKindError) else type(error).__name__
     return PlainOutcome(outcome_of(error), error={"type": kind, "message": str(error)})
 
 
 def _raised(told: Plain) -> PlainOutcome:
-    """What a method raised. Its traceback stays inside."""
+    """Return the outcome of a call whose method has raised. Its traceback is left out."""
     path = str(told.get("type", ""))
     fields = told.get("fields")
     shown: dict[str, object] = {}

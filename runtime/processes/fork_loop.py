@@ -290,8 +290,8 @@ _CHUNK = 64 * 1024
 
 @attrs.frozen
 class _Task:
-    """What a freshly forked child runs: `target` with `argument`. `report`: the descriptor of its
-    report pipe.
+    """The program of a freshly forked child: `target` with `argument`. `report`: the descriptor of
+    its report pipe.
     """
 
     target: str

@@ -345,7 +345,7 @@ class MemoryPool:
         return self._taken + self._free
 
     def is_open(self, key: bytes) -> bool:
-        """Whether the arena with this key is still one of the pool's."""
+        """True if the arena with this key still belongs to the pool."""
         return any(
             arena.key == key for each in self._size_classes.values() for arena in each.arenas
         )

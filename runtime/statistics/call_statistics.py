@@ -127,7 +127,7 @@ class TurnTimer:
 
 
 class MethodStatistics:
-    """What is known of one method of one class. Calls that this node makes are in the first half,
+    """The counters of one method of one class. Calls that this node makes are in the first half,
     those that it runs in the second.
     """
 
@@ -314,8 +314,8 @@ class CallStatistics:
         self.of(address.class_path or class_of(address), method).server_raised += 1
 
     def as_plain(self, most: int) -> dict[str, Any]:
-        """As plain data, bounded: `methods`, those with most calls first, and `left_out`, how many
-        more there are. `bounds`: those of the histograms, in seconds.
+        """Return bounded plain data: `methods`, those with most calls first, and `left_out`, how
+        many more there are. `bounds`: those of the histograms, in seconds.
         """
         pairs = sorted(self, key=lambda one: -one.calls)
         most = max(0, most)

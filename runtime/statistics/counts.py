@@ -66,7 +66,9 @@ class LatestCounts:
         return dict(self._counts)
 
     def since(self, before: dict[str, int]) -> dict[str, int]:
-        """What was counted after that copy was taken, by the names to which anything happened."""
+        """Return what was counted since the copy `before` was taken, for the names whose counts
+        have changed.
+        """
         return {
             name: count - known
             for name, count in self._counts.items()
@@ -93,7 +95,7 @@ def checked_supervisors(given: Iterable[str]) -> frozenset[str]:
 
 
 class NodeCounts:
-    """What happened on one node since it was opened, besides calls."""
+    """Counters of events on one node since it was opened, besides calls."""
 
     def __init__(self) -> None:
         self.refused = LabelledCount()

@@ -65,8 +65,8 @@ class Histogram:
         return quantile(self.counts, share)
 
     def as_plain(self) -> dict[str, Any] | None:
-        """What was counted as plain data: `count`, `sum` (seconds), `counts` by bucket, `p50` and
-        `p99` (seconds). None if nothing was.
+        """Return plain data: `count`, `sum` (seconds), `counts` by bucket, `p50` and `p99`
+        (seconds). None if nothing was counted.
         """
         count = self.count
         if not count:

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 
 class Medium(Protocol):
-    """What a store is written to. Its methods are called one at a time.
-
-    `runtime.store.file.StoreFile` documents what each method promises and raises. The simulator has
-    media of its own.
+    """The disk of a store. Its methods are called one at a time. `runtime.store.file.StoreFile`
+    documents what each method promises and raises. The simulator has other implementations.
     """
 
     async def load(self) -> Snapshot:

@@ -30,8 +30,8 @@ _all_but_name = attrgetter(
 
 @attrs.frozen
 class StartKind:
-    """What starts have in common that may travel together: all but their names. `named`: each has
-    one; otherwise none has.
+    """The common part of starts that may travel in one message: everything but their names.
+    `named`: all of them have names; otherwise none has.
     """
 
     member: Member

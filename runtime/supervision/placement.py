@@ -222,7 +222,7 @@ class NodeLoads:
         self._add(carried.node, carried.resources)
 
     def on_gone(self, name: str, revision: int) -> None:
-        """No actor has the name since this revision."""
+        """Note that no actor has the name since this revision."""
         if not self._expected:
             return
         before = self._carried.get(name)

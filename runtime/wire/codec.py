@@ -260,7 +260,7 @@ class Extension:
 
 
 def steps_for(extensions: Iterable[Extension]) -> dict[type, Step]:
-    """How each type is written, by exact type. A new type is examined once and its writer
+    """Return the table of writers by exact type. A new type is examined once, and its writer is
     remembered.
     """
     return _Steps(tuple(extensions))

@@ -48,7 +48,9 @@ def attributes_of(error: BaseException) -> dict[str, Any]:
 
 
 def args_of(error: BaseException) -> tuple[object, ...]:
-    """Its `args`. An OSError takes the file names out of them; its constructor wants them there."""
+    """Return the `args` of an exception. An OSError has removed the file names from them, which its
+    constructor needs.
+    """
     args: tuple[object, ...] = _ARGS.__get__(error)
     if issubclass(type(error), OSError) and len(args) == 2:
         name, other = (
@@ -130,10 +132,10 @@ def build(
 
 @attrs.frozen(eq=False)
 class _Shape:
-    """What building instances of a class needs to know of it. `own`: the builtin exception that
-    determines its memory layout. `makers`: the builtin exceptions that it derives from, in the
-    order of lookup. `constructs`: the constructor of `own` is also the class's. `defaults`: the
-    attrs fields that have one.
+    """The facts about an exception class that are needed to build instances. `own`: the builtin
+    exception that determines its memory layout. `makers`: the builtin exceptions that it derives
+    from, in the order of lookup. `constructs`: the constructor of `own` is also the class's.
+    `defaults`: the attrs fields that have one.
     """
 
     own: type[BaseException]
@@ -165,7 +167,7 @@ def _shape_anew(cls: Any) -> _Shape:
 
 
 def has_slots(cls: type) -> bool:
-    """Whether instances of an exception's class may have fields besides their `__dict__`."""
+    """True if instances of an exception class may have fields besides their `__dict__`."""
     return bool(_slots(cls))
 
 

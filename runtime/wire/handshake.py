@@ -134,10 +134,8 @@ def check_versions(low: object, high: object) -> tuple[int, int]:
 
 @attrs.frozen
 class Peer:
-    """What one side of a connection says of itself.
-
-    Raises ValueError where a field is of the wrong type or too long; the limits are this module's
-    constants.
+    """One side of a connection, as it describes itself. Raises ValueError for a field of the wrong
+    type or too long; the limits are this module's constants.
     """
 
     name: str
@@ -188,11 +186,9 @@ class Peer:
 
 @attrs.frozen
 class Introduction:
-    """What this side brings to every handshake: its cluster, itself, and the lowest and highest
-    protocol version it speaks.
-
-    Raises ValueError where a field is of the wrong type, too long, or the versions are in the wrong
-    order.
+    """This side's part of every handshake: its cluster, itself, and the lowest and highest protocol
+    version that it speaks. Raises ValueError for a field of the wrong type or too long, and for
+    versions in the wrong order.
     """
 
     cluster: str
@@ -243,11 +239,9 @@ CLIENT_NAMES: Final = "client-"
 
 @attrs.frozen
 class Certified:
-    """Whom a certificate names: `understudy://CLUSTER/ROLE/NAME`, a URI of its subject alternative
-    names.
-
-    `name`: `ANY_NAME` for every name. `uris`: what the certificate has, for people to read; if none
-    of them is understood, the other fields are empty.
+    """The identity in a certificate: `understudy://CLUSTER/ROLE/NAME`, a URI among its subject
+    alternative names. `name`: `ANY_NAME` for every name. `uris`: all URIs of the certificate, for
+    people to read; if none of them is understood, the other fields are empty.
     """
 
     cluster: str = ""
@@ -349,7 +343,7 @@ class _Side:
 
     @property
     def secret(self) -> bytes:
-        """Where `peer` is set, the secret that both sides have proven."""
+        """The secret that both sides have proven. Only once `peer` is set."""
         return self._secret
 
     def _admit(self, kind: int, control: bytes) -> Mapping[str, object]:
@@ -362,8 +356,8 @@ class _Side:
         return _decode(control)
 
     def _proof(self, part: str, *more: bytes) -> bytes:
-        """What `part` has to show. Every item is preceded by its length, so that no two transcripts
-        read the same.
+        """Return the proof of `part` of the handshake. Every item is preceded by its length, so
+        that no two transcripts read the same.
         """
         mac = hmac.new(self._secret, part.encode(), hashlib.sha256)
         for item in (self._hello, self._challenge, self._channel.binding, *more):
@@ -649,7 +643,9 @@ def _expected(fields: Mapping[str, object]) -> NodeId | None:
 
 @contextmanager
 def _reading(frame: str) -> Iterator[None]:
-    """What does not fit the limits of this module is, in a frame, the peer's fault."""
+    """Raise a value beyond the limits of this module as a ProtocolError: in a frame it is the
+    peer's fault.
+    """
     try:
         yield
     except ValueError as error:

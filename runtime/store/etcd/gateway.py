@@ -67,7 +67,7 @@ def protocol() -> Any:
 
 
 def trust_of(address: EtcdAddress) -> ssl.SSLContext | None:
-    """How etcd proves itself to us, and we to it. Raises ValueError for files that are no
+    """Return the TLS context for connections to etcd. Raises ValueError for files that are not
     certificates.
     """
     if not address.tls:
@@ -85,8 +85,9 @@ def trust_of(address: EtcdAddress) -> ssl.SSLContext | None:
 
 
 class EtcdTrust:
-    """What `trust_of` returns, made again when a file has changed. Files that are missing or cannot
-    be used leave in use what was read before. Raises ValueError if they cannot be used at first.
+    """The TLS context of `trust_of`, made again when a file has changed. If a file is missing or
+    cannot be used, the earlier context stays in use. Raises ValueError if the files cannot be used
+    at first.
     """
 
     def __init__(self, address: EtcdAddress) -> None:
@@ -95,7 +96,7 @@ class EtcdTrust:
         self._context = trust_of(address)
 
     def context(self) -> ssl.SSLContext | None:
-        """For a connection that is opened now; None for one without TLS."""
+        """Return the context for a connection that is opened now; None for one without TLS."""
         seen = self._look()
         if seen != self._seen:
             # Noted first: what is wrong is reported once.
