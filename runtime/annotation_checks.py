@@ -74,7 +74,9 @@ def _answer_check(function: Callable[..., Any]) -> Check:
 
 @functools.cache
 def _checks(function: Callable[..., Any]) -> dict[str, Check]:
-    """By the names of the parameters, in their order, but for the first, which is the service."""
+    """Return the checks by the names of the parameters, in their order, but for the first, which is
+    the service.
+    """
     hints = typing.get_type_hints(function, include_extras=True)
     return {
         name: check_of(hints[name]) for name in list(inspect.signature(function).parameters)[1:]
@@ -83,8 +85,8 @@ def _checks(function: Callable[..., Any]) -> dict[str, Check]:
 
 @functools.cache
 def check_of(annotation: Any) -> Check:
-    """Whether a value that was decoded is what an annotation says. Raises TypeError for an
-    annotation that says nothing of that kind.
+    """Return the check of decoded values by an annotation. Raises TypeError for an annotation that
+    cannot be checked.
     """
     if annotation is Any or annotation is object:
         return _anything
@@ -152,7 +154,9 @@ def _mapping(key: Check, item: Check) -> Check:
 
 
 def _message(cls: type) -> Check:
-    """Of that class or one derived from it, and its fields are what they say."""
+    """Return a check that a value is of this class or of a derived one, and that its fields are
+    what they say.
+    """
     fields: dict[str, Check] = {}
 
     def check(value: object) -> bool:

@@ -194,7 +194,7 @@ def _open(session: OpenBlock[Any]) -> None:
 
 @attrs.frozen(eq=False)
 class BlockingDoor:
-    """What all that belongs to one connection blocks by."""
+    """Blocks threads for everything that belongs to one connection."""
 
     session: OpenBlock[Any]
     node: Node
@@ -880,7 +880,7 @@ def _refuse_loops() -> None:
 
 
 def _in_notebook() -> bool:
-    """Whether the coroutine that runs is a notebook's own, which waits for a plain cell anyway."""
+    """True if the coroutine that runs is a notebook's own, which waits for a plain cell anyway."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_flags & CO_COROUTINE:

@@ -164,12 +164,13 @@ told.
 
 
 class Environment(Protocol):
-    """What a node may ask of the world around it: `SystemEnvironment`, or that of a simulation."""
+    """The world around a node: `SystemEnvironment`, or that of a simulation."""
 
     @property
     def timings(self) -> Timings:
-        """How long the node waits for others, and how often it repeats things. The same for the
-        whole life of the environment: what is needed often is bound at construction.
+        """The durations of the node: how long it waits for others, and how often it repeats things.
+        The same for the whole life of the environment: what is needed often is bound at
+        construction.
         """
         ...
 

@@ -22,7 +22,7 @@ from actors.errors import (
 
 
 class Lifetime:
-    """That of the node called `node`. It ends once."""
+    """The lifetime of the node with the name `node`. It ends once."""
 
     def __init__(self, node: str) -> None:
         self.node = node

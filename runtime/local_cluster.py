@@ -304,7 +304,7 @@ async def open_cluster_on(
 
 
 def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
-    """What a node process does; started by the fork server."""
+    """Run a node process until it ends; started by the fork server."""
     settings = cbor2.loads(argument)
     write_logs(settings["level"], settings["log_format"], times=False)
     call_hook(settings["on_process_start"])

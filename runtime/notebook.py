@@ -39,13 +39,13 @@ HELP = """\
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """What `%load_ext runtime.notebook` calls."""
+    """Load the extension: IPython calls this for `%load_ext runtime.notebook`."""
     if _loaded(ipython) is None:
         ipython.register_magic_function(NotebookMagic(ipython).run, "line", MAGIC)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """What `%unload_ext runtime.notebook` calls: closes what `%understudy connect` has opened."""
+    """Unload the extension: close what `%understudy connect` has opened."""
     magic = _loaded(ipython)
     if magic is not None:
         ipython.magics_manager.magics["line"].pop(MAGIC, None)
@@ -104,7 +104,7 @@ class NotebookMagic:
             raise UsageError(f"%understudy {name}: {text}") from None
 
     def help(self) -> NotebookView:
-        """What there is."""
+        """Return the help text."""
         return NotebookView(f"<pre>{HELP}</pre>", HELP)
 
     def connect(self, address: str | None = None, name: str | None = None) -> None:

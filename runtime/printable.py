@@ -19,8 +19,8 @@ def plain(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """With its lines and tabs, and without what else could control a terminal. Cheap for text that
-    has nothing of that kind.
+    """Return the text with its lines and tabs, but without other characters that could control a
+    terminal. Cheap for text that has nothing of that kind.
     """
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 

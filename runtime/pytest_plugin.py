@@ -108,7 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Plan:
-    """What one test has of a cluster."""
+    """The cluster of one test, as its fixtures ask for it."""
 
     def __init__(self, item: pytest.Item, fixture: str, kind: Kind, runner: Runner | None) -> None:
         self.item = item
@@ -172,7 +172,7 @@ PLAN: pytest.StashKey[Plan] = pytest.StashKey()
 
 
 def _has_more_to_show(information: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether a frame of ours is hidden: not for a failure that shows no frames, because pytest
+    """Return whether to hide our frames: not for a failure that shows no frames, because pytest
     says so where all of them are hidden.
     """
     error = information.value
@@ -218,7 +218,7 @@ def _marked(item: pytest.Item) -> dict[str, Any]:
 
 
 def _uses(item: pytest.Item, name: str) -> bool:
-    """Whether a test asks for our fixture of this name, not for one that has taken its place."""
+    """True if a test asks for our fixture of this name, not for one that has taken its place."""
     information: Any = getattr(item, "_fixtureinfo", None)
     definitions = list(information.name2fixturedefs.get(name, ())) if information else []
     while definitions:
@@ -241,7 +241,7 @@ def _is_async_hypothesis(item: pytest.Item) -> bool:
 
 
 def _runner(item: pytest.Item) -> Runner | Literal["asyncio"]:
-    """Which plug-in runs a test that is `async def`."""
+    """Return the plug-in that runs a test that is `async def`."""
     plugins = item.config.pluginmanager
     # By its entry point's name, or loaded with -p by the module's.
     has_pytest_trio = plugins.has_plugin("trio") or plugins.has_plugin("pytest_trio.plugin")
@@ -306,7 +306,7 @@ def _prepare(item: pytest.Item, fixture: str) -> None:
 
 
 def _in_event_loop() -> bool:
-    """Whether an `async def` test runs in this moment. Where its library is not imported, it does
+    """True if an `async def` test runs at this moment. Where its library is not imported, it does
     not.
     """
     trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")

@@ -136,7 +136,9 @@ class TracebackWriter:
         return text
 
     def _head(self, cls: type) -> str:
-        """How the last line begins; "" if instances of the class have to be written anew."""
+        """Return the beginning of the last line; "" if instances of the class have to be written
+        anew.
+        """
         # The hash of a class with a metaclass of its own is code of the user's.
         if type(cls) is not type:
             return ""

@@ -269,7 +269,7 @@ def _attributes(call: Call) -> dict[str, str | int]:
 
 
 def _peer_address(addresses: Sequence[str]) -> dict[str, str | int]:
-    """Where a node listens, as the conventions name it: TCP first, which says the machine."""
+    """Return the address of a node as the conventions name it: TCP first, which has the host."""
     for address in sorted(addresses, key=lambda one: not one.startswith("tcp:")):
         kind, _, place = address.partition(":")
         host, _, port = place.rpartition(":")

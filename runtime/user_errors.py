@@ -104,8 +104,8 @@ def members_of(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def guarded(look: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T:
-    """What `look`, which runs user code, returns; or what `otherwise` makes of the error that it
-    raises.
+    """Return what `look`, which runs user code, returns; or what `otherwise` makes of the error
+    that it raises.
     """
     try:
         return look()
@@ -133,7 +133,7 @@ class Ran(Generic[T]):
             self._error = error
 
     def value(self) -> T:
-        """What it returned. Raises what it raised."""
+        """Return what it returned. Raises what it raised."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -163,7 +163,7 @@ def bases(cls: type) -> tuple[type, ...]:
 
 
 def text_of(error: BaseException) -> str:
-    """What the exception says, fit for the wire: `str(error)`, or that there is none."""
+    """Return the text of an exception, fit for the wire: `str(error)`, or that there is none."""
     return _shown(
         lambda: str(error), lambda failure: f"<its str() raised {class_name(type(failure))}>"
     )
@@ -250,7 +250,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 
 def _bare_traceback(error: BaseException) -> str:
-    """What can be said without asking the exception itself."""
+    """Return a traceback without calling code of the exception itself."""
     frames = traceback.format_tb(cast("TracebackType | None", _TRACEBACK.__get__(error)))
     return f"Traceback (most recent call last):\n{''.join(frames)}{summary_of(error)}\n"
 

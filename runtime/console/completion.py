@@ -28,8 +28,9 @@ class Completer:
         self._names = names
 
     def matches(self, line: str, word: str) -> list[str]:
-        """What may stand in place of `word`, with which `line` ends: the line as far as the cursor.
-        Looks at objects of the user's, whose code may raise anything: then nothing is offered.
+        """Return the completions of `word`, with which `line` ends; `line` is the text up to the
+        cursor. This looks at objects of the user, whose code may raise anything: then there are
+        none.
         """
         found = _WITHIN_LOOKUP.search(line)
         if found is not None:

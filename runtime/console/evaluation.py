@@ -29,13 +29,13 @@ Say = Callable[[str], None]
 
 
 class Interrupts:
-    """What Ctrl-C does, as the handler of SIGINT. Within `statement`, and elsewhere in the run.
+    """The handler of SIGINT: what Ctrl-C does. Within `statement`, and elsewhere in the run.
 
     The first ends the statement that runs: by KeyboardInterrupt if its own code is what runs at
     this moment, otherwise by cancelling what it awaits, which cancels calls where they run. Never
-    is KeyboardInterrupt raised in the code of the runtime or of trio: a node would end with it.
-    The second ends what blocks the event loop, if that is a background task; the third, for a
-    statement that will not end, the process.
+    is KeyboardInterrupt raised in the code of the runtime or of trio: a node would end with it. The
+    second ends what blocks the event loop, if that is a background task; the third, for a statement
+    that will not end, the process.
     """
 
     def __init__(self, say: Say) -> None:
@@ -93,8 +93,8 @@ class Interrupts:
 
 
 def _whose(frame: FrameType | None) -> CodeType | None:
-    """Which function of this module has called the user's code that is interrupted; None if it is
-    other code.
+    """Return the function of this module that has called the user's code which is interrupted; None
+    if it is other code.
     """
     own = False
     while frame is not None:
@@ -140,7 +140,7 @@ async def evaluate(
 
 
 def _remember(error: BaseException) -> None:
-    """Where `pdb.pm()` looks for it."""
+    """Keep the error where `pdb.pm()` looks for it."""
     sys.last_type, sys.last_value = type(error), error
     sys.last_traceback = error.__traceback__
     setattr(sys, "last_exc", error)  # noqa: B010  Python 3.11 does not know it yet
@@ -178,7 +178,9 @@ class BackgroundTasks:
     async def start(
         self, function: Callable[..., Awaitable[object]], *args: object, name: object = None
     ) -> Any:
-        """Likewise, and wait until it has called `task_status.started`; see `Nursery.start`."""
+        """Like `start_soon`, and wait until the function has called `task_status.started`; see
+        `Nursery.start`.
+        """
         return await self._nursery.start(
             partial(self._start, _named(function, name)), function, *args
         )
@@ -249,7 +251,7 @@ class BackgroundTasks:
 
 
 def _named(function: object, name: object) -> str:
-    """What a task is called. Raises TypeError for a coroutine in place of a function."""
+    """Return the name of a task. Raises TypeError for a coroutine in place of a function."""
     if inspect.iscoroutine(function):
         function.close()
         raise TypeError(

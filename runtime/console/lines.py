@@ -28,7 +28,7 @@ class InterruptedLineError(Exception):
 
 
 class UnreadableLineError(Exception):
-    """What was read is no text."""
+    """The bytes that were read are not text."""
 
 
 class Lines(Protocol):
@@ -181,7 +181,7 @@ class Terminal:
 
 
 def is_terminal() -> bool:
-    """Whether lines are typed, and what they print is seen: only then can lines be edited."""
+    """True if lines are typed, and their output is seen: only then can lines be edited."""
     try:
         return os.isatty(sys.stdin.fileno()) and os.isatty(sys.stdout.fileno())
     except (AttributeError, OSError, ValueError, io.UnsupportedOperation):

@@ -56,7 +56,7 @@ class ConsoleSession:
         return Completer(self.namespace, lambda: trio.from_thread.run(self._names_soon))
 
     async def banner(self) -> str:
-        """What is here, and how it is used."""
+        """Return the text that greets the user: the cluster, the names, and how to use them."""
         names, members = await self._names_soon(), self.cluster.members()
         me = self._node._introduction.peer
         who = f"node {me.name}" if me.role == "node" else f"{me.name}, with the role {me.rights!r}"

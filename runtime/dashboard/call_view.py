@@ -26,7 +26,7 @@ Key = tuple[str, str]
 
 @attrs.define
 class _MethodCounts:
-    """What was counted of one method: outcomes, and histograms by their part, as lists."""
+    """The counts of one method: outcomes, and histograms by their part, as lists."""
 
     outcomes: Counter[str] = attrs.field(factory=lambda: Counter[str]())
     reasons: Counter[str] = attrs.field(factory=lambda: Counter[str]())
@@ -59,7 +59,7 @@ class _MeasuredNode:
 
 @attrs.define
 class _CallInterval:
-    """What came between two answers, of all nodes."""
+    """The differences between two answers, of all nodes."""
 
     seconds: float
     parts: dict[Key, dict[str, list[int]]]
@@ -141,7 +141,7 @@ def merge(into: dict[str, list[int]], parts: Mapping[str, list[int]]) -> None:
 
 
 def _counts(told: Mapping[str, Any]) -> dict[Key, _MethodCounts]:
-    """What a node has told of methods of actors; its own services are left out."""
+    """Return the counts of methods in a node's answer, without those of its own services."""
     found: dict[Key, _MethodCounts] = {}
     for one in told["methods"]:
         if one["class"].startswith("@"):

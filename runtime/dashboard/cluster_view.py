@@ -35,7 +35,7 @@ Answer = Mapping[str, Any]
 
 
 class _Place(NamedTuple):
-    """Where an actor was seen last, and which epoch of it."""
+    """The place where an actor was seen last, and its epoch."""
 
     node: str
     epoch: int
@@ -46,7 +46,7 @@ _NOWHERE = _Place("", 0)
 
 @attrs.define
 class _KnownNode:
-    """What is known of one incarnation."""
+    """The facts about one incarnation."""
 
     member: Member
     answer: Answer = attrs.field(factory=dict)
@@ -65,7 +65,7 @@ class _KnownNode:
 
 
 class ClusterView:
-    """What is known of a cluster: its nodes, actors, links, and what has happened since."""
+    """The facts about a cluster: its nodes, actors and links, and the latest events."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _KnownNode] = {}
@@ -387,8 +387,9 @@ class ClusterView:
 
 
 def agreed_members(answers: Iterable[Answer], fallback: Sequence[Member]) -> list[Member]:
-    """Who is a member, from what several nodes say: the node with the store knows best, then the
-    nodes that reach the store; of these, most must agree. `fallback`: if none has said anything.
+    """Return the members by the answers of several nodes: the node with the store knows best, then
+    the nodes that reach the store; of these, most must agree. `fallback`: if none has said
+    anything.
     """
     views = [one for one in answers if one.get("members")]
     own = [one for one in views if (one["store"]["node"], one["store"]["incarnation"]) == _id(one)]

@@ -74,7 +74,7 @@ Rows = dict[str, dict[str, Any]]
 
 @attrs.frozen
 class _SavedSize:
-    """What a node has told of the saved state of an actor, and when."""
+    """A node's answer about the saved state of an actor, and its time."""
 
     at: float
     told: dict[str, Any] | None
@@ -520,7 +520,7 @@ class ClusterQuestions:
 
 @attrs.define
 class _Walk:
-    """Where a branch stands: its depth, and the key of what is above."""
+    """The place of a branch: its depth, and the key of the branch above."""
 
     branch: Branch
     depth: int

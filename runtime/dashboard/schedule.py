@@ -54,7 +54,7 @@ class _Demand:
 
 
 class SamplingSchedule:
-    """Which topics are wanted, and when each is due."""
+    """Decides which topics are wanted, and when each is due."""
 
     def __init__(self) -> None:
         self._demands: dict[str, _Demand] = {}

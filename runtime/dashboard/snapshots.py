@@ -35,7 +35,7 @@ class TopicSnapshot:
 
 @attrs.frozen
 class Difference:
-    """What leads from one snapshot to a later one. `changed`: the fields of each row that differ,
+    """The change from one snapshot to a later one. `changed`: the fields of each row that differ,
     None for a field that is gone; all fields of a new row. `gone`: keys of rows.
     """
 
@@ -44,7 +44,7 @@ class Difference:
 
 
 def difference(old: Sections, new: Sections) -> Difference:
-    """What has changed."""
+    """Return the difference between two snapshots."""
     changed: dict[str, dict[str, dict[str, Any]]] = {}
     gone: dict[str, list[str]] = {}
     for name in {**old, **new}:
@@ -95,7 +95,7 @@ class Feed:
         return self._latest.get(topic)
 
     def message(self, topic: str, had: TopicSnapshot | None) -> bytes:
-        """What leads from the snapshot that a page `had` to the latest, as JSON."""
+        """Return the difference from the snapshot that a page `had` to the latest one, as JSON."""
         latest = self._latest[topic]
         # The identity of a snapshot that a page keeps is not given to another one.
         key = (topic, id(had) if had is not None else 0)
@@ -111,14 +111,14 @@ class Feed:
 
 
 class PageFeed:
-    """What one page has been sent."""
+    """The snapshots that one page has been sent."""
 
     def __init__(self, feed: Feed, topics: Iterable[str]) -> None:
         self._feed = feed
         self._had: dict[str, TopicSnapshot | None] = dict.fromkeys(topics)
 
     def take(self) -> list[bytes]:
-        """What is new for the page, one message a topic. It counts as sent."""
+        """Return the news for the page, one message for each topic. They count as sent."""
         found: list[bytes] = []
         for topic, had in self._had.items():
             latest = self._feed.latest(topic)

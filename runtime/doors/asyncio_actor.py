@@ -201,7 +201,7 @@ class ActorDoor(AioDoor):
 
 
 class AioContext:
-    """What an actor under asyncio sees of its host; see `actors.actor.ActorContext`."""
+    """The `actors.actor.ActorContext` of an actor that runs under asyncio."""
 
     def __init__(self, context: ActorContext, door: ActorDoor) -> None:
         self._context = context

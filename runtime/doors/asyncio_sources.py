@@ -36,7 +36,7 @@ class AsyncioTask(Generic[T]):
             self._task.cancel()
 
     def result(self) -> T:
-        """What it returned or raised, once it is done."""
+        """Return or raise the outcome of the task, once it is done."""
         assert self._task is not None, "it was started before it ended"
         return self._task.result()
 

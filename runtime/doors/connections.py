@@ -119,7 +119,7 @@ def starting_on(node: Node, options: SpawnOptions) -> Spawner:
 
 
 def takes_actors(member: Member) -> bool:
-    """Whether a node is given actors, and functions, by others."""
+    """True if other nodes may place actors and functions on the member."""
     return member.state == "up" and CALLS_ONLY not in member.labels
 
 
@@ -160,7 +160,9 @@ def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:
 
 
 class ProcessFacts:
-    """What every door tells about a node process of a local cluster without asking the loop."""
+    """The facts about a node process of a local cluster that every door gives without asking the
+    loop.
+    """
 
     def __init__(self, process: NodeProcess) -> None:
         self._process = process

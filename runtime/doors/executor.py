@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ExecutorDoor(Protocol):
-    """What an executor needs of the door that it belongs to."""
+    """The part of a door that its executors need."""
 
     def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
         """Run it in the loop; cancelling the future cancels it."""

@@ -45,7 +45,7 @@ class Handoff:
         self._credit = 0
 
     def is_on(self) -> bool:
-        """Whether one thread makes one call after the other, and nothing else is under way."""
+        """True while one thread makes one call after the other, and nothing else is under way."""
         return self.seconds > 0.0
 
     def on_ended(self, now: float) -> None:
@@ -75,7 +75,7 @@ class Handoff:
             self._set()
 
     def on_missed(self) -> None:
-        """No request has come within `seconds`."""
+        """Note that no request has come within `seconds`."""
         self._credit -= MISS
         if self._credit < 0:
             self.seconds = 0.0

@@ -141,7 +141,7 @@ class ProcessLoop:
             return self._loop
 
     def blocks(self) -> tuple[OpenBlock[Any], ...]:
-        """What is open now in this process; starts nothing."""
+        """Return the blocks that are open in this process. Starts nothing."""
         return () if self._loop is None else self._loop.blocks()
 
     def _forked(self) -> None:
@@ -187,7 +187,7 @@ class OpenBlock(Generic[T]):
 
     @property
     def what(self) -> str:
-        """What it is, for errors."""
+        """The name of the block in errors."""
         return self._what
 
     def begin(self) -> Portal:

@@ -189,8 +189,8 @@ class FutureRequest(Request[T]):
 
 @attrs.define(eq=False)
 class Portal:
-    """Where the requests of one door run: a nursery of a trio run. `what` names it in errors, and
-    `why` says there, once it is set, for what reason it was closed.
+    """Runs the requests of one door: a nursery of a trio run. `what` names it in errors, and `why`
+    says there, once it is set, for what reason it was closed.
     """
 
     token: trio.lowlevel.TrioToken

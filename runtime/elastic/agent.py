@@ -208,7 +208,7 @@ AGENT_CLOSE_SECONDS = 10.0
 
 @attrs.frozen
 class JobOutcome:
-    """How a job ended on this machine: an exit code, why, what failed (the root cause first), and
+    """The end of a job on this machine: an exit code, why, what failed (the root cause first), and
     where the logs are.
     """
 

@@ -54,7 +54,7 @@ class WorkerFailure:
 
     @property
     def status(self) -> str:
-        """How the process ended."""
+        """The end of the process as text."""
         return self.why or ExitStatus(self.code, self.signal).describe()
 
     def headline(self) -> str:

@@ -237,7 +237,7 @@ Effect = (
 
 @attrs.define
 class _PendingStop:
-    """What to do after the workers that are being stopped have ended.
+    """The plan for after the workers that are being stopped have ended.
 
     `granted`: the answer to the request for a restart; None until it has come. `stopped`: all
     workers have ended. `lost_agent`: an agent of the round was lost, so no restart from the budget
@@ -273,7 +273,7 @@ class AgentMachine:
 
     @property
     def failing(self) -> bool:
-        """Whether the agent has ended its part, or is about to."""
+        """True if the agent has ended its part, or is about to."""
         return self.state == "ended" or (
             self.state == "stopping" and (self._stop.after == "end" or self._stop.granted is False)
         )

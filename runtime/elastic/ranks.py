@@ -14,8 +14,8 @@ from runtime.rendezvous.parameters import RendezvousStateError
 
 @attrs.frozen
 class RankedAgent:
-    """What an agent reports about itself at the start of a round. `previous`: its group rank in the
-    round before, or None.
+    """The report of an agent about itself at the start of a round. `previous`: its group rank in
+    the round before, or None.
     """
 
     name: str

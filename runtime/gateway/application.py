@@ -393,7 +393,9 @@ def _item(body: bytes, media_type: str) -> bytes:
 
 
 def _last(problem: Problem | None, media_type: str) -> bytes:
-    """What tells the end of a stream from a connection that broke."""
+    """Return the last bytes of a stream, by which clients tell its end from a connection that
+    broke.
+    """
     if media_type == EVENTS:
         if problem is None:
             return b"event: end\ndata: {}\n\n"

@@ -172,8 +172,8 @@ class GatewayCalls:
             await items.aclose()  # noqa: ASYNC102, ASYNC120
 
     async def described(self, names: list[str] | None) -> DescribedActors:
-        """What the hosts of these actors, or of all with names, say of their methods. Raises
-        CallError if the names cannot be read; what does not answer in time is left out.
+        """Ask the hosts of these actors, or of all actors with names, to describe their methods.
+        Raises CallError if the names cannot be read; what does not answer in time is left out.
         """
         node = self._node
         with node._lifetime.asking("the actors could not be listed"):
@@ -297,7 +297,7 @@ class GatewayCalls:
     async def _asked(
         self, call: HttpCall, address: Address, left: float | None, *, tried: bool
     ) -> PlainOutcome:
-        """What the actor's node says of the call."""
+        """Send the call to the actor's node, and return its answer."""
         options = REPEATED if call.key else ONCE
         service = internals_of(self._node).endpoint.system_handle(
             PlainCallService, PLAIN_SERVICE, address.node, address.incarnation, options
@@ -345,7 +345,9 @@ def _too_late(call: HttpCall) -> DeadlineExceededError:
 
 
 def _abandoned(call: HttpCall, attempt: _KeyedAttempt) -> PlainOutcome:
-    """What is known of a keyed call that the gateway does not wait for any more."""
+    """Return the outcome, as far as it is known, of a keyed call that the gateway does not wait for
+    any more.
+    """
     what = f"the clients of {call.name}.{call.method} had gone"
     if attempt.posted:
         return described_error(
@@ -355,7 +357,7 @@ def _abandoned(call: HttpCall, attempt: _KeyedAttempt) -> PlainOutcome:
 
 
 def _of_service(error: CallError, address: Address) -> PlainOutcome:
-    """How a call has ended where the service itself did not answer."""
+    """Return the outcome of a call for which the service itself did not answer."""
     if isinstance(error, ActorNotFoundError | MethodNotFoundError):
         return described_error(
             NodeUnreachableError(

@@ -58,7 +58,7 @@ _KEY: Object = {
 
 @attrs.define
 class DescribedActors:
-    """What nodes say of the methods of their actors, and the messages in their schemas."""
+    """The methods of actors as their nodes describe them, and the messages in their schemas."""
 
     actors: list[dict[str, object]] = attrs.field(factory=list)
     definitions: dict[str, object] = attrs.field(factory=dict)

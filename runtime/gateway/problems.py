@@ -120,7 +120,7 @@ class ProblemError(Exception):
 
 @attrs.frozen
 class Problem:
-    """What is said of a call that has no value. `error`: the class of the error."""
+    """The answer to a call that has no value. `error`: the class of the error."""
 
     status: int
     error: str

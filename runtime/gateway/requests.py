@@ -68,8 +68,9 @@ class RequestLimits:
 
 @attrs.frozen
 class Access:
-    """Who may ask. `token`: None for no token; then only names of this machine are accepted as
-    Host, so that no web page can reach the gateway under a name of its own. `hosts`: further names.
+    """Decides which requests are admitted. `token`: None for no token; then only names of this
+    machine are accepted as Host, so that no web page can reach the gateway under a name of its own.
+    `hosts`: further names.
     """
 
     token: str | None = attrs.field(repr=False)
@@ -158,8 +159,8 @@ class RequestHead:
 
     @property
     def context(self) -> CallContext:
-        """What the headers of W3C Trace Context and Baggage say; nothing where they are malformed,
-        for a mistake of the client's tracing must not cost it the call.
+        """Return the context in the headers of W3C Trace Context and Baggage; an empty one if they
+        are malformed, because a mistake of the client's tracing must not cost it the call.
         """
         parents = self.headers.get("traceparent", ())
         return CallContext.of(
@@ -204,7 +205,7 @@ class RequestHead:
 
     @property
     def media_type(self) -> str:
-        """That of the body. Raises ProblemError for one that no call is made in.
+        """Return the media type of the body. Raises ProblemError for a type that calls cannot have.
 
         A page of another site cannot send these types without asking first, which is refused.
         """

@@ -217,8 +217,8 @@ class NameClaims(SavedStates, Protocol):
 
 
 class Hosted:
-    """The `actors.actor.ActorContext` of one actor: its way to its host. There is one for each
-    actor, so it has almost no state of its own, to save memory.
+    """The `actors.actor.ActorContext` of one actor: through it the actor reaches its host. There is
+    one for each actor, so it has almost no state of its own, to save memory.
     """
 
     __slots__ = ("_cell", "_host", "start_turn")

@@ -36,9 +36,7 @@ Value = Callable[[ActorCell], Any]
 
 
 def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
-    """What there is to say of an actor in one row. `supervisors`: for whom actors were started, by
-    name.
-    """
+    """Describe an actor in one row. `supervisors`: for whom actors were started, by name."""
     address, instance = cell.address, cell.instance
     return {
         "name": address.name,
@@ -172,7 +170,7 @@ class ActorListing:
         return found
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Those of these names that actors here have."""
+        """Return those of the names that actors here have."""
         cells = self._host.cells
         return [name for name in names if name in cells and not cells[name].system]
 
@@ -193,7 +191,7 @@ class ActorListing:
         return [cell for cell in self._host.cells.values() if not cell.system]
 
     def _values(self) -> dict[str, Value]:
-        """How the value of each column is read from an actor."""
+        """Return the functions that read the value of each column from an actor."""
         supervisors = self._host.supervisors
         values: dict[str, Value] = {
             "name": lambda cell: cell.address.name,

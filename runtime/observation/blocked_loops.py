@@ -32,7 +32,7 @@ class _BlockedReport:
 
 
 class BlockedLoops:
-    """What other nodes have told of their blocked loops."""
+    """The blocked loops of other nodes, as these have reported them."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment

@@ -35,8 +35,8 @@ def cluster_html(
 def status_html(
     cluster: str, members: Sequence[Member], reports: Mapping[str, Sequence[Mapping[str, object]]]
 ) -> str:
-    """The nodes of a cluster and their actors. `reports`: what each node that has answered says of
-    its actors.
+    """Return the nodes of a cluster and their actors as HTML. `reports`: the actors of each node
+    that has answered.
     """
     actors = [(node, actor) for node, found in sorted(reports.items()) for actor in found]
     heads = ("actor", "class", "node", "epoch", "waiting", "served")

@@ -29,8 +29,8 @@ _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
 
 @attrs.frozen
 class Condition:
-    """What holds in a row: its `column` compared by `sign` with `wanted`; for `=` and `!=` that may
-    have wildcards. Raises ValueError where a number is needed and is none.
+    """A condition on a row: its `column` compared by `sign` with `wanted`; for `=` and `!=` that
+    may have wildcards. Raises ValueError where a number is needed and is none.
     """
 
     column: str

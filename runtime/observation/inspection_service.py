@@ -148,7 +148,7 @@ class InspectionService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def present(self, names: list[str]) -> list[str]:
-        """Those of these names that actors here have."""
+        """Return those of the names that actors here have."""
         return self._listing.present(names)
 
     @method(concurrent=True, idempotent=True)
@@ -190,7 +190,7 @@ class InspectionService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def blocked(self, node: str, incarnation: int) -> dict[str, Any] | None:
-        """What blocks the loop of another node, as far as it has told this one; see
+        """Return what blocks the loop of another node, as it has reported to this one; see
         `blocked_report`.
         """
         return self._blocked.of(NodeId(node, incarnation))
@@ -214,7 +214,7 @@ class InspectionService(Actor):
 
     @method(concurrent=True)
     async def profile(self, seconds: float, rate: int, actor: str = "") -> bytes:
-        """Where the threads of this process, or those that run this actor, spend their time; see
+        """Sample the threads of this process, or those that run this actor, for some seconds; see
         `packed_profile`. b"" while another profile is taken, which would see this one.
         """
         cell = self._host.cells.get(actor)
@@ -241,13 +241,13 @@ class InspectionService(Actor):
 
     @method(concurrent=True)
     async def record(self, seconds: float) -> bytes:
-        """What this node does in the next seconds, for a timeline; see `Recordings.take`."""
+        """Record the calls of this node for some seconds, for a timeline; see `Recordings.take`."""
         return await self._recordings.take(seconds)
 
     @method(concurrent=True, idempotent=True)
     async def state(self, name: str) -> dict[str, Any] | None:
-        """What an actor says of its state, the fields of an `ActorState`; None if it is not here.
-        Runs its hook `on_inspect`.
+        """Return the state that an actor shows, as the fields of an `ActorState`; None if it is not
+        here. Runs its hook `on_inspect`.
         """
         cell = self._host.cells.get(name)
         if cell is None or cell.system:
@@ -275,7 +275,7 @@ class InspectionService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def actor(self, name: str) -> dict[str, Any] | None:
-        """What there is to say of one actor; None if it is not here."""
+        """Describe one actor; None if it is not here."""
         cell = self._host.cells.get(name)
         if cell is None or cell.system:
             return None

@@ -171,7 +171,7 @@ class _NodeQueries:
         return f"its node {node[0]} is no member of the cluster"
 
     def left_out(self) -> list[str]:
-        """What nodes have left out of their answers, one sentence each."""
+        """Return what nodes have left out of their answers, one sentence each."""
         return [
             f"node {node} left out {count:,} {WORDS[what]}"
             for (node, _), report in sorted(self.reports.items())
@@ -203,8 +203,9 @@ async def ask_for_tree(
 async def ask_for_actors(
     endpoint: RpcEndpoint, members: Iterable[NodeId]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What each of these nodes says of its actors, by the name of the node: of the supervisors, and
-    of those with most calls. One that does not answer within a second is left out.
+    """Ask each of these nodes for its actors, and return the answers by the name of the node: of
+    the supervisors, and of those with most calls. One that does not answer within a second is left
+    out.
     """
     found: dict[str, list[dict[str, Any]]] = {}
 

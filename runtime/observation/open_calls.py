@@ -59,8 +59,8 @@ async def describe_all_calls(
 
 
 def describe_calls(cells: Iterable[ActorCell], node: str, now: float) -> dict[str, Any]:
-    """What a node tells of the calls of its actors: at most `MOST_CALLS`, the longest first.
-    `now`: seconds on its clock.
+    """Describe the calls of a node's actors: at most `MOST_CALLS`, the longest first. `now`:
+    seconds on its clock.
     """
     told = _LongestCalls()
     told.add(cells)
@@ -151,7 +151,9 @@ class WaitStep:
 
 
 class WaitGraph:
-    """Who waits for whom, by the calls of all nodes at about the same time."""
+    """The graph of actors that wait for each other, by the calls of all nodes at about the same
+    time.
+    """
 
     def __init__(self, calls: Iterable[OpenCall]) -> None:
         self._running: dict[str, list[OpenCall]] = {}
@@ -164,7 +166,7 @@ class WaitGraph:
                 self._awaited.setdefault(call.caller, []).append(call)
 
     def runs(self, actor: str, method: str = "") -> list[OpenCall]:
-        """What an actor runs, of one method if it is named, the longest first."""
+        """Return the calls that an actor runs, of one method if it is named, the longest first."""
         return _longest_first(self._running.get(actor, ()), method)
 
     def waits(self, actor: str, method: str) -> list[OpenCall]:

@@ -27,8 +27,8 @@ OUTSIDE = "outside of actors"
 
 @attrs.frozen
 class ClockEstimate:
-    """How a node's clock is related to the reader's: a time of the node, minus `offset`, is the
-    reader's, give or take `error`; all in seconds.
+    """An estimate of a node's clock: a time of the node, minus `offset`, is the reader's, give or
+    take `error`; all in seconds.
     """
 
     offset: float
@@ -46,7 +46,7 @@ def estimate_clock(samples: Iterable[tuple[float, float, float]]) -> ClockEstima
 
 @attrs.frozen
 class NodeRecording:
-    """What a node has recorded; `told` is what `TimelineRecorder.finish` gives."""
+    """The recording of a node; `told` is what `TimelineRecorder.finish` gives."""
 
     node: str
     incarnation: int

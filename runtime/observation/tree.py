@@ -237,8 +237,8 @@ class _Assembly:
         )
 
     def _branch(self, name: str, id: str, above: frozenset[str]) -> Branch:
-        """What names and nodes say of an actor, and what it says of its children if it is a
-        supervisor.
+        """Return the branch of an actor, from the answers of the names and of its node. If it is a
+        supervisor, with its children.
         """
         actor = self._known.get(name)
         supervises = self._supervises(name)
@@ -357,7 +357,7 @@ ASCII = TreeLines("|- ", "`- ", "|  ", "~")
 
 
 def lines_for(encoding: str | None) -> TreeLines:
-    """What a terminal or file of this encoding can show."""
+    """Return the line characters that a terminal or file of this encoding can show."""
     try:
         "".join(attrs.astuple(BOXES)).encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -502,7 +502,7 @@ def _recent(branch: Branch) -> str:
 
 
 def _note(branch: Branch) -> str:
-    """What is wrong, if anything is."""
+    """Return the problem of a branch; "" if it has none."""
     if branch.state == SILENT:
         return plain(branch.problem)
     if branch.children_left_out:

@@ -61,7 +61,7 @@ class JournalEntry:
 
 @attrs.frozen
 class PartWrite:
-    """A part to be written. `version`: how often it was before. `entries`: those that are new."""
+    """A part to be written. `version`: how often it was written before. `entries`: the new ones."""
 
     number: int
     version: int
@@ -116,12 +116,12 @@ class MapJournal:
     def __init__(self, name: str) -> None:
         self.name = name
         self._known: dict[int, JournalEntry] = {}
-        """What earlier runs have done, and this one has not asked for yet."""
+        """The items that earlier runs have done and that this run has not looked up yet."""
         self._part = 0
         """The number of the part that is written next."""
         self._version = 0
         self._value: list[JournalEntry] = []
-        """What is in that part already."""
+        """The entries that are in that part already."""
         self._value_bytes = 0
         self._bytes = 0
         self._result_bytes = 0
@@ -129,7 +129,7 @@ class MapJournal:
         self._writing: PartWrite | None = None
 
     def on_part(self, part: bytes) -> None:
-        """The next of the parts that the store has. Raises `JournalError` for what is none."""
+        """Read the next of the parts that the store has. Raises `JournalError` for what is none."""
         try:
             for index, digest, result, size in cbor2.loads(part):
                 self._known[int(index)] = JournalEntry(int(index), digest, result, int(size))
@@ -143,11 +143,11 @@ class MapJournal:
 
     @property
     def known(self) -> int:
-        """How many items earlier runs have done that were not asked for yet."""
+        """How many items of earlier runs have not been looked up yet."""
         return len(self._known)
 
     def find(self, index: int, digest: bytes) -> JournalEntry | None:
-        """What is known of an item; None if it is not done. Raises `JournalMismatchError` if
+        """Return the entry of an item; None if it is not done. Raises `JournalMismatchError` if
         another item has been done at its place.
         """
         entry = self._known.pop(index, None)
@@ -179,7 +179,7 @@ class MapJournal:
         self._queue.append(JournalEntry(index, digest, result, size))
 
     def next_write(self) -> PartWrite | None:
-        """What to write now; None while there is nothing, or a write has not ended. Raises
+        """Return the next write; None while there is nothing, or a write has not ended. Raises
         `JournalError` when the journal is full.
         """
         if self._writing is not None or not self._queue:

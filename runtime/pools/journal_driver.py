@@ -11,7 +11,7 @@ from runtime.wire.codec import Codec
 
 
 class JournalDriver:
-    """What one map does with its journal. `what`: the method that it is the journal of."""
+    """Reads and writes the journal of one map. `what`: the method that it is the journal of."""
 
     def __init__(self, journals: Journals, name: str, what: str, codec: Codec) -> None:
         self._journals = journals

@@ -691,8 +691,8 @@ def is_pair(value: object) -> bool:
 
 
 def checked_answer(answer: object, count: int) -> tuple[float, list[int], list[object]]:
-    """What a member answers to a batch of `count` items: the seconds that it took, and the code and
-    the value of each item. Raises ProtocolError for what no member of ours says.
+    """Check a member's answer to a batch of `count` items, and return the seconds that it took, and
+    the code and the value of each item. Raises ProtocolError for a malformed answer.
     """
     if (
         isinstance(answer, list | tuple)
@@ -816,7 +816,7 @@ class MapResults(AsyncIterator[R], Generic[R]):
         await run.wait_result()
 
     def _failed(self, index: int, error: BaseException) -> BaseException:
-        """What an item has ended with, to be given as a result; raised if it is not to be."""
+        """Return the error of an item if errors are results; otherwise raise it."""
         annotate(error, f"in item {index} of a map over a pool")
         if self._run.options.on_error == "return":
             return error

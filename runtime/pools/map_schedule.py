@@ -132,14 +132,14 @@ class Batch:
 
 @attrs.define(eq=False)
 class KnownPace:
-    """What the items of one method have taken in the latest map, for the next one."""
+    """The time that the items of one method took in the latest map, for the next one."""
 
     seconds: float | None = None
 
 
 @attrs.define(eq=False)
 class _Pace:
-    """What one member is known to take, in seconds per item."""
+    """The known pace of one member, in seconds per item."""
 
     batches: dict[int, Batch] = attrs.Factory(dict)
     """Those with it, in the order in which they were sent."""
@@ -327,7 +327,7 @@ class MapSchedule:
 
     @property
     def source_error(self) -> BaseException | None:
-        """What the source has raised."""
+        """The error that the source has raised."""
         return self._source_error
 
     # The members
@@ -583,7 +583,7 @@ class MapSchedule:
     # The journal
 
     def take_finished(self) -> list[MapItem]:
-        """What is to be written to the journal, each once."""
+        """Return the items to be written to the journal, each once."""
         finished, self._to_write = self._to_write, []
         return finished
 

@@ -52,7 +52,9 @@ class PoolSize:
         least: int | None = None,
         most: int | None = None,
     ) -> PoolSize:
-        """What users say: one of `size`, `per_node`, or `min` and `max` together."""
+        """Make a size from the arguments of users: one of `size`, `per_node`, or `min` and `max`
+        together.
+        """
         bound = most if least is None else least
         said = [
             name
@@ -89,7 +91,7 @@ class PoolSize:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The size as people read it."""
         if self.per_node is not None:
             return f"{self.per_node} per node"
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
@@ -98,9 +100,9 @@ class PoolSize:
 @message
 @attrs.frozen(kw_only=True)
 class PoolSpec:
-    """What a pool's supervisor must know. `member`: the class of the members, or its path;
-    `function`: what it runs, of a pool of a plain function. `opener`: the node that has opened it.
-    `opening`: of a named pool, a text that no other call of `node.pool` has.
+    """The specification of a pool, for its supervisor. `member`: the class of the members, or its
+    path; `function`: what it runs, of a pool of a plain function. `opener`: the node that has
+    opened it. `opening`: of a named pool, a text that no other call of `node.pool` has.
     """
 
     member: str
@@ -115,7 +117,7 @@ class PoolSpec:
 
     @property
     def what(self) -> str:
-        """What it is a pool of."""
+        """The path of its members' class, or of the function that they run."""
         return self.function or self.member
 
     @staticmethod
@@ -130,7 +132,7 @@ class PoolSpec:
 
 @attrs.frozen
 class MemberChanges:
-    """What to do next: the nodes to start a member on, None where the runtime is to choose; and
+    """The next changes: the nodes to start a member on, None where the runtime is to choose; and
     the members to stop.
     """
 

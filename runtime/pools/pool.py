@@ -87,8 +87,8 @@ logger = logging.getLogger("understudy.pools")
 
 
 class PoolNode(Protocol):
-    """What a pool needs of its node: a `runtime.Node`, or the stand-in of one in an isolated
-    process.
+    """The part of a node that a pool needs: of a `runtime.Node`, or of a `NodeClient` in an
+    isolated process.
     """
 
     _endpoint: RpcEndpoint
@@ -662,7 +662,7 @@ class Pool(ProcessBound, Generic[A]):
 
 
 class Router:
-    """Which member of a pool a single call goes to. No I/O.
+    """Chooses the member of a pool for a single call. No I/O.
 
     `draw`: numbers in [0, 1). `depth`: how many calls are with a member, as far as is known.
     """

@@ -34,7 +34,7 @@ logger = logging.getLogger("understudy.pools")
 
 
 class ProgressBar(Protocol):
-    """Where counts are shown. The methods block, and raise whatever the stream raises."""
+    """Shows the counts of a map. The methods block, and raise whatever the stream raises."""
 
     every: float
     """Seconds between two states."""

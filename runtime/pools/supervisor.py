@@ -201,7 +201,7 @@ class PoolKeeper(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def spec(self) -> PoolSpec:
-        """What it keeps."""
+        """The specification that it keeps."""
         return self._spec
 
     async def _stand(self) -> None:
@@ -342,7 +342,7 @@ class PoolSupervisor(DynamicSupervisor):
         await self._save()
 
     async def _kept_spec(self) -> PoolSpec | None:
-        """What a keeper of an earlier incarnation says that this pool is; None if none answers."""
+        """Ask the keepers of an earlier incarnation what this pool is; None if none answers."""
         for child in self._children_now(KEEPER):
             with trio.move_on_after(ASK_SECONDS):
                 try:

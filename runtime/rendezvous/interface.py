@@ -195,7 +195,7 @@ class RendezvousHandler(Protocol):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers may use the store of `RendezvousInfo` themselves."""
+        """True if workers may use the store of `RendezvousInfo` themselves."""
         ...
 
     async def next_rendezvous(self) -> RendezvousInfo:

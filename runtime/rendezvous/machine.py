@@ -121,8 +121,8 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(data: bytes, where: str) -> State:
-    """What `encode_state` made. Raises `RendezvousStateError`, naming the key, for anything
-    else.
+    """Decode what `encode_state` has made. Raises `RendezvousStateError`, naming the key, for
+    anything else.
     """
     try:
         found: dict[str, Any] = _mapping(json.loads(data))
@@ -147,8 +147,8 @@ def encode_agent(record: AgentRecord) -> bytes:
 
 
 def decode_agent(data: bytes, where: str) -> AgentRecord:
-    """What `encode_agent` made. Raises `RendezvousStateError`, naming the key, for anything
-    else.
+    """Decode what `encode_agent` has made. Raises `RendezvousStateError`, naming the key, for
+    anything else.
     """
     try:
         found = _mapping(json.loads(data))

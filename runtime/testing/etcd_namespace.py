@@ -109,7 +109,7 @@ class EtcdNamespace:
 
     @property
     def address(self) -> str:
-        """For `open_node(store=...)`, `open_local_cluster(store=...)` and `--store`."""
+        """The address for `open_node(store=...)`, `open_local_cluster(store=...)` and `--store`."""
         return f"{self._etcd.server.address}?prefix={self.prefix}"
 
     def kill(self) -> None:

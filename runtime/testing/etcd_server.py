@@ -38,7 +38,7 @@ class EtcdServerMember:
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """The file with its output."""
         return self.directory / f"{self.name}.log"
 
 
@@ -70,7 +70,7 @@ class EtcdServer:
 
     @property
     def address(self) -> str:
-        """Where it is: for `open_node(store=...)` and `--store`."""
+        """Its address, for `open_node(store=...)` and `--store`."""
         members = ",".join(f"127.0.0.1:{member.client_port}" for member in self.members)
         return f"etcd://{members}{self._options}"
 

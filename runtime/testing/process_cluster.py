@@ -71,8 +71,8 @@ def close_block(block: OpenBlock[Any]) -> None:
 
 
 class WarmProcess:
-    """What the processes of all tests of a session are forked from. `preload`: modules that it
-    imports, besides those of the runtime.
+    """The warm process from which the nodes of all tests of a session are forked. `preload`:
+    modules that it imports, besides those of the runtime.
     """
 
     def __init__(self, preload: Sequence[str]) -> None:
@@ -135,15 +135,15 @@ class ProcessCluster:
         return left
 
     def blocking(self) -> BlockingLocalCluster:
-        """For plain tests."""
+        """The cluster for plain tests."""
         return BlockingLocalCluster(BlockingDoor(self._block, self._opened.node), self._opened)
 
     def awaited(self) -> AsyncLocalCluster:
-        """For tests that are `async def`."""
+        """The cluster for tests that are `async def`."""
         return AsyncLocalCluster(AnyLoopDoor(self._block, self._opened.node), self._opened)
 
     def faults(self) -> ProcessFaults:
-        """For its processes."""
+        """The faults of its processes."""
         return ProcessFaults(self._processes, self._do)
 
     def _processes(self) -> Mapping[str, NodeProcess]:

@@ -102,7 +102,7 @@ class VirtualRun:
         return node
 
     def events(self) -> list[str]:
-        """What has happened in the test, the last of it, a line each. From any thread."""
+        """Return the latest events of the test, a line each. From any thread."""
         if self._trace is None:
             return []
         return [
@@ -193,7 +193,7 @@ class VirtualRun:
 
 
 def calls_left(count: int) -> list[str]:
-    """What is said of calls that a test has not waited for."""
+    """Return the text about calls that a test has not waited for."""
     if count == 0:
         return []
     return ["a call that was still under way" if count == 1 else f"{count} calls under way"]
@@ -206,8 +206,8 @@ def _system_tasks() -> set[str]:
 
 
 def _waits_at(tasks: list[trio.lowlevel.Task]) -> str:
-    """Where a test waits: the last line that is not ours, of its task or of those that it has
-    started.
+    """Return the place where a test waits: the last line that is not ours, of its task or of those
+    that it has started.
     """
     tasks = list(tasks)
     for task in tasks:

@@ -101,7 +101,7 @@ class VirtualPortal(Portal):
 
 
 class VirtualBlock(OpenBlock[Node]):
-    """What the blocking door asks of an open block: here a node in a simulation."""
+    """The part of an open block that the blocking door needs: here a node in a simulation."""
 
     def __init__(self, portal: Portal, node: Node) -> None:
         super().__init__(lambda: nullcontext(node), WHAT, never)

@@ -64,7 +64,7 @@ class AgentMembership:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether other agents take this agent for dead, or may do so at any moment."""
+        """True if other agents take this agent for dead, or may do so at any moment."""
         return self._name in self.lost
 
     def reasons_for_another(self) -> int:
