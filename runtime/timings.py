@@ -67,6 +67,11 @@ class Timings:
     only lost its connection.
     """
 
+    keyed_orphans: float = 30.0
+    """How long a call with a key goes on when no request waits for it, so that its repeat, perhaps
+    through another gateway, finds it. Longer costs the work of calls that nobody asks for again.
+    """
+
     unreachable_after: float = 0.1
     """How long a peer may be without a connection before it is shown as unreachable, and before
     lookups go past it: longer than a redial takes, or each broken connection would show.

@@ -261,7 +261,6 @@ WHITE_BOXES = {
     "tests/cluster/test_local_cluster_end.py": {"_close", "_processes"},
     "tests/cluster/test_shared_memory.py": {"_lending"},
     "tests/doors/test_pictures.py": {"_caller"},
-    "tests/gateway/test_keys.py": {"_orphan_seconds"},
     "tests/isolation/observers.py": {"_all"},
     "tests/links/test_slow_handshakes.py": {"_paths"},
     "tests/membership/test_members.py": {"_link", "_link_to", "_staying"},

@@ -104,20 +104,20 @@ class _CallQueue:
         self.waiters: list[Waiter] = []
         self.joined = 0
         self.address: Address | None = None
-        """Where the actor was found since the line began, if nothing speaks against it."""
+        """The place where the actor was found since the queue began, unless a call was refused."""
         self.denied: Occupancy | None = None
-        """Who denied having it last."""
+        """The place that last denied having the actor."""
         self.left: Occupancy | None = None
-        """Where its last life was over when it was asked for there: what was asked before will be
-        refused as well, or has died with it.
+        """The place at which the actor had ended when it was last called there: earlier calls to
+        that place will be refused as well, or have died with it.
         """
         self.leaving: Occupancy | None = None
         """Whose node was leaving when it was asked for there: what runs there already may run for
         long, and is not waited for.
         """
         self.settled: Occupancy | None = None
-        """Where it was found last, after what was on its way to its earlier places had been waited
-        for.
+        """The place where it was found last, after calls on their way to its earlier places had
+        been waited for.
         """
 
     def join(self, waiter: Waiter) -> None:
@@ -147,7 +147,7 @@ class CallQueues:
         self._routes = routes
         self._environment = environment
         self.all: dict[Hashable, _CallQueue] = {}
-        """By actor; empty while nothing waits, which every call looks at."""
+        """The queues by actor. Empty while no call waits, which every call checks."""
 
     def ahead_of(self, bound: Bound) -> bool:
         """True if calls to the same actor wait."""

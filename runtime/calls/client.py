@@ -196,13 +196,13 @@ class RetryingCall:
         self._call: Waiting | None = None
         self._route: Route | None = None
         self._attempted: Route | None = None
-        """Where the running attempt was made; None while it is not made yet."""
+        """The route of the running attempt; None before it is made."""
         self._denied_by: Occupancy | None = None
         self._denied_for_good = True
         self._sent = False
         self._first = 0
         self._may_have_run: set[Occupancy] = set()
-        """Where attempts were made that may have."""
+        """The places of attempts that may have run."""
         deadline = min(trio.current_effective_deadline(), expires)
         self._schedule = RetrySchedule(
             policy,
@@ -896,7 +896,7 @@ class StreamReader(Stream[T]):
         self._call: StreamCall | None = None
         """There while the stream is open."""
         self._chain: Chain | None = None
-        """Who waits for its items, if a method does."""
+        """The chain of methods that wait for its items; None outside of methods."""
         self._context = context
         """If none is given, the context of the code that asked for the first item."""
         self._route: Route | None = None
@@ -1199,13 +1199,13 @@ class CallClient:
         runtime's own calls have others.
         """
         self.nursery = nursery
-        """For tasks that belong to calls, and not to their callers."""
+        """The nursery of tasks that belong to calls, and not to their callers."""
         self._retained = RetainedCalls(self, references, codec, nursery)
         self._local = local
         self.statistics: CallStatistics | None = None
         """Counts the outcomes of calls; None while nothing is measured."""
         self._token: object = None
-        """That of the statistics: bound methods keep where their calls were counted last."""
+        """The token of the statistics: bound methods keep where their calls were counted last."""
         # An attribute and not a method, so that what is not measured costs nothing; see `measure`.
         self.call: Callable[
             [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]

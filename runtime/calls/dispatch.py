@@ -68,8 +68,9 @@ one limit for all peers together.
 """
 
 DECODED = 16
-"""What a byte of a control part may take when it is decoded: a small number in a list takes 8
-bytes, an empty list 56. Bytes and arrays beside the control part take what they took there.
+"""Bytes of memory that a byte of a control part may take when it is decoded: a small number in a
+list takes 8 bytes, an empty list 56. Bytes and arrays beside the control part take what they took
+there.
 """
 
 MOST_UNREAD = 2 * BACKLOG_FRAMES

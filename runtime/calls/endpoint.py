@@ -284,7 +284,7 @@ class RpcEndpoint:
     ) -> Dispatch:
         """The server's side: what links hand up goes to one of its parts."""
         self.actor_loads = reply_handler.loads
-        """Of the actors that pools follow."""
+        """The loads of the actors that pools follow."""
         reply_encoder = ReplyEncoder(self.codec)
         self._dedup_server = DedupServer(
             self.host,

@@ -39,11 +39,11 @@ class OutgoingRequest:
     deadline: float
     """On the node's clock, in seconds."""
     flags: int = 0
-    """Of the CALL frame; see `runtime.calls.protocol`."""
+    """The flags of the CALL frame; see `runtime.calls.protocol`."""
     chain: Chain | None = None
-    """Who waits for it, if a method does."""
+    """The chain of methods that wait for it; None outside of methods."""
     context: CallContext | None = None
-    """What travels beside the arguments; None for nothing."""
+    """The context that travels beside the arguments; None if it has none."""
     attempt: int = 1
     first: int = 0
     """The number of the first attempt at a call that may be made again; 0 for any other call."""
@@ -52,7 +52,7 @@ class OutgoingRequest:
     elsewhere: bool = False
     """One that may have was made to another epoch of the actor, or to another node."""
     state: ReferenceState | None = None
-    """Where its result stays, if it does."""
+    """The state of the reference to its result, if that stays at its owner."""
 
 
 class PendingCall(Generic[T]):

@@ -41,7 +41,7 @@ class PlainErrorEncoder:
     def __init__(self, tracebacks: TracebackWriter) -> None:
         self._tracebacks = tracebacks
         self._classes: dict[type, tuple[bytes, bytes]] = {}
-        """What stands before the text, and behind the arguments; twice b"" for classes whose
+        """The bytes before the text, and those behind the arguments; twice b"" for classes whose
         instances have to be described.
         """
 

@@ -26,7 +26,7 @@ from runtime.wire.codec import SCALARS, Codec
 from runtime.wire.frames import Buffer, Frame, Outgoing
 
 NUMBER_BYTES = 9
-"""What a number of a local stream counts for, about."""
+"""Bytes that a number of a local stream counts for, about."""
 
 _NUMBERS = frozenset((bool, int, float, type(None)))
 

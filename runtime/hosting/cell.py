@@ -287,12 +287,12 @@ class Invocation:
         self.runner: Runner | None = None
         self.cancelled = False
         self.held_bytes: HeldBytes | None = None
-        """What its arguments take, if that is counted."""
+        """The bytes of its arguments, if they are counted."""
         self.needs: Needs | None = None
         """The references among the arguments, to be fetched before it runs; None if there are none.
         """
         self.stream_output: StreamOutput | None = None
-        """Where the items go if the method is a stream; else None."""
+        """The receiver of the items if the method is a stream; else None."""
         self.call: RequestOrigin | None = None
         """Identifies the call if its caller may repeat it; else None."""
         self.chain: Chain | None = None
@@ -377,7 +377,7 @@ class ActorCell:
         self.limit = limit
         self.byte_limit = byte_limit
         self.arguments: ByteBudget | None = None
-        """What the arguments of its calls take; None before the first that is counted."""
+        """The bytes of its calls' arguments; None before the first that is counted."""
         self.system = system
         self.leased = address.registered
         """True if it may run only as long as its node holds its lease: its name is registered, and

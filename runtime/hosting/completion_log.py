@@ -110,7 +110,9 @@ class CompletionLog:
         self._environment = environment
         self._tables: dict[ActorCell, _Table] = {}
         self._watermarks: dict[RequestClient, int] = {}
-        """Of the clients with a connection: each is removed when it has lost that, or ended."""
+        """The watermarks of clients with a connection: each is removed when it has lost that, or
+        ended.
+        """
         self._is_gone = is_gone
 
     async def save(self, cell: ActorCell, state: object, answer: object) -> None:

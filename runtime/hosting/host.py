@@ -506,8 +506,8 @@ def stops_at_once(cell: ActorCell) -> bool:
 
 
 StopAnswer = Literal["stopped", "gone", "busy"]
-"""Of an actor that was to be stopped at once: whether it has ended now, was not here, or needs its
-time.
+"""The answer about an actor that was to be stopped at once: it has ended now, was not here, or
+needs its time.
 """
 
 
@@ -567,7 +567,7 @@ class ActorHost:
         self.counts = NodeCounts()
         """Usage counters of this node's actors. Higher rooms count in them as well."""
         self.arguments = ByteBudget(sys.maxsize)
-        """What the large arguments of all calls take that wait or run here."""
+        """The bytes of large arguments of all calls that wait or run here."""
         self.now, self.in_thread = environment.now, environment.in_thread
         self.cells: dict[str, ActorCell] = {}
         self.draining = False

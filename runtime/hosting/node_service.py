@@ -127,7 +127,7 @@ class NodeService(Actor):
         self._contact = contact
         self._leave = leave
         self._tickets: OrderedDict[str, list[Address]] = OrderedDict()
-        """What the latest spawns have started."""
+        """The latest spawns, with the actors that they have started."""
         self._under_way: dict[str, StartTicket] = {}
 
     @method(concurrent=True)

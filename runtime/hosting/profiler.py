@@ -34,7 +34,7 @@ MOST_SAMPLES = 20_000
 """Samples of one thread that are kept one by one."""
 
 MOST_SECONDS = 300.0
-"""Of one profile."""
+"""The longest duration of one profile."""
 
 MOST_RATE = 250
 """Samples in a second."""

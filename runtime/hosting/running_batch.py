@@ -27,15 +27,15 @@ class RunningBatch:
 
     def __init__(self, rows: Rows, may_run: Callable[[], bool]) -> None:
         self._rows = deque(rows)
-        """Those that were not started, nor recalled. To take one from either end is atomic: its
-        runner, maybe in a thread, takes them from the left, and who recalls them from the right, so
-        each row has one taker, without a lock.
+        """The rows that were neither started nor recalled. Taking one from either end is atomic:
+        the runner, perhaps in a thread, takes rows from the left, and `close` recalls them from the
+        right. So each row has one taker, without a lock.
         """
         self._may_run = may_run
         self._started = self.count = len(rows)
-        """As many as this, at most."""
+        """How many rows are started, at most."""
         self.outcomes: list[Outcome] = []
-        """Of the rows that have ended, in their order."""
+        """The outcomes of the rows that have ended, in their order."""
         self.seconds = 0.0
         """How long they took."""
 

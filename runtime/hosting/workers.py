@@ -227,7 +227,7 @@ class TaskWorkers:
         self._replay = replay
         self._in_thread = threads.method
         self.context = copy_context()
-        """That in which the worker tasks start."""
+        """The context in which the worker tasks start."""
         self.names_until = math.inf
         """The time until which the node relies on its lease, on its own clock."""
         self._ask_lease: Callable[[], float] = lambda: self.names_until

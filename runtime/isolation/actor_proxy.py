@@ -101,7 +101,7 @@ class ActorProxy(Actor):
     """
 
     batch_methods: ClassVar[Mapping[str, MethodDefinition]] = {}
-    """Those of `item_batches`, to be passed on."""
+    """The methods of `item_batches`, which the proxy passes on."""
     _cls: type[Actor]
     _options: SpawnOptions
     _prepare: Prepare

@@ -624,13 +624,13 @@ class ChildSettings:
     timings: dict[str, float]
     """The fields of the node's `Timings`."""
     lease: str
-    """Where the node's `LeasePage` is; "" if there is none."""
+    """The place of the node's `LeasePage`; "" if there is none."""
     tracing: bool
     on_process_start: str
     """The path of a function to be called first; "" for none."""
     kept_failures: KeptFailures
     debug_address: str
-    """Where `understudy debug` finds the node; "" if that allows no debuggers."""
+    """The address at which `understudy debug` finds the node; "" if that allows no debuggers."""
     tls: dict[str, Any]
     """The fields of the node's `Tls`: the process dials other nodes itself."""
 

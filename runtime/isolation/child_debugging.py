@@ -25,7 +25,8 @@ PASS_ON_SECONDS = 2.0
 """How long the node may take for a failure; then it is lost there."""
 
 KeptFailures = Literal["", "text", "frames"]
-"""What a node keeps of failures: nothing, their text, or the frames, too, for debuggers."""
+"""The part of failures that a node keeps: nothing, their text, or also the frames, for debuggers.
+"""
 
 
 class ChildDebugService(Actor):

@@ -21,7 +21,7 @@ from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import stacks_of_threads
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of one answer."""
+"""Bytes of one answer."""
 
 MOST_QUESTION = 1024
 """Bytes of a question."""

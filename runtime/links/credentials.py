@@ -24,7 +24,7 @@ from runtime.wire.certificates import SelfSigned
 from runtime.wire.handshake import Certified, CertifiedRole
 
 MOST_PEM_BYTES = 16 * 1024 * 1024
-"""Of a file with certificates or revoked ones: of a larger one the rest is not looked at."""
+"""Bytes of a file with certificates or revoked ones. The rest of a larger file is ignored."""
 
 JUDGED_AGAIN_SECONDS = 10.0
 """After which a certificate that was refused is judged again though no file has changed."""

@@ -69,7 +69,7 @@ FAREWELL_RECEIVES = 8
 """How much more of it is read meanwhile, in receives."""
 
 PLAIN_SPOKEN: Final = {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"}
-"""What OpenSSL calls bytes that are no TLS, in its several versions."""
+"""The names that versions of OpenSSL have for bytes that are not TLS."""
 
 TLS_REFUSED: Final = {"TLSV1_ALERT_PROTOCOL_VERSION"}
 """The name that OpenSSL has for the alert `NOT_HERE`."""
@@ -88,7 +88,7 @@ ALERTS: Final = {
     "ALERT_CERTIFICATE_REQUIRED": "the other end asks for a certificate: give --tls-ca, --tls-cert "
     "and --tls-key",
 }
-"""What a peer's alerts (RFC 8446, 6.2) mean, by a part of OpenSSL's name for them."""
+"""The meaning of a peer's alerts (RFC 8446, 6.2) mean, by a part of OpenSSL's name for them."""
 
 _UNKNOWN_CA: Final = "none of the CAs that this side has (--tls-ca) has signed it"
 

@@ -31,7 +31,7 @@ other.
 ID_BYTES = 8
 
 Origin = Literal["given", "environment", "file", "shared", "certificates"]
-"""Where a process has its secret from. "shared": the file of this user's clusters; "certificates":
+"""The origin of a process's secret. "shared": the file of this user's clusters; "certificates":
 there is no secret.
 """
 
@@ -113,7 +113,7 @@ class SecretFile:
         self.path = path
         self._seen = self._look()
         self.secrets = read_secrets(path)
-        """What the file had when it was last read or written."""
+        """The secrets in the file when it was last read or written."""
 
     def changed(self) -> tuple[bytes, ...] | None:
         """The secrets, if they are other ones than before. A file that has vanished, or has none,

@@ -72,12 +72,12 @@ class Outbound:
         """See `takes_calls`. Twice as much is never exceeded by more than one frame of answers."""
         self._writer: trio.lowlevel.Task | None = None
         self._lending: Lending | None = None
-        """What hands large segments over in shared memory; None with a peer of another host."""
+        """Hands large segments over in shared memory; None with a peer of another host."""
         self._progress: trio.Event | None = None
         """There only while a task waits for it, so that it costs nothing otherwise."""
         self.bytes_sent = 0
         self.bytes_shared = 0
-        """What was handed over in shared memory, and counts in no other number."""
+        """Bytes that were handed over in shared memory, which count in no other number."""
         self._waiting = 0
         """Tasks that wait for room."""
         self.window_full = WaitedSeconds()
@@ -508,7 +508,7 @@ class Link(Outbound):
         peer's death.
         """
         self.life = ""
-        """Of the process that was last connected; see `Peer.life`."""
+        """The life of the process that was last connected; see `Peer.life`."""
         self.counters = LinkCounters()
         self.batch = 0
         """Frames in the receive that is being handled: with one only, an answer is sent at once
@@ -522,13 +522,13 @@ class Link(Outbound):
         self.unanswered = 0
         """Dials in a row in which no connection came about at any address."""
         self.secret_turn = 0
-        """Which of the cluster's secrets the next dial proves; see `Keyring`."""
+        """The number of the cluster's secret that the next dial proves; see `Keyring`."""
         self.wanted = False
         """True if this end has asked for the link: it is dialled until it ends."""
         self.fenced = False
         """True if the peer is known to be no member any more: its calls to actors must not run."""
         self.verified: VerifiedPeer | None = None
-        """Who the peer is, as it has proven; None before the first connection."""
+        """The proven identity of the peer; None before the first connection."""
         self.restricted = False
         """True if the peer has another role than "node": each of its calls needs to be admitted."""
         self.watched = False

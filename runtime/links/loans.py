@@ -71,7 +71,7 @@ share only.
 """
 
 NODE_BYTES: Final = 1024 * 1024 * 1024
-"""What all links of a node may have lent at once, with the free blocks that they keep."""
+"""Bytes that all links of a node may have lent at once, with the free blocks that they keep."""
 
 KEPT_BYTES: Final = LINK_BYTES // 2
 """Free memory that a link keeps for its next segments."""
@@ -158,7 +158,7 @@ class Lender:
         self._numbers: dict[bytes, int] = {}
         """The numbers of announced arenas, by key."""
         self._mapped: set[int] = set()
-        """Those of them that the peer has mapped."""
+        """The numbers of the arenas that the peer has mapped."""
         self._loans: dict[int, _Loan] = {}
         self._by_ticket: dict[Hashable, int] = {}
         self._latest_arena = 0
@@ -313,7 +313,7 @@ class Borrower:
         self._read: dict[int, int] = {}
         """The frames that may still be read here, each with the bytes that were lent with it."""
         self._ended: list[int] = []
-        """Those of them that nothing reads any more, and that the peer was not given back."""
+        """Frames in `_read` that nothing reads any more, and that were not returned yet."""
 
     @property
     def borrowed(self) -> int:

@@ -148,7 +148,7 @@ class Peers:
         self._log = LimitedLog(logger, environment.now)
         self._latest_link = 0
         self.ended_links = LinkCounters()
-        """What all links have counted that have ended."""
+        """The counters of all links that have ended."""
         self.refused = LabelledCount()
         """Connections that were refused, by reason."""
         self._dialling: dict[Link, trio.CancelScope] = {}

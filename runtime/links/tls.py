@@ -36,7 +36,7 @@ HANDSHAKE_BYTES = 128 * 1024
 """Bytes that a peer may send in its handshake: its certificates, and a few hundred bytes."""
 
 FIRST_BYTE = 0x16
-"""With what a TLS connection begins: the record type "handshake". No frame of ours does."""
+"""The first byte of a TLS connection: the record type "handshake". No frame of ours does."""
 
 NOT_HERE = b"\x15\x03\x01\x00\x02\x02\x46"
 """The alert "protocol version" (RFC 8446, 6.2), for a client that expects TLS where there is none.
@@ -71,7 +71,7 @@ class TlsConnection:
         self._more = False
         """True while something may be left that was received and is not decrypted."""
         self._encrypted: memoryview | None = None
-        """Where large receives go; made with the first of them."""
+        """The buffer of large receives; made with the first of them."""
 
     async def shake_hands(self) -> None:
         """Do the TLS handshake, and set `channel` to what it proves.

@@ -324,7 +324,7 @@ class QueuedFrame:
 
 
 Ticket = int | QueuedFrame
-"""What `Link.post` returns: the number of the frame, or the frame itself while it has none."""
+"""The result of `Link.post`: the number of the frame, or the frame itself while it has none."""
 
 
 class Transfer(NamedTuple):
@@ -354,7 +354,7 @@ class Transfers:
 
     def __init__(self) -> None:
         self.lanes: dict[Hashable, deque[QueuedFrame]] = {}
-        """What waits behind the unfinished transfer of each lane that has one."""
+        """The frames that wait behind the unfinished transfer of each lane that has one."""
         self.unfinished = 0
         """How many transfers there are; without any, nothing else waits either."""
         self._unopened: deque[QueuedFrame] = deque()

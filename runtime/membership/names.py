@@ -128,7 +128,9 @@ class RestartIntents:
         self._owed = owed
         self._numbers = itertools.count(1)
         self._candidacies: dict[str, WrittenCandidacy] = {}
-        """By the singletons' names, from before the first write until they are withdrawn."""
+        """The candidacies by the singletons' names, from before the first write until they are
+        withdrawn.
+        """
         self._expiring: deque[tuple[float, list[str]]] = deque()
         """Keys of last ends to delete from the store, with the time at which to delete them."""
         self._has_expiring = trio.Event()
@@ -895,7 +897,7 @@ class Names:
         self._incarnation = incarnation
         self._states = StateRecords(store, NAMES, lease)
         self.owed = OwedDeletions(store)
-        """What was claimed with an unknown outcome, or could not be released at once."""
+        """The names that were claimed with an unknown outcome, or could not be released at once."""
         self.intents = RestartIntents(store, lease, self._encode, self._decode, self.owed)
         # The value of a reference ends with its node, and an answer is kept to outlive it.
         self._lasting = codec.refusing(

@@ -186,7 +186,7 @@ class RemoteStore(Store):
         # wait for it.
         self._moved = trio.Event()
         self._reads: dict[trio.CancelScope, None] = {}
-        """Those that are under way, polls included."""
+        """The reads that are under way, polls included."""
         self._closed = False
 
     def close(self) -> None:

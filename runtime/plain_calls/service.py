@@ -67,11 +67,6 @@ PLAIN_SERVICE = "@plain"
 LARGE_BODY = 64 * 1024
 """Bytes. Larger ones are read in a thread: reading them would hold up the node."""
 
-ORPHAN_SECONDS = 30.0
-"""For this long a call with a key goes on when no request waits for it: its repeat, perhaps through
-another gateway, finds it.
-"""
-
 MOST_DESCRIBED = 1000
 """Actors that are described in one answer."""
 
@@ -122,11 +117,9 @@ class PlainCallService(Actor):
         environment: Environment,
         nursery: trio.Nursery,
         admission: CallAdmission,
-        orphan_seconds: float = ORPHAN_SECONDS,
     ) -> None:
         self._nursery = nursery
         self._admission = admission
-        self._orphan_seconds = orphan_seconds
         self._host = host
         self._codec = codec
         self._environment = environment
@@ -392,7 +385,7 @@ class PlainCallService(Actor):
     async def _keep_orphan(self, run: _Run) -> None:
         """Give a run up for which no call waits, unless another one comes meanwhile."""
         waited = run.waited
-        with trio.move_on_after(self._orphan_seconds):
+        with trio.move_on_after(self._environment.timings.keyed_orphans):
             await run.ended.wait()
         if run.outcome is None and run.waited == waited:
             self._give_up(run)

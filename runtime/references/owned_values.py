@@ -59,7 +59,7 @@ class StateChanges:
     def __init__(self, lifetime: Lifetime) -> None:
         self._lifetime = lifetime
         self._waiting: dict[ReferenceId, trio.Event] = {}
-        """For states that tasks wait for, and only while they do."""
+        """The events of states that tasks wait for, and only while they do."""
         self._any: trio.Event | None = None
 
     def notify(self, state: ReferenceState) -> None:
@@ -161,8 +161,8 @@ OF_ARRAYS: Final = frozenset(
         "var",
     ]
 )
-"""Of numpy's arrays and scalars. Methods that write files, change the array in place, or return
-memory or pickles are left out.
+"""The methods of numpy's arrays and scalars that may be called. Methods that write files, change
+the array in place, or return memory or pickles are left out.
 """
 
 

@@ -36,7 +36,7 @@ OPERATIONS = (
     "time_to_live",
     "revoke",
 )
-"""What is measured. `poll` waits for changes, for as long as there are none."""
+"""The operations that are measured. `poll` waits for changes, for as long as there are none."""
 
 
 class MeasuredStore(Store):

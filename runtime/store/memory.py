@@ -189,7 +189,7 @@ class StoreMachine:
         """The keys of `_entries` in order, so that a range costs what it returns."""
         self._leases: dict[int, _Lease] = {}
         self._granted: dict[int, float] | None = None
-        """What `leases` returned last, and returns again until one comes or goes."""
+        """The last result of `leases`, which is returned again until one comes or goes."""
         self._next_lease = 1
         self._history = ChangeHistory() if history is None else history
 

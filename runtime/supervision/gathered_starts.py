@@ -40,7 +40,7 @@ class StartKind:
     alike: object
     """All options but the name, which are compared."""
     options: SpawnOptions = attrs.field(eq=False)
-    """Those of the first start."""
+    """The options of the first start."""
 
 
 class StartGatherer:

@@ -312,7 +312,7 @@ class Candidacies:
         self._environment = environment
         self._nursery: trio.Nursery | None = None
         self._candidacies: dict[str, NodeCandidacy] = {}
-        """By the singletons' names."""
+        """The candidacies by the singletons' names."""
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""

@@ -275,7 +275,7 @@ class ExitNotifier:
         self._here = here
         self._nursery = nursery
         self._unreported: dict[NodeId, deque[EndedActor]] = {}
-        """By node. A node that is in it has a task."""
+        """The ends to report, by node. A node that is in it has a task."""
 
     def __len__(self) -> int:
         return sum(map(len, self._unreported.values()))
@@ -385,7 +385,7 @@ class Watcher:
         """Targets that have ended, and whose notices wait for an answer of the store."""
         self._serial = 0
         self._outside: dict[int, Callable[[Ended], None]] = {}
-        """By number: what to call for the watches of code outside of actors."""
+        """The functions to call, by number, for the watches of code outside of actors."""
 
     def loads(self) -> dict[str, int]:
         """Counts of the present entries, by name."""

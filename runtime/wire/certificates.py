@@ -21,8 +21,9 @@ import textwrap
 import attrs
 
 RANDOM_BYTES = 96
-"""What `self_signed` needs: 40 for the key, 40 for the signature, 16 for the serial number. 64 bits
-more than the order of the group has, so that the remainder is not biased (FIPS 186-5, A.2.1).
+"""Random bytes that `self_signed` needs: 40 for the key, 40 for the signature, 16 for the serial
+number. 64 bits more than the order of the group has, so that the remainder is not biased (FIPS
+186-5, A.2.1).
 """
 
 _P = 2**256 - 2**224 + 2**192 + 2**96 - 1

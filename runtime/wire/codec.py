@@ -137,8 +137,8 @@ _CONVERSIONS = {
     "pathlib.PurePath": "send str(...) of it",
     "pydantic.BaseModel": "mark the model with @message, or send its .model_dump()",
 }
-"""What to send instead of a well-known type: by its top-level package and its name, because that
-package need not be installed.
+"""Advice what to send instead of a well-known type, by its top-level package and its name, because
+that package need not be installed.
 """
 
 
@@ -633,8 +633,8 @@ ContentReader = Callable[[Any], object]
 
 
 MAX_DIMENSIONS = 64
-"""Of an array: numpy's own limit. Multiplying the lengths of millions of dimensions would take
-hours.
+"""Dimensions of an array: numpy's own limit. Multiplying the lengths of millions of dimensions
+would take hours.
 """
 
 

@@ -31,7 +31,7 @@ _ARGS = cast("Any", vars(BaseException)["args"])
 _NOTES: Final = "__notes__"
 
 _OF_GROUPS = frozenset({"message", "exceptions"})
-"""Of every group, and given to it as it is built."""
+"""Attributes of every group, which it gets as it is built."""
 
 _NOT_SENT = frozenset({"obj", "__dict__", "__weakref__", "__suppress_context__"})
 """`obj` of an AttributeError is excluded: it can be any object, and must not be shown to another

@@ -314,8 +314,8 @@ class FrameReader:
         self._rooms: tuple[memoryview, ...] = ()
         self._filled_rooms = 0
         self._room: memoryview | None = None
-        """What is still to be filled of the first of `_rooms` that is not full; there while a large
-        segment is received.
+        """The part that is still to be filled of the first of `_rooms` that is not full; there
+        while a large segment is received.
         """
 
     def feed(self, data: bytes) -> list[Frame]:

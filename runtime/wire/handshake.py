@@ -143,7 +143,7 @@ class Peer:
     """Tells this life of the node from earlier ones under the same name."""
     role: Role
     addresses: tuple[str, ...] = ()
-    """Where it listens; empty for a side that only dials."""
+    """The addresses at which it listens; empty for a side that only dials."""
     host: str = ""
     """Identifies the machine, so that two nodes of one host can find the shorter way; empty where
     unknown.

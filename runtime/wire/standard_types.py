@@ -33,7 +33,7 @@ from actors.errors import DecodeError, ProtocolError
 from runtime.wire.exceptions import build
 
 MAX_INTEGER_BITS = 8192
-"""Of the numbers of a Fraction: their greatest common divisor takes time that grows with the
+"""Bits of the numbers of a Fraction: their greatest common divisor takes time that grows with the
 square of their size.
 """
 
@@ -41,7 +41,9 @@ MAX_ADDRESS = 256
 """Characters of a network address."""
 
 FACTORIES = (bool, bytes, dict, float, frozenset, int, list, set, str, tuple)
-"""What a defaultdict may make its values with: data, because any other function would be code."""
+"""The functions with which a defaultdict may make its values with: data, because any other function
+would be code.
+"""
 
 EXCEPTIONS = sorted(
     {

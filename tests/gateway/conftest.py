@@ -10,8 +10,11 @@ import pytest
 import trio
 
 from runtime import Node, open_node
+from runtime.environment import SystemEnvironment
 from runtime.gateway import RequestLimits, application
 from runtime.gateway.server import ServerLimits, serve
+from runtime.testing import Platform
+from runtime.timings import Timings
 from tests.gateway.actors_used import Counter
 from tests.gateway.http_client import HttpClient
 
@@ -49,9 +52,16 @@ async def gateway(
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+def timings() -> Timings:
+    """Of the node; a test parametrizes it to have others."""
+    return Timings()
+
+
+@pytest.fixture
+async def world(timings: Timings) -> AsyncIterator[World]:
     """One node, the counter on it, and a gateway."""
-    async with open_node("one", secret=SECRET) as node:
+    platform = Platform(environment=SystemEnvironment(timings))
+    async with open_node("one", secret=SECRET, platform=platform) as node:
         counter = await node.options(name="counter").spawn(Counter)
         # As the command joins: the role of a client has to be enough.
         async with (

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 import trio
 
 from runtime import open_node
 from runtime.node import internals_of
+from runtime.timings import Timings
 from tests.failures.error_examples import check_answer
 from tests.gateway.actors_used import Counter, Saving
 from tests.gateway.conftest import SECRET, World, gateway
@@ -111,8 +113,8 @@ async def test_a_call_with_a_key_survives_its_connection(world: World) -> None:
     assert (await world.http.call("counter", "read")).json == 2
 
 
+@pytest.mark.parametrize("timings", [Timings(keyed_orphans=0.2)])
 async def test_a_call_without_a_waiting_client_is_given_up_in_the_end(world: World) -> None:
-    internals_of(world.node).cells["@plain"].instance._orphan_seconds = 0.2  # type: ignore[attr-defined]
     async with world.http.connect() as connection:
         await connection.send(
             "POST",

@@ -31,10 +31,10 @@ Kind = Literal[
     "unsure",
     "not etcd",
 ]
-"""What a refusal means for a client. `token`: fetch a new token. `busy`: not executed, repeat it.
-`unsure`: perhaps executed; another member may answer better. `refused`, `denied`, `too large`:
-every member would refuse. `full`: no space; it is unknown whether the request was executed.
-`not etcd`: another program answered.
+"""The meaning of a refusal for a client. `token`: fetch a new token. `busy`: not executed, repeat
+it. `unsure`: perhaps executed; another member may answer better. `refused`, `denied`, `too large`:
+every member would refuse. `full`: no space; it is unknown whether the request was executed. `not
+etcd`: another program answered.
 """
 
 
@@ -67,7 +67,7 @@ _CODES: dict[int, Kind] = {
 
 
 _PROXIES = (502, 503, 504)
-"""What a proxy in front of etcd answers while etcd is down."""
+"""The answers of a proxy in front of etcd while etcd is down."""
 
 
 _REASON = re.compile(r"rpc error: code = (\w+) desc = (.*)", re.DOTALL)
