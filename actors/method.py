@@ -544,7 +544,8 @@ class Method(Marked, Generic[P, R]):
 
     def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """At the blocking door: call and do not block. The future gets the outcome; to cancel it
-        cancels the call where it runs.
+        cancels the call where it runs. Its callbacks run in the thread of the connections, which
+        they must not hold up.
         """
         raise self._called_on_the_class()
 

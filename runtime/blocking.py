@@ -57,7 +57,7 @@ from runtime.doors.connections import (
 from runtime.doors.executor import ClusterExecutor
 from runtime.doors.item_sources import plain_source
 from runtime.doors.loop_thread import OpenBlock
-from runtime.doors.portal import next_of
+from runtime.doors.portal import MethodCall, next_of
 from runtime.doors.time_limit import fail_after, within_limit
 from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import most_workers
@@ -281,7 +281,9 @@ class BlockingMethod(ProcessBound, Method[P, R]):
     @documented_as(Method.__call__)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call, and block until the outcome is known."""
-        return self._door.wait(partial(self._bound, *args, **kwargs))
+        bound = self._bound
+        bound._check(args, kwargs)
+        return self._door.wait(MethodCall(bound._caller, bound, args, kwargs))
 
     @documented_as(Method.options)
     def options(self, **changes: Unpack[CallChanges]) -> BlockingMethod[P, R]:
@@ -302,7 +304,9 @@ class BlockingMethod(ProcessBound, Method[P, R]):
     @documented_as(Method.future)
     def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call without waiting."""
-        return self._door.future(partial(self._bound, *args, **kwargs))
+        bound = self._bound
+        bound._check(args, kwargs)
+        return self._door.future(MethodCall(bound._caller, bound, args, kwargs))
 
     def __repr__(self) -> str:
         return f"<blocking {repr(self._bound).removeprefix('<')}"

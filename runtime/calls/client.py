@@ -852,6 +852,130 @@ class _RetainedCall:
             statistics.failed(address, self._bound._definition.name, error, seconds)
 
 
+# Calls whose outcome goes to a function: what a door makes for a thread, or for a task of another
+# event loop. Over the fast path they take no task of trio's.
+
+
+class CallbackCall:
+    """One such call, made by `CallClient.begin`. Its `ended` is called with it, once, when it is
+    `over`: then `error` says how it has failed; or `again` is there, to be run by a task, because
+    the call has to be made again; or `value` is its result.
+    """
+
+    __slots__ = (
+        "_began",
+        "_call",
+        "_caller",
+        "_counted",
+        "_ended",
+        "_expires",
+        "_request",
+        "_route",
+        "_weight",
+        "again",
+        "error",
+        "over",
+        "value",
+    )
+
+    def __init__(
+        self,
+        caller: CallClient,
+        route: Route,
+        request: OutgoingRequest,
+        expires: float,
+        ended: Callable[[CallbackCall], object],
+        counted: MethodStatistics | None,
+    ) -> None:
+        self._caller = caller
+        self._route = route
+        self._request = request
+        self._expires = expires
+        self._ended = ended
+        self._counted = counted
+        self._began, self._weight = 0.0, 0
+        self.over = False
+        self.value: object = None
+        self.error: BaseException | None = None
+        self.again: Callable[[], Coroutine[Any, Any, object]] | None = None
+        self._call: Waiting = PendingCall(caller.numbers(), route.place, None)
+
+    def begin(self) -> None:
+        """Hand the request to the actor's node. Raises EncodeError."""
+        caller, call, counted = self._caller, self._call, self._counted
+        if counted is not None:
+            sampler = counted.made
+            left = sampler.left = sampler.left - 1
+            if not left:
+                self._began = caller.environment.stopwatch()
+                self._weight = sampler.take(self._began)
+        try:
+            caller.post(call, self._route, self._request)
+        except BaseException as error:
+            self._count(error)
+            raise
+        call.ended = self._on_ended
+        if self._expires != math.inf:
+            caller.deadlines.add(self._expires, call)
+        # The link had ended already.
+        if call.finished:
+            self._on_ended(call)
+
+    def withdraw(self) -> None:
+        """Give it up, and cancel it where it runs. `ended` is not called any more."""
+        if not self.over:
+            self._end()
+            self._caller.withdraw(self._call, self._route)
+            self._count(None, given_up=True)
+
+    def _on_ended(self, call: Waiting) -> None:
+        caller, bound = self._caller, cast("BoundMethod[..., Any]", self._request.bound)
+        self._end()
+        error: BaseException | None = call.error
+        if call.expired and not call.finished:
+            error = caller.expired(call, self._route, bound)
+        if isinstance(error, MOVED) and bound._address.registered:
+            # Certainly not run, and perhaps only because the actor has moved.
+            self.again = partial(self._make_again, error)
+        else:
+            self.value, self.error = call.value, error
+            self._count(error)
+        # The heap of timeouts may keep the call for long: it must keep neither of them.
+        call.value = call.error = None
+        self._ended(self)
+
+    def _end(self) -> None:
+        assert not self.over, "a call ends once"
+        self.over = True
+        self._call.ended = None
+        if self._expires != math.inf:
+            self._caller.deadlines.done()
+
+    async def _make_again(self, error: CallError) -> object:
+        request, number = self._request, self._call.number
+        bound = cast("BoundMethod[..., Any]", request.bound)
+        rest = (self._expires, number, None, None)
+        try:
+            again = RetryingCall(self._caller, bound, request.args, request.kwargs, *rest)
+            value = await again.run(self._route, error)
+        except BaseException as last:
+            self._count(last)
+            raise
+        self._count(None)
+        return value
+
+    def _count(self, error: BaseException | None, *, given_up: bool = False) -> None:
+        counted = self._counted
+        if counted is None:
+            return
+        if error is not None or given_up:
+            counted.fail(error)
+        else:
+            counted.value += 1
+        if self._weight:
+            counted.client.add(self._caller.environment.stopwatch() - self._began, self._weight)
+
+
 # Streams where they are read: the shell around a `StreamCall`.
 #
 # A stream finds its actor as a call does, and waits while that is being restarted; what certainly
@@ -1389,6 +1513,51 @@ class CallClient:
             return call(bound, args, kwargs, seen)
         return self._recorded(self._recorder, partial(call, seen=seen), bound, args, kwargs)
 
+    def begin(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        ended: Callable[[CallbackCall], object],
+    ) -> CallbackCall | None:
+        """Make a call without a task: its outcome goes to `ended`, and no deadline but its timeout
+        covers it. Returns None, and has done nothing, where only a task can make it. Raises
+        EncodeError.
+
+        In the node's thread, and for no method of an actor of this node.
+        """
+        assert get_ident() == self._thread
+        route, measured = self.routes.known(bound), self.statistics is not None
+        counted: Any = bound._counted
+        if (
+            route is None
+            or route.link is None
+            or bound._options.retry is not None
+            or (self.lines.all and self.lines.ahead_of(bound))
+            or not route.link.has_room
+            or self.faults is not None
+            or self._recorder is not None
+            # `_counted` looks up where the calls of a method are counted.
+            or (measured and (counted is None or counted.token is not self._token))
+        ):
+            return None
+        expires = self._expiry(bound)
+        flags = 0 if bound._load is None else TELL_DEPTH
+        request = OutgoingRequest(bound, args, kwargs, expires, flags, context=CURRENT.get())
+        counted = counted if measured else None
+        made = CallbackCall(self, route, request, expires, ended, counted)
+        made.begin()
+        return made
+
+    def _expiry(self, bound: Bound) -> float:
+        """When a call that is made now times out, on the node's clock."""
+        options = bound._options
+        if options is not NO_CALL_OPTIONS and options.timeout is not None:
+            return self.environment.now() + options.timeout
+        if self.call_timeout is not None and not bound._address.name.startswith("@"):
+            return self.environment.now() + self.call_timeout
+        return math.inf
+
     async def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> None:
@@ -1476,13 +1645,8 @@ class CallClient:
     ) -> Any:
         self.check_thread(bound)
         try:
-            options, route, expires = bound._options, self.routes.known(bound), math.inf
-            if seen is not None:
-                expires = seen.deadline
-            elif options is not NO_CALL_OPTIONS and options.timeout is not None:
-                expires = self.environment.now() + options.timeout
-            elif self.call_timeout is not None and not bound._address.name.startswith("@"):
-                expires = self.environment.now() + self.call_timeout
+            options, route = bound._options, self.routes.known(bound)
+            expires = self._expiry(bound) if seen is None else seen.deadline
             # The fast path is for calls that can be posted now and are made once. Everything else
             # waits, or may be repeated: the slow path.
             if (

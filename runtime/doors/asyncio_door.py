@@ -22,7 +22,7 @@ from actors.reference import (
     RemoteValue,
 )
 from runtime.calls.filtered_calls import FilteredCaller, belong_together
-from runtime.doors.portal import Portal, Request, next_of
+from runtime.doors.portal import MethodCall, Portal, Request, next_of
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class AioDoor:
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, R]:
         """Make the call in the node's loop; the asyncio task waits for its outcome."""
-        return self.wait(lambda: self.client.call(bound, args, kwargs))
+        return self.wait(MethodCall(self.client, bound, args, kwargs))
 
     def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]

@@ -19,6 +19,7 @@ import attrs
 
 from actors.errors import CallError, OutcomeUnknownError
 from actors.options import SpawnOptions
+from runtime.doors.futures import LoopFuture
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.function_names import FunctionCall
 
@@ -49,7 +50,7 @@ class _Item:
     """A function that was submitted, and the future that the program has of it."""
 
     call: FunctionCall
-    future: Future[Any] = attrs.field(factory=Future)
+    future: Future[Any] = attrs.field(factory=LoopFuture)
 
 
 class ClusterExecutor(Executor):

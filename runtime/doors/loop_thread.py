@@ -235,7 +235,11 @@ class OpenBlock(Generic[T]):
             async with self._opening() as opened, trio.open_nursery() as nursery:
                 self.opened = opened
                 self.portal = Portal(
-                    self.loop.portal.token, nursery, self._what, handoff=self._handoff
+                    self.loop.portal.token,
+                    nursery,
+                    self._what,
+                    handoff=self._handoff,
+                    without_tasks=True,
                 )
                 try:
                     started = True

@@ -13,12 +13,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 import attrs
 import trio
 
 from actors.errors import NotAMemberError, NotExecutedError, OutcomeUnknownError
+from actors.method import BoundMethod, Caller
+from runtime.calls.client import CallbackCall, CallClient
+from runtime.doors.futures import LoopFuture
 from runtime.doors.handoff import Handoff
 from runtime.environment import unwrap
 
@@ -42,6 +46,36 @@ async def next_of(items: AsyncIterator[T]) -> tuple[T] | tuple[()]:
         return (await anext(items),)
     except StopAsyncIteration:
         return ()
+
+
+class MethodCall(Generic[T]):
+    """A call of a method, as the function of a request. A portal may make it without a task."""
+
+    __slots__ = ("args", "bound", "client", "kwargs")
+
+    def __init__(
+        self,
+        client: Caller,
+        bound: BoundMethod[..., T],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> None:
+        self.client = client
+        self.bound = bound
+        self.args = args
+        self.kwargs = kwargs
+
+    def __call__(self) -> Awaitable[T]:
+        """Make it in a task."""
+        return self.client.call(self.bound, self.args, self.kwargs)
+
+    def begin(self, ended: Callable[[CallbackCall], object]) -> CallbackCall | None:
+        """Make it without one; see `CallClient.begin`."""
+        client = self.client
+        if type(client) is not CallClient:
+            # Filters run in a task.
+            return None
+        return client.begin(self.bound, self.args, self.kwargs, ended)
 
 
 class InContext(Awaitable[T]):
@@ -70,6 +104,32 @@ class InContext(Awaitable[T]):
             return cast("T", stop.value)
 
 
+def _cancelled_by_caller() -> OutcomeUnknownError:
+    return OutcomeUnknownError("the call was cancelled by its caller")
+
+
+def _closed_meanwhile() -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        "the connection was closed while this call was under way; it may have run"
+    )
+
+
+def _for_caller(error: BaseException) -> BaseException:
+    """What the thread that has made a request gets for an error that came out of it."""
+    error = unwrap(error)
+    if type(error) is NotAMemberError and CONNECT_AGAIN not in str(error):
+        # The node says it before its block has ended, and knows of no connections.
+        error = NotAMemberError(
+            f"{error}; {CONNECT_AGAIN}",
+            actor=error.actor,
+            method=error.method,
+            node=error.node,
+            epoch=error.epoch,
+            attempts=error.attempts,
+        )
+    return error
+
+
 class Request(Generic[T]):
     """A function to be run in trio, in the context (`contextvars`) of its caller."""
 
@@ -81,9 +141,10 @@ class Request(Generic[T]):
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self.function = function
         self.context: Context = copy_context()
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope | None = None
+        """Around the function while a task runs it. For the trio thread alone."""
         self.cancelled = False
-        """Set from any thread; `scope` is cancelled in the trio thread alone."""
+        """Set from any thread."""
 
     @abstractmethod
     def ended(self, value: T | None, error: BaseException | None) -> None:
@@ -99,35 +160,15 @@ class Request(Generic[T]):
             self.ended(None, NotExecutedError("the call was cancelled before it was made"))
             return
         try:
-            with self.scope:
+            with trio.CancelScope() as self.scope:
                 value = await self.function()
-            error = (
-                OutcomeUnknownError("the call was cancelled by its caller")
-                if self.scope.cancelled_caught
-                else None
-            )
+            error = _cancelled_by_caller() if self.scope.cancelled_caught else None
         except trio.Cancelled:
             # Not by its caller: the portal closes.
-            self.ended(
-                None,
-                OutcomeUnknownError(
-                    "the connection was closed while this call was under way; it may have run"
-                ),
-            )
+            self.ended(None, _closed_meanwhile())
             raise
         except BaseException as caught:
-            # Its caller gets it, in the other thread.
-            error = unwrap(caught)
-            if type(error) is NotAMemberError and CONNECT_AGAIN not in str(error):
-                # The node says it before its block has ended, and knows of no connections.
-                error = NotAMemberError(
-                    f"{error}; {CONNECT_AGAIN}",
-                    actor=error.actor,
-                    method=error.method,
-                    node=error.node,
-                    epoch=error.epoch,
-                    attempts=error.attempts,
-                )
+            error = _for_caller(caught)
         self.ended(value, error)
 
 
@@ -174,7 +215,7 @@ class FutureRequest(Request[T]):
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         super().__init__(function)
-        self.future: Future[T] = Future()
+        self.future: Future[T] = LoopFuture()
 
     def ended(self, value: T | None, error: BaseException | None) -> None:
         """Give the outcome to the future, unless that was cancelled."""
@@ -200,6 +241,12 @@ class Portal:
     why: str = ""
     handoff: Handoff | None = None
     """Only where the loop is of the doors alone: it may stand still for a moment."""
+    without_tasks: bool = False
+    """Whether calls of methods may be made without tasks: where no deadline of a task, and no
+    method that runs, covers them.
+    """
+    _calls: dict[Request[object], CallbackCall] = attrs.field(factory=dict)
+    """Calls under way that no task of the nursery makes."""
     _starting: bool = False
     """True from the start of a task until its request has begun."""
     _under_way: int = 0
@@ -247,7 +294,7 @@ class Portal:
             # After its start, because what is handed over here runs in order; if a signal came
             # before the loop was woken for it, it is taken now.
             self.soon(self._take)
-            self.soon(request.scope.cancel)
+            self.soon(self._cancel, request)
         except NotAMemberError:
             pass
 
@@ -288,6 +335,11 @@ class Portal:
         except trio.RunFinishedError:
             raise self._gone() from None
 
+    @property
+    def calls(self) -> int:
+        """How many calls are under way that no task of the nursery makes."""
+        return len(self._calls)
+
     def close(self) -> None:
         """Cancel all that runs; what comes from now on ends with NotAMemberError. In the trio
         thread.
@@ -295,6 +347,8 @@ class Portal:
         # First: what is submitted or started from here on is refused.
         self.closed = True
         self.nursery.cancel_scope.cancel()
+        for request in tuple(self._calls):
+            self._withdraw(request, _closed_meanwhile())
         while self._waiting:
             self._waiting.popleft().ended(None, self._gone())
         # The portal is closed, so each of them ends with that error.
@@ -311,6 +365,49 @@ class Portal:
                 self.handoff.on_request(trio.current_time())
             self._start(self._submitted.popleft())
 
+    def _cancel(self, request: Request[T]) -> None:
+        if request in self._calls:
+            self._withdraw(request, _cancelled_by_caller())
+        elif request.scope is not None:
+            request.scope.cancel()
+
+    def _withdraw(self, request: Request[T], error: OutcomeUnknownError) -> None:
+        self._calls.pop(cast("Request[object]", request)).withdraw()
+        self._under_way -= 1
+        request.ended(None, error)
+
+    def _begin_call(self, request: Request[object]) -> bool:
+        """Make a call without a task; False, and nothing is done, if it takes one."""
+        call = request.function
+        if not self.without_tasks or type(call) is not MethodCall or request.cancelled:
+            return False
+        self._under_way += 1
+        try:
+            made = request.context.run(call.begin, partial(self._on_outcome, request))
+        except BaseException as error:  # noqa: ASYNC103 - no checkpoint
+            self._under_way -= 1
+            request.ended(None, _for_caller(error))
+            return True  # noqa: ASYNC104 - no checkpoint
+        if made is None:
+            self._under_way -= 1
+            return False
+        if not made.over:
+            self._calls[request] = made
+        return True
+
+    def _on_outcome(self, request: Request[object], call: CallbackCall) -> None:
+        """The outcome of a call is there: in the middle of what the link has received."""
+        self._calls.pop(request, None)
+        self._under_way -= 1
+        if call.again is not None:
+            request.function = call.again
+            self._start(request)
+            return
+        request.ended(call.value, None if call.error is None else _for_caller(call.error))
+        following = self._following(request)
+        if following is not None:
+            self._start(following)
+
     async def _run(self, request: Request[object]) -> None:
         context: Context | None = None
         for _ in range(MOST_IN_ONE_TASK):
@@ -324,7 +421,7 @@ class Portal:
                 self._under_way -= 1
                 assert self._under_way >= 0
             following = self._following(request)
-            if following is None:
+            if following is None or self._begin_call(following):
                 return
             request, context = following, following.context
         # A new task, so that the loop runs what else is ready.
@@ -369,7 +466,7 @@ class Portal:
             request.ended(None, self._gone())
         elif self._starting:
             self._waiting.append(request)
-        else:
+        elif not self._begin_call(request):
             self._spawn(request)
 
     def _spawn(self, request: Request[object]) -> None:

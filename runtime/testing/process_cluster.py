@@ -160,11 +160,15 @@ class ProcessCluster:
             if process.running:
                 # It could not leave while it is paused.
                 process.resume()
-        nursery = self._block.portal.nursery
+        portal = self._block.portal
+
+        def left() -> int:
+            return len(portal.nursery.child_tasks) - self._own_tasks + portal.calls
+
         with trio.move_on_after(GRACE_SECONDS):
-            while len(nursery.child_tasks) > self._own_tasks:  # noqa: ASYNC110 - a nursery sets no event
+            while left() > 0:  # noqa: ASYNC110 - a nursery sets no event
                 await trio.sleep(GRACE_SECONDS / 50)
-        return calls_left(len(nursery.child_tasks) - self._own_tasks)
+        return calls_left(left())
 
 
 class AsyncLocalCluster(AioLocalCluster):

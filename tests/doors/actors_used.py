@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import trio
 
-from actors import Actor, Reference, method
+from actors import Actor, Reference, call_context, method
 from tests.functions.functions_used import double, fail
 
 
@@ -93,6 +93,11 @@ class Counter(Actor):
     async def run_fail(self, text: str) -> None:
         """Have a function run that raises."""
         await self.node.options(timeout=30.0).run(fail, text)
+
+    @method
+    async def told(self, name: str) -> str | None:
+        """A value of the call context."""
+        return call_context.get().get(name)
 
     @method
     async def me(self) -> Counter:

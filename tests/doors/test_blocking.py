@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from runtime.blocking import Blocking, BlockingLocalCluster, connect, open_local
 from runtime.node import internals_of
 from tests.doors.actors_used import Counter
 from tests.doors.conftest import raised
+from tests.functions.functions_used import double, wait_for_file
 from tests.pools.actors_used import NoSuchShapeError, Squares
 
 pytestmark = pytest.mark.cluster
@@ -249,6 +251,46 @@ def test_a_callback_of_a_future_must_not_block(counter: Blocking[Counter]) -> No
     assert called.wait(30)
     # A future that was done before calls it in this thread, which may block.
     assert errors == [None] or isinstance(errors[0], WrongDoorError)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_a_callback_of_a_future_raises_ends_no_connection(
+    cluster: BlockingLocalCluster,
+    counter: Blocking[Counter],
+    error: type[BaseException],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    def callback(_: object) -> None:
+        raise error
+
+    future = counter.wait_for.future("told")
+    future.add_done_callback(callback)
+    counter.append("told")
+    assert future.result(timeout=30)
+    # The loop goes on, and so does the connection, with all links that it had.
+    assert counter.add(1) == 1
+    assert caplog.text.count("a callback of a future") == 1
+
+    with cluster.executor(max_workers=1) as executor:
+        first = executor.submit(wait_for_file, str(tmp_path / "go"))
+        first.add_done_callback(callback)
+        # It waits for the place of the first, whose end starts it.
+        second = executor.submit(double, 1)
+        (tmp_path / "go").touch()
+        assert second.result(timeout=30) == 2
+
+
+def test_what_a_callback_of_a_future_with_an_outcome_raises_comes_out(
+    counter: Blocking[Counter],
+) -> None:
+    def callback(_: object) -> None:
+        raise SystemExit(3)
+
+    future = counter.read.future()
+    assert future.result(timeout=30) == 0
+    with pytest.raises(SystemExit):
+        future.add_done_callback(callback)
 
 
 def test_a_thread_of_an_event_loop_may_block(counter: Blocking[Counter]) -> None:
