@@ -62,6 +62,7 @@ CLUSTER_KEY = "cluster"
 
 
 FOUNDER = "founder"
+FOUNDER_LEASE = "founder-lease"
 
 
 @attrs.frozen
@@ -139,20 +140,35 @@ async def rewrite_proof(store: Store, cluster: str, secret: bytes) -> None:
             return
 
 
-async def find_founder(store: Store) -> tuple[str, str] | None:
-    """Return the name and address of the node that served this store last, if there was one."""
-    entry = await store.get(FOUNDER)
+@attrs.frozen
+class LastFounder:
+    """The node that served a store last: its name, its address, and the store's lease under which
+    its record was; 0 if that was not noted.
+    """
+
+    name: str
+    address: str
+    lease: int = 0
+
+
+async def find_founder(store: Store) -> LastFounder | None:
+    """Return the node that served this store last, if there was one."""
+    entry, lease = await store.get(FOUNDER), await store.get(FOUNDER_LEASE)
     if entry is None:
         return None
     name, address = cbor2.loads(entry.value)
-    return str(name), str(address)
+    return LastFounder(str(name), str(address), 0 if lease is None else int(lease.value))
 
 
-async def note_founder(store: Store, name: str, address: str) -> None:
+async def note_founder(store: Store, founder: LastFounder) -> None:
     """Record which node serves the store, and its address: a restarted founder uses them again, so
-    that the other nodes find it.
+    that the other nodes find it. By the lease it knows the record of the process before it.
     """
-    await store.put(FOUNDER, cbor2.dumps([name, address]))
+    # Two keys: a founder of an earlier version that opens the store reads exactly two parts of the
+    # first one.
+    noted = cbor2.dumps([founder.name, founder.address])
+    lease = str(founder.lease).encode()
+    await store.transaction([], [Put(FOUNDER, noted), Put(FOUNDER_LEASE, lease)])
 
 
 # The way to a store that another node serves, also after that node was started anew.
@@ -436,12 +452,14 @@ async def enter_with_store(
     environment: Environment,
     network: Network,
     record: NodeRecord,
+    ended_lease: int = 0,
 ) -> ClusterSession:
-    """Enter `record` into the cluster of `store`, or found it there. Raises `StoreMismatchError`,
-    `NodeNameTakenError`, `StoreError`.
+    """Enter `record` into the cluster of `store`, or found it there. `ended_lease`: that of a node
+    whose process has certainly ended, whose record may be replaced at once. Raises
+    `StoreMismatchError`, `NodeNameTakenError`, `StoreError`.
     """
     cluster_record = await find_or_write_record(store, cluster, secret, environment)
-    registration = Registration(store, environment, record)
+    registration = Registration(store, environment, record, ended_lease)
     await registration.enter(network)
     return ClusterSession(kind, cluster_record.identity, registration, store, address=address)
 

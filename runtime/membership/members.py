@@ -8,7 +8,7 @@ store's revision at which it was written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import attrs
 import trio
@@ -46,17 +46,22 @@ PREDECESSOR_DIAL_SECONDS = 1.0
 """How long one address of the predecessor may take to accept a connection."""
 
 
-def is_certainly_over(record: NodeRecord, environment: Environment) -> bool:
-    """True if the node's process ran on this machine and has ended."""
-    return environment.has_ended(record.process)
+def is_certainly_over(record: NodeRecord, environment: Environment, ended_lease: int = 0) -> bool:
+    """True if the node's process ran on this machine and has ended, or if its lease is
+    `ended_lease`, of which that is known.
+    """
+    return record.lease == ended_lease != 0 or environment.has_ended(record.process)
 
 
-async def accepts_connections(record: NodeRecord, network: Network) -> bool:
+async def accepts_connections(record: NodeRecord, own: Container[str], network: Network) -> bool:
     """True if one of its addresses accepts a connection. If none does, the node may still be alive,
     so this decides only how long to wait.
+
+    `own`: the addresses of the node that asks. It listens there already, so nothing is learned by
+    dialling them: it would answer itself, and count a dead node of its own name as alive.
     """
     for address in record.addresses:
-        if address.startswith("tcp:"):
+        if address.startswith("tcp:") and address not in own:
             with trio.move_on_after(PREDECESSOR_DIAL_SECONDS):
                 try:
                     (await network.connect(address)).close()
@@ -404,10 +409,16 @@ class MembersWatch:
 class Registration:
     """This node's own record and lease."""
 
-    def __init__(self, store: Store, environment: Environment, record: NodeRecord) -> None:
+    def __init__(
+        self, store: Store, environment: Environment, record: NodeRecord, ended_lease: int = 0
+    ) -> None:
+        """`ended_lease`: the lease of a node whose process has certainly ended, 0 if none is known:
+        its record is replaced at once.
+        """
         self._store = store
         self._environment = environment
         self._timings = environment.timings
+        self._ended_lease = ended_lease
         self._codec = Codec(sentinel=environment.token(8))
         self.clock = LeaseClock(self._timings.held, environment.now())
         """Until when this node may rely on its lease."""
@@ -477,14 +488,16 @@ class Registration:
         before = self._codec.decode(entry.value)
         if not isinstance(before, NodeRecord):
             return False
-        if is_certainly_over(before, self._environment):
+        if is_certainly_over(before, self._environment, self._ended_lease):
             try:
                 await self._store.revoke(before.lease)
             except LeaseLostError:
                 # It ended of itself meanwhile.
                 pass
             return True
-        if self._environment.now() > patience or await accepts_connections(before, network):
+        if self._environment.now() > patience or await accepts_connections(
+            before, self.record.addresses, network
+        ):
             return False
         # Less than a lease, because this node's own new lease must be renewed meanwhile.
         with trio.move_on_after(self._timings.lease / 2):

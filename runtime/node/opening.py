@@ -50,6 +50,7 @@ from runtime.membership.cluster_client import client_peer, open_client
 from runtime.membership.cluster_session import (
     ClusterSession,
     ExternalStore,
+    LastFounder,
     StoreKind,
     enter_as_client,
     enter_by_member,
@@ -517,20 +518,12 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
     # It listens before the record is written, since the record has its addresses. What dials
     # meanwhile waits at the acceptor.
     door = _ConnectionAcceptor()
-    bound = await _listening(nursery, settings, before[1] if before is not None else None, door)
+    bound = await _listening(nursery, settings, before.address if before else None, door)
     local = await nursery.start(
         network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept
     )
-    outside = await advertised(
-        network, bound, settings.advertise, settings.join or settings.store or ""
-    )
-    if f"tcp:{settings.join}" in (bound, outside):
-        # It would wait for its own answer, and give up after the time of a handshake.
-        raise JoinError(
-            f"{settings.join} is the address of this node itself; join the address of another "
-            "node, or leave join out to found a cluster"
-        )
-    record = _record(settings, before[0] if before is not None else None, (outside, local))
+    outside = await _advertised(settings, bound)
+    record = _record(settings, before.name if before else None, (outside, local))
     place = settings.cluster, settings.secret, environment, network, record
     found: ClusterSession | ExternalStore | None = None
     if held is None:
@@ -538,11 +531,15 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         if isinstance(found, ExternalStore):
             held = await _running(nursery, _etcd(found.address, settings))
     if held is not None:
-        found = await enter_with_store(held.store, held.kind, held.address, *place)
+        # The directory is locked for as long as the process lives that has opened it: the founder
+        # before this one has ended, also if it ran in another container, where nothing else tells.
+        ended_lease = before.lease if before else 0
+        found = await enter_with_store(held.store, held.kind, held.address, *place, ended_lease)
     coordination = cast("ClusterSession", found)
     if settings.data_dir is not None and held is not None:
         # Only after it has entered: a node that is refused must not become the noted founder.
-        await note_founder(held.store, record.name, bound)
+        lease = coordination.registration.record.lease
+        await note_founder(held.store, LastFounder(record.name, bound, lease))
     node = Node(
         _introduction(settings, record, coordination),
         settings.secret,
@@ -802,6 +799,21 @@ def _etcd(address: str, settings: _NodeSettings) -> _LocalStore:
 async def _running(nursery: trio.Nursery, held: _LocalStore) -> _LocalStore:
     await nursery.start(held.store.run)
     return held
+
+
+async def _advertised(settings: _NodeSettings, bound: str) -> str:
+    """Return the address that this node publishes, which listens at `bound`. Raises `JoinError` if
+    it was to join itself.
+    """
+    where = settings.join or settings.store or ""
+    outside = await advertised(settings.network, bound, settings.advertise, where)
+    if f"tcp:{settings.join}" in (bound, outside):
+        # It would wait for its own answer, and give up after the time of a handshake.
+        raise JoinError(
+            f"{settings.join} is the address of this node itself; join the address of another "
+            "node, or leave join out to found a cluster"
+        )
+    return outside
 
 
 async def _listening(

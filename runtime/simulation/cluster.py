@@ -150,7 +150,8 @@ class SimulatedEnvironment:
         self._seed = seed
         self._beside = beside
         self._machine = machine
-        self._process = Process(machine.name, pid, str(pid))
+        host = f"{machine.name}/{pid}" if machine.containers else machine.name
+        self._process = Process(host, pid, str(pid))
         self._draw = random.Random(seed)
         self.now = now
         self.stopwatch = now
@@ -175,9 +176,9 @@ class SimulatedEnvironment:
         return self._process
 
     def has_ended(self, process: Process) -> bool:
-        """Return True if `process` is one of this machine and has ended."""
+        """Return True if `process` is one that this one sees, and has ended."""
         current = self._machine.process
-        return process.host == self._machine.name and (
+        return process.host == self._process.host and (
             current is None or current.pid != process.pid or current.over
         )
 
@@ -226,6 +227,10 @@ class Machine:
     pids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
     restart_after: float = 0.5
     """Seconds from the end of one process to the start of the next."""
+    containers: bool = False
+    """Each process runs in a container of its own, at the machine's address: it sees no other
+    process, so that it can prove the end of none.
+    """
     wanted: bool = True
     """False while it is down on purpose."""
     changed: trio.Event = attrs.field(factory=trio.Event)
@@ -348,6 +353,10 @@ PORT = 7400
 """The port of every node: each has a host of its own."""
 
 
+CONTAINERS = 0.2
+"""The share of the seeds whose machines run each process in a container of its own."""
+
+
 DIRECTORY = Path("/simulated")
 """The directory of the founder's store, on its simulated disk."""
 
@@ -414,7 +423,12 @@ class SimulatedCluster:
         self.network = SimulatedNetwork(
             random.Random(f"{seed} network"), self.trace, clock, self.timings
         )
-        self.machines = {name: Machine(name, random.Random(f"{seed} {name}")) for name in names}
+        # Drawn apart from everything else: the runs of all other seeds are the same as without it.
+        containers = random.Random(f"{seed} containers").random() < CONTAINERS
+        self.machines = {
+            name: Machine(name, random.Random(f"{seed} {name}"), containers=containers)
+            for name in names
+        }
         self.founder = names[0]
         self.program: Program | None = None
         self.scenario: object = None

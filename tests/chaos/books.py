@@ -74,7 +74,8 @@ class Books:
             for number in self.applied
             if number not in self.outcomes
         ]
-        return found + self.surprises + self.leaks
+        # What explains the others comes first: only so many are printed.
+        return self.leaks + self.surprises + found
 
     def summary(self) -> str:
         """For people, in a few lines."""

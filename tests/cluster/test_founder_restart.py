@@ -36,9 +36,11 @@ class Founder:
 
 
 @asynccontextmanager
-async def founder(directory: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[Founder]:
+async def founder(
+    directory: Path, listen: str = "127.0.0.1:0", where: str = ""
+) -> AsyncIterator[Founder]:
     """Start one, and kill it at the end of the block."""
-    command = [sys.executable, "-m", "tests.cluster.founder_process", str(directory), listen]
+    command = [sys.executable, "-m", "tests.cluster.founder_process", str(directory), listen, where]
     process = await trio.lowlevel.open_process(
         command, stdout=subprocess.PIPE, env={**os.environ, "UNDERSTUDY_SECRET": SECRET}
     )
@@ -110,6 +112,22 @@ async def test_nodes_carry_on_while_the_founder_is_killed_and_comes_back(tmp_pat
                     assert await (await late.lookup("ledger", Ledger)).count() == number
                 await worker.wait_gone("late")
         await joining.__aexit__(None, None, None)
+
+
+@pytest.mark.timeout(120)
+async def test_a_founder_in_containers_comes_back_at_the_same_address_however_often_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    """The lease of the one before is loaded from the disk anew at each start, and nothing but the
+    lock of the directory proves its end. Its address answers: the new one listens there.
+    """
+    async with founder(tmp_path, where="container") as first:
+        before = first
+    for _ in range(3):
+        async with founder(tmp_path, first.address, where="container") as again:
+            assert (again.name, again.address) == (first.name, first.address)
+            assert again.incarnation > before.incarnation
+            before = again
 
 
 @pytest.mark.timeout(120)

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from actors import Actor, method
 from actors.errors import JoinError
@@ -17,9 +19,12 @@ from runtime import Node, open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import Connection, SocketConnection, SocketNetwork
 from runtime.membership import cluster_client as cluster_client_module
+from runtime.membership.members import NodeRecord, Registration
+from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.live_pair import SECRET
+from tests.scheduling import SeededEnvironment
 from tests.waiting import until
 
 
@@ -164,3 +169,44 @@ async def test_an_answer_that_does_not_come_is_waited_for_neither_unconnected_no
     assert looks == [False]
     assert await cluster_client_module.answered(never, lambda: connected(True), 0.01) is None
     assert looks == [False] + [True] * cluster_client_module.PATIENCE
+
+
+class Refusing(SocketNetwork):
+    """Counts dials; nothing answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dialled: list[str] = []
+
+    async def connect(self, address: str) -> Connection:
+        self.dialled.append(address)
+        await trio.lowlevel.checkpoint()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+async def test_a_node_in_a_new_container_waits_for_the_lease_of_the_one_before_at_its_address(
+    autojump_clock: MockClock,
+) -> None:
+    """It listens at that address by now: dialled, it would answer itself, and take the dead one
+    for alive.
+    """
+    network, environment = Refusing(), SeededEnvironment(random.Random(1))
+    store = EmbeddedStore(environment)
+    addresses = ("tcp:10.0.0.1:7400", "unix:@one")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        for container in ("first", "second", "third"):
+            record = NodeRecord("worker", addresses, container, 1, "now", 0, 0.0)
+            began = trio.current_time()
+            # Its lease is renewed by nobody: it was killed at once.
+            await Registration(store, environment, record).enter(network)
+            waited = trio.current_time() - began
+            assert waited <= environment.timings.succession
+            assert bool(waited) == (container != "first")
+        assert network.dialled == []
+        # Another machine's node of the same name is dialled.
+        elsewhere = NodeRecord("worker", ("tcp:10.0.0.2:7400",), "fourth", 1, "now", 0, 0.0)
+        await Registration(store, environment, elsewhere).enter(network)
+        assert set(network.dialled) == {"tcp:10.0.0.1:7400"}
+        store.close()
+        nursery.cancel_scope.cancel()

@@ -37,6 +37,7 @@ from runtime.links.link import Outbound
 from runtime.links.peers import Peers
 from runtime.links.session import Session
 from runtime.links.settlement import Offer, Settlement, SettlementAnswerKind
+from runtime.membership import members
 from runtime.membership.lease import LeaseClock
 from runtime.membership.names import NAMES, STATES, Names, StateRecords
 from runtime.membership.owed_deletions import OwedDeletions
@@ -603,6 +604,19 @@ def a_cancellation_that_was_kept_is_taken_for_trios() -> AbstractContextManager[
 def an_exception_is_looked_at_unguarded() -> AbstractContextManager[object]:
     """What is shown of an exception runs its own code, and what that raises goes on."""
     return patch("runtime.user_errors.guarded", lambda look, otherwise: look())
+
+
+@plant
+def a_restarted_founder_takes_itself_for_the_one_before() -> AbstractContextManager[object]:
+    """It dials the address of the one before, where it listens itself, and looks at nothing else.
+    The leases on the disk are new at each of its starts, so it is refused for ever.
+    """
+    over, accepts = members.is_certainly_over, members.accepts_connections
+    return patch.multiple(
+        members,
+        is_certainly_over=lambda record, environment, ended_lease: over(record, environment),
+        accepts_connections=lambda record, own, network: accepts(record, (), network),
+    )
 
 
 @contextmanager
