@@ -247,9 +247,7 @@ def privates_of(tree: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def private_reaches() -> list[tuple[str, int, str]]:
-    """Where tests use a private name of another room than the one they test: path, line and name.
-    A name that the file itself defines is its own.
-    """
+    """Where tests use a private name of another room than the one they test: path, line and name."""
     rooms: dict[str, set[str]] = defaultdict(set)
     for source in sources():
         parts = source.module.split(".")

@@ -259,12 +259,9 @@ WHITE_BOXES = {
     # Moments that no event outside marks, and limits that only take long to reach.
     "tests/cluster/meeting.py": {"_give_up"},
     "tests/cluster/test_local_cluster_end.py": {"_close", "_processes"},
-    "tests/cluster/test_shared_memory.py": {"_lending"},
     "tests/doors/test_pictures.py": {"_caller"},
     "tests/isolation/observers.py": {"_all"},
-    "tests/links/test_slow_handshakes.py": {"_paths"},
     "tests/membership/test_members.py": {"_link", "_link_to", "_staying"},
-    "tests/membership/test_remote_store.py": {"_never"},
     "tests/node/test_calls.py": {"_options"},
     "tests/node/test_false_sessions.py": {"_check_session", "_link"},
     "tests/node/test_mutual_tls.py": {"_files", "_look", "_seen"},
@@ -274,7 +271,6 @@ WHITE_BOXES = {
     "tests/references/conftest.py": {"_parameters"},
     "tests/references/test_references.py": {"_secret"},
     "tests/supervision/test_many.py": {"_before_the_next", "_definition"},
-    "tests/supervision/test_resources_of_starts.py": {"_prefix", "_seen"},
 }
 """Private names of other rooms that a file of tests uses. What all tests need of a node is in
 `runtime.node.internals_of`.

@@ -71,7 +71,7 @@ class Outbound:
         self.most_backlog = BACKLOG_BYTES
         """See `takes_calls`. Twice as much is never exceeded by more than one frame of answers."""
         self._writer: trio.lowlevel.Task | None = None
-        self._lending: Lending | None = None
+        self.lending: Lending | None = None
         """Hands large segments over in shared memory; None with a peer of another host."""
         self._progress: trio.Event | None = None
         """There only while a task waits for it, so that it costs nothing otherwise."""
@@ -189,8 +189,8 @@ class Outbound:
         transfers = self._transfers.abandon(ticket)
         if transfers is None:
             return False
-        if self._lending is not None:
-            self._lending.lender.on_abandoned(ticket)
+        if self.lending is not None:
+            self.lending.lender.on_abandoned(ticket)
         self._ship(transfers)
         self._wake_writer()
         self._tell_progress()
@@ -206,8 +206,8 @@ class Outbound:
         if self._connection is not None or self.ended is not None:
             return self.certainly_not_received(number) and self.ended is not None
         taken = self.session.take_back(number, encode_frame(Kind.EMPTY, b""))
-        if taken and self._lending is not None:
-            self._lending.lender.on_abandoned(number)
+        if taken and self.lending is not None:
+            self.lending.lender.on_abandoned(number)
         return taken
 
     def own(self, ticket: Ticket) -> None:
@@ -278,17 +278,17 @@ class Outbound:
             return 0
         buffers = tuple(map(_flat, segments))
         loan = 0
-        if self._lending is not None and max(map(len, buffers), default=0) >= LOAN_BYTES:
-            found = self._lending.lender.lend(frame, buffers)
+        if self.lending is not None and max(map(len, buffers), default=0) >= LOAN_BYTES:
+            found = self.lending.lender.lend(frame, buffers)
             if found is not None:
                 loan, frame, buffers = found
-                self.bytes_shared = self._lending.lender.loaned_bytes
+                self.bytes_shared = self.lending.lender.loaned_bytes
         if changing:
             # Only now: lending copies, and a copy before it would be as slow as all the rest.
             buffers = tuple(map(unchanging, buffers))
         ticket = self._post_buffers((frame, *buffers), lane, at_once)
-        if loan and self._lending is not None:
-            self._lending.lender.on_posted(loan, ticket)
+        if loan and self.lending is not None:
+            self.lending.lender.on_posted(loan, ticket)
         return ticket
 
     def _post_buffers(self, buffers: tuple[Buffer, ...], lane: Hashable, at_once: bool) -> Ticket:
@@ -299,7 +299,7 @@ class Outbound:
             self._wake_writer()
             return queued
         # Loans that have ended here are returned along: they need no message of their own.
-        returned = None if self._lending is None else self._lending.borrower.returned()
+        returned = None if self.lending is None else self.lending.borrower.returned()
         if returned is not None:
             self.session.keep((returned,))
             if self._connection is not None:
@@ -571,13 +571,13 @@ class Link(Outbound):
         """The peer is this process of the same host and user, and both ends lend segments: from
         the first of the connections that show it.
         """
-        if self._lending is None and self.ended is None:
-            self._lending = Lending(pools, self.post, process)
+        if self.lending is None and self.ended is None:
+            self.lending = Lending(pools, self.post, process)
 
     def on_beat(self) -> None:
         """Acknowledge what has arrived, and return shared memory that is not read any more."""
-        if self._lending is not None and self.ended is None:
-            self._lending.on_beat()
+        if self.lending is not None and self.ended is None:
+            self.lending.on_beat()
         self.acknowledge(at_once=True)
 
     def undialled(self) -> str:
@@ -696,9 +696,9 @@ class Link(Outbound):
             self._transfers.clear()
             self._reassembly.clear()
             self.session.clear()
-            if self._lending is not None:
-                self._lending.lender.close()
-                self._lending = None
+            if self.lending is not None:
+                self.lending.lender.close()
+                self.lending = None
             self._out = []
             self._tell_progress()
             self.drop_connection()
@@ -728,9 +728,9 @@ class Link(Outbound):
             assert not self._out, "what a link held is freed with it"
         self._transfers.check_invariants()
         self._reassembly.check_invariants()
-        if self._lending is not None:
+        if self.lending is not None:
             assert self.ended is None, "what a link has lent ends with it"
-            self._lending.lender.check_invariants()
+            self.lending.lender.check_invariants()
         assert self.connected == (not self._down.is_set())
         assert self.lost_at is None or not self.connected
         # Otherwise nothing would ever send this.
@@ -818,11 +818,11 @@ class Link(Outbound):
             return
         whole = frame if frame.kind in LENDING_KINDS else self._reassembly.take(frame)
         # A loan travels in parts as well, if what it has besides is large.
-        if whole is not None and whole.kind in LENDING_KINDS and self._lending is not None:
+        if whole is not None and whole.kind in LENDING_KINDS and self.lending is not None:
             if whole.kind == Kind.RETURNED:
                 # It asks for no answer: that of the frame beside it need not be gathered.
                 self.batch -= 1
-            whole = self._lending.on_frame(whole)
+            whole = self.lending.on_frame(whole)
         if whole is not None:
             handler = self._handlers.get(whole.kind)
             if handler is None:

@@ -62,8 +62,8 @@ class Keeper(Actor):
 def lending(cluster: LocalCluster, name: str = "worker-1") -> Lending:
     """What this process lends to a worker, and borrows from it."""
     (link,) = (link for link in internals_of(cluster.node).links.values() if link.peer.name == name)
-    assert link._lending is not None
-    return link._lending
+    assert link.lending is not None
+    return link.lending
 
 
 def memory_files() -> int:
@@ -165,7 +165,7 @@ async def test_without_shared_memory_everything_goes_over_the_socket(
         for _ in range(3):
             assert (await keeper.add_one(numpy.zeros(SIZE // 8)))[-1] == 1
         links = internals_of(cluster.node).links.values()
-        assert [link._lending for link in links] == [None]
+        assert [link.lending for link in links] == [None]
 
 
 async def test_what_the_variable_may_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,14 @@ from runtime.timings import Timings
 ONE_WAY = 1.0
 
 
+class SlowNetwork(SimulatedNetwork):
+    """All that is sent is under way for the same time."""
+
+    def path(self, there: str, back: str) -> Path:
+        """The path of all."""
+        return Path(ONE_WAY, 0.0, 1e9)
+
+
 def test_a_handshake_whose_steps_take_long_together_is_waited_for() -> None:
     # HELLO, CHALLENGE, PROOF, WELCOME: together they take longer than a step may, and no step does.
     timings = Timings(handshake=2.5 * ONE_WAY)
@@ -26,9 +34,7 @@ def test_a_handshake_whose_steps_take_long_together_is_waited_for() -> None:
 
     async def main(clock: VirtualClock) -> tuple[Trace, float]:
         trace = Trace(lambda: clock.now)
-        network = SimulatedNetwork(random.Random(1), trace, clock)
-        for one, other in (("here", "there"), ("there", "here")):
-            network._paths[one, other] = Path(ONE_WAY, 0.0, 1e9)
+        network = SlowNetwork(random.Random(1), trace, clock)
         async with trio.open_nursery() as nursery:
             here = await open_endpoint("here", 1, 1, network, clock, nursery, timings)
             there = await open_endpoint("there", 2, 1, network, clock, nursery, timings)

@@ -23,15 +23,15 @@ class Silent:
         """Options change nothing here."""
         return self
 
-    async def _never(self, *arguments: object) -> Any:
+    async def never_answers(self, *arguments: object) -> Any:
         self.asked.set()
         await trio.sleep_forever()
 
     async def range(self, prefix: str) -> RangeResult:
         """No answer."""
-        return cast("RangeResult", await self._never())
+        return cast("RangeResult", await self.never_answers())
 
-    poll = put = _never
+    poll = put = never_answers
 
 
 class Answering(Silent):
@@ -120,7 +120,7 @@ class Away(Silent):
         self.refused += len(batch)
         raise NodeUnreachableError("it was never handed to node a", node="a")
 
-    transaction = Silent._never
+    transaction = Silent.never_answers
 
 
 async def test_a_cancelled_write_that_waits_with_others_is_not_sent_any_more(

@@ -12,6 +12,7 @@ import trio
 from actors import Actor
 from actors.errors import NoPlacementError
 from runtime import open_node
+from runtime.membership.names import NAMES
 from runtime.node import Node, internals_of
 from runtime.store.interface import Store, WatchBatch
 from tests.waiting import until
@@ -41,24 +42,27 @@ class HeldWatch:
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self._store: Store = internals_of(node).store
         self._poll = self._store.poll
-        self._prefix = internals_of(node).lookups._prefix
         self.go_on = trio.Event()
         monkeypatch.setattr(self._store, "poll", self._held)
 
     async def _held(self, prefix: str, from_revision: int) -> WatchBatch:
         batch = await self._poll(prefix, from_revision)
-        if prefix == self._prefix:
+        if prefix == NAMES:
             await self.go_on.wait()
         return batch
+
+
+def has_reported(node: Node, epoch: int) -> bool:
+    """True once the watch of the node's names has reported the claim of this epoch."""
+    lookups = internals_of(node).lookups
+    return lookups.is_following and not lookups.will_report(epoch)
 
 
 async def held(node: Node, monkeypatch: pytest.MonkeyPatch) -> HeldWatch:
     # One placement with resources, so that the loads are known, and one change, after which the
     # watch asks again, and is held.
     first = await node.options(name="first", resources=GPU, on="here").spawn(Quiet)
-    await until(
-        lambda: internals_of(node).lookups._seen >= first.address.epoch, "the claim is reported"
-    )
+    await until(lambda: has_reported(node, first.address.epoch), "the claim is reported")
     watch = HeldWatch(node, monkeypatch)
     await node.stop(first)
     return watch
@@ -78,9 +82,7 @@ async def test_the_next_placement_finds_no_room_where_an_actor_has_just_started(
         with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
             await node.options(name="c", resources=GPU).spawn(Quiet)
     watch.go_on.set()
-    await until(
-        lambda: internals_of(node).lookups._seen >= pair[1].address.epoch, "the claims are reported"
-    )
+    await until(lambda: has_reported(node, pair[1].address.epoch), "the claims are reported")
     with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
         await node.options(name="c", resources=GPU).spawn(Quiet)
     watch.go_on = trio.Event()
