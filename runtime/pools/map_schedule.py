@@ -104,6 +104,10 @@ class MapItem:
     """True once a batch with it has failed as a whole: it travels alone, so that no other item
     shares its fate.
     """
+    recallable: bool = True
+    """False for one that travels in a call of its own, as references do: what waits with a member
+    in such a call cannot be taken back.
+    """
     passed_over: int = 0
     """How often another item was taken before it."""
     deaths: tuple[str, ...] = ()
@@ -164,7 +168,9 @@ class MapSchedule:
 
     `repeats`: items of unknown outcome are run again. `max_retries`: how often an item that raised
     what `is_retried` accepts, or timed out, is run again. `batch`: items per batch, None for
-    automatic. `window`: bound on items that were taken and not given, None for automatic.
+    automatic. `alone`: each item travels in a call of its own. Such a call is not recalled, so that
+    none is sent to a member that has one. `window`: bound on items that were taken and not given,
+    None for automatic.
     `total`: how many items the source has, if it says so. `journalled`: what an item has returned
     is a result only after `on_written`. `known`: what items have taken before; it is kept up.
     """
@@ -176,6 +182,7 @@ class MapSchedule:
         repeats: bool = False,
         window: int | None = None,
         batch: int | None = None,
+        alone: bool = False,
         max_retries: int = 0,
         is_retried: Callable[[BaseException], bool] = lambda error: False,
         delay: Callable[[int], float] = lambda attempt: 0.0,
@@ -187,7 +194,8 @@ class MapSchedule:
         self._ordered = ordered
         self._repeats = repeats
         self._window = window
-        self._batch = batch
+        self._batch = 1 if alone else batch
+        self._alone = alone
         self._max_retries = max_retries
         self._is_retried = is_retried
         self._delay = delay
@@ -269,11 +277,12 @@ class MapSchedule:
         alone: bool = False,
     ) -> int:
         """The source has given an item; returns its index. `place`: where it runs best; it waits
-        for a member there, but not for long. `alone`: it travels in a call of its own.
+        for a member there, but not for long. `alone`: it travels in a call of its own, and
+        only to a member that is idle.
         """
         index = self._next_item
         self._next_item = index + 1
-        item = MapItem(index, args, weight, digest, place, alone)
+        item = MapItem(index, args, weight, digest, place, alone, recallable=not alone)
         self._waiting.append(item)
         if place:
             self._with_place += 1
@@ -544,6 +553,7 @@ class MapSchedule:
         from now on.
         """
         self._batch = 1
+        self._alone = True
         if batch.number not in self._batches:
             return
         self._close(batch)
@@ -682,9 +692,11 @@ class MapSchedule:
         """How many batches may be with a member at once."""
         seconds = pace.seconds if pace.seconds is not None else self._seconds
         seconds = seconds if seconds is not None else self._known.seconds
-        if seconds is None or not pace.batches:
+        if seconds is None or not pace.batches or self._alone:
             return 1
         last = next(reversed(pace.batches.values()))
+        if not last.items[0].recallable:
+            return 1
         return 2 if seconds * len(last.items) < PREFETCH_BELOW else 1
 
     def _would_take(self, pace: _Pace) -> bool:
@@ -743,9 +755,12 @@ class MapSchedule:
             if now - self._turned_away < PLACE_SECONDS:
                 return None
             chosen = 0
+        item = self._waiting[chosen]
+        if not item.recallable and pace.batches:
+            # Behind an item that takes long it would have to wait for that.
+            return None
         if chosen:
             head.passed_over += 1
-        item = self._waiting[chosen]
         del self._waiting[chosen]
         self._with_place -= bool(item.place)
         return item

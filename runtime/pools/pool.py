@@ -595,12 +595,12 @@ class Pool(ProcessBound, Generic[A]):
                 return repeats
             return retry is not None and retry.repeats_raised(error)
 
-        single = self._members.has_filters
         schedule = MapSchedule(
             ordered=ordered,
             repeats=repeats,
             window=window,
-            batch=1 if options.timeout is not None or options.keep or single else batch,
+            batch=batch,
+            alone=options.timeout is not None or options.keep or self._members.has_filters,
             max_retries=retry.max_retries if retry is not None else 0,
             is_retried=is_retried,
             delay=lambda attempt: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from typing import ClassVar, cast
 
 import trio
@@ -46,6 +47,15 @@ class Squares(Actor):
     async def slow_if(self, item: int) -> int:
         if item == 0:
             await trio.sleep(3600)
+        return item
+
+    blocks: ClassVar[threading.Event]
+    """Until it is set, item 0 of the next one blocks its thread."""
+
+    @method
+    def block_if(self, item: int) -> int:
+        if item == 0:
+            self.blocks.wait(60)
         return item
 
     hangs: ClassVar[trio.Event]

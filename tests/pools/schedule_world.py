@@ -53,6 +53,7 @@ class World:
         repeats: bool = True,
         window: int | None = None,
         batch: int | None = None,
+        alone: bool = False,
         poison: frozenset[int] = frozenset(),
         raises: frozenset[int] = frozenset(),
         places: tuple[str, ...] = ("",),
@@ -64,6 +65,7 @@ class World:
         self.ordered = ordered
         self.poison = poison
         self.raises = raises
+        self.alone = alone
         self.places = places
         """Where items are, and members: one of them each, or nowhere."""
         self.retries = retries
@@ -72,6 +74,7 @@ class World:
             repeats=repeats,
             window=window,
             batch=batch,
+            alone=alone,
             max_retries=retries,
             is_retried=lambda error: isinstance(error, UnluckyError),
             delay=lambda attempt: RETRY_SECONDS * attempt,
@@ -170,6 +173,8 @@ class World:
                 worker.done[batch.number] = []
                 known = any(each.known for each in self.everyone)
                 assert len(worker.batches) <= 1 + known, "more than the credit"
+                if self.alone or not batch.items[0].recallable:
+                    assert worker.batches == [batch], "it cannot be recalled from behind another"
                 for item in batch.items:
                     assert self.now >= self.not_before.get(item.index, 0.0), "before its delay"
                     self.repeated += item.index in self.tried

@@ -294,6 +294,34 @@ def test_batches_behind_the_one_that_ended_a_member_count_no_death() -> None:
         schedule.check_invariants()
 
 
+def test_an_item_in_a_call_of_its_own_is_not_sent_behind_another() -> None:
+    """It could not be recalled from there, and its time would run out."""
+    schedule = filled(40, alone=True)
+    answer(schedule, taken(schedule), 1e-6)
+    batch = taken(schedule)
+    assert schedule.take("member-0", 1.0) is None
+    assert not schedule.has_capacity
+    answer(schedule, batch, 1e-6)
+    assert indices(taken(schedule)) == [2]
+
+
+def test_a_reference_is_sent_neither_behind_another_item_nor_before_one() -> None:
+    schedule = MapSchedule(ordered=False, batch=1)
+    schedule.on_member("member-0")
+    for index in range(40):
+        schedule.on_item((index,), alone=index == 2)
+    answer(schedule, taken(schedule), 1e-6)
+    before = taken(schedule)
+    assert schedule.take("member-0", 1.0) is None
+    answer(schedule, before, 1e-6)
+    reference = taken(schedule)
+    assert indices(reference) == [2]
+    assert schedule.take("member-0", 1.0) is None
+    answer(schedule, reference, 1e-6)
+    assert indices(taken(schedule)) == [3]
+    assert indices(taken(schedule)) == [4], "others are"
+
+
 def test_what_certainly_did_not_run_is_run_again_by_itself() -> None:
     schedule = filled(2, batch=2)
     schedule.on_refused(taken(schedule), NotExecutedError("gone"), gone=True)
@@ -441,6 +469,13 @@ def test_local_items_pass_over_others_so_often_and_no_oftener() -> None:
         answer(schedule, batch)
         schedule.check_invariants()
     assert found == [*range(1, LOOK_AHEAD + 1), 0]
+
+
+@given(st.integers(0, 2**32))
+def test_items_in_calls_of_their_own_end_as_others_do(seed: int) -> None:
+    world = World(seed, alone=True, repeats=bool(seed % 2))
+    world.run()
+    world.judge()
 
 
 @given(st.integers(0, 2**32))

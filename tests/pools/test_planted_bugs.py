@@ -93,6 +93,16 @@ def gives_more_than_the_credit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MapSchedule, "_credit", lambda self, pace: 10**9)
 
 
+def sends_what_cannot_be_recalled_behind_others(patch: pytest.MonkeyPatch) -> None:
+    right = MapSchedule.__init__
+
+    def forget(self: Any, **options: Any) -> None:
+        right(self, **options)
+        self._alone = False
+
+    patch.setattr(MapSchedule, "__init__", forget)
+
+
 def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_schedule, "MOST_DEATHS", 2)
 
@@ -160,6 +170,7 @@ PLANTS: tuple[tuple[Plant, dict[str, Any]], ...] = (
     (tries_poison_for_ever, {"poison": frozenset({7})}),
     (knows_no_window, {"window": 3}),
     (gives_more_than_the_credit, {}),
+    (sends_what_cannot_be_recalled_behind_others, {"alone": True}),
     (gives_up_too_early, {"poison": frozenset({7})}),
     (retries_before_the_delay_is_over, {"raises": frozenset({7, 8}), "retries": 2}),
     (retries_too_often, {"raises": frozenset({7, 8}), "retries": 2}),

@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import socket
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from actors.errors import (
     RemoteError,
     ReplyEncodeError,
 )
+from actors.pools import MapChanges
 from runtime.node import Node, internals_of
 from runtime.pools.pool import Pool
 from tests.live_pair import Pair
@@ -253,16 +255,32 @@ async def test_a_caller_that_leaves_midway_cancels_what_runs_and_closes_the_sour
     assert await everything(pool.map(Squares.square, [3])) == [9]
 
 
-async def test_nothing_waits_behind_a_slow_item(pair: Pair) -> None:
+@pytest.mark.parametrize("options", [{"batch": 20}, {"keep": True}, {"timeout": 3600.0}])
+async def test_nothing_waits_behind_a_slow_item(pair: Pair, options: MapChanges) -> None:
     pool = await pair.here.pool(None, Squares, size=2)
-    found: list[int] = []
+    # It is known that items are quick, so members get some more before they have answered.
+    await everything(pool.map(Squares.slow_if, range(1, 50)))
+    count = 0
+    changes: MapChanges = {**options, "ordered": False}
     with trio.fail_after(60):
-        async with pool.map(Squares.slow_if, range(200), ordered=False, batch=20) as results:
-            async for result in results:
-                found.append(result)
-                if len(found) == 199:
+        async with pool.map(Squares.slow_if, range(200), **changes) as results:
+            async for _ in results:
+                count += 1
+                if count == 199:
                     break
-    assert sorted(found) == list(range(1, 200))
+
+
+async def test_the_time_of_an_item_does_not_pass_while_another_one_takes_long(pair: Pair) -> None:
+    pool = await pair.here.pool(None, Squares, size=2)
+    await everything(pool.map(Squares.block_if, range(1, 50)))
+    Squares.blocks = threading.Event()
+    try:
+        results = pool.map(Squares.block_if, range(50), timeout=0.5, on_error="return")
+        found = await everything(results)
+    finally:
+        Squares.blocks.set()
+    assert isinstance(found[0], CallTimeoutError)
+    assert found[1:] == list(range(1, 50))
 
 
 async def test_each_item_has_its_own_time(pair: Pair) -> None:
