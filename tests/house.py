@@ -247,7 +247,7 @@ def privates_of(tree: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def private_reaches() -> list[tuple[str, int, str]]:
-    """Where tests use a private name of another room than the one they test: path, line and name."""
+    """Where tests use a private name of another room than their own: path, line and name."""
     rooms: dict[str, set[str]] = defaultdict(set)
     for source in sources():
         parts = source.module.split(".")
