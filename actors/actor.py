@@ -124,7 +124,7 @@ def hook(function: Callable[P, Coroutine[Any, Any, object]]) -> Callable[P, Any]
 
 
 class ActorContext(Protocol):
-    """What the hosting runtime gives an actor; reached through the properties of `Actor`.
+    """The hosting runtime as one actor reaches it, through the properties of `Actor`.
 
     An interface because `actors` never imports `runtime`, which has `Hosted`.
     """

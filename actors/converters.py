@@ -39,8 +39,8 @@ TRAVEL_ALREADY = frozenset(
 
 @attrs.frozen
 class Converter:
-    """How instances of exactly `cls` are sent: `to_plain` gives what is sent, `from_plain` builds
-    an instance of it. `path`: the name of the class in messages.
+    """Converts instances of exactly `cls` for messages: `to_plain` gives what is sent, `from_plain`
+    builds an instance of it. `path`: the name of the class in messages.
     """
 
     cls: type

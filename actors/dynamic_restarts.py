@@ -83,7 +83,7 @@ class DynamicRestartMachine:
 
     @property
     def phase(self) -> Phase:
-        """Where in its life the supervisor is."""
+        """The phase of the supervisor's life."""
         return self._phase
 
     def children(self, most: int | None = None) -> list[ChildView]:

@@ -112,7 +112,7 @@ class Call:
         self._observers = (*self._observers, function)
 
     def attempted(self, number: int, node: str, addresses: tuple[str, ...]) -> None:
-        """For the runtime: an attempt was made, to a node that listens there."""
+        """For the runtime: note that an attempt was made, to a node that listens there."""
         self.peer_addresses = addresses
         for function in self._observers:
             try:

@@ -124,7 +124,7 @@ class Handle(ProcessBound):
         )
 
     def _repr_html_(self) -> str:
-        """For notebooks: what the handle itself knows. Asks nobody."""
+        """Return the handle's own facts as HTML for notebooks, without a call."""
         address = self._address
         methods = (
             "its class is not known here: any may be tried"
@@ -160,7 +160,7 @@ def with_methods(handle: Handle, streams: Mapping[str, bool]) -> Handle:
 
 
 def _unmarked(class_path: str, name: str) -> str:
-    """What the class has under the name that no handle can call, and what to do; empty if it has
+    """Return what the class has under a name that no handle can call, and what to do; "" if it has
     nothing, or is not loaded here.
     """
     module, _, path = class_path.partition(":")

@@ -29,8 +29,8 @@ MAIN_ALIAS = "__understudy_main__"
 
 @attrs.frozen
 class MessageType:
-    """What the wire needs to know of a registered class: its import path and the fields that its
-    constructor takes.
+    """The facts about a registered class that the wire needs: its import path and the fields that
+    its constructor takes.
 
     `fields` pairs each attribute's name with the constructor argument's (attrs strips leading
     underscores, pydantic has aliases). `later` are attributes that the constructor does not take

@@ -162,19 +162,19 @@ class MethodDefinition:
 
     @functools.cached_property
     def by_value(self) -> ByValue:
-        """Which of its arguments it wants as values, where callers give references."""
+        """The arguments that it takes as values where callers give references."""
         return by_value(self.function)
 
     @property
     def signature(self) -> inspect.Signature:
-        """What it is called with, without the actor itself."""
+        """Its signature without the actor itself."""
         signature = inspect.signature(self.function)
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     @functools.cached_property
     def arity(self) -> tuple[int, int]:
-        """How few and how many arguments fit, where all are positional. No number does where there
-        is more to look at.
+        """The least and the greatest number of positional arguments that fit. No number lies
+        between them if the arguments need a further check.
         """
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
         if self.fits is not None or any(
@@ -238,7 +238,7 @@ class MethodDefinition:
 
 
 class Caller(Protocol):
-    """What carries out calls for handles; the runtime's side of this module.
+    """Carries out calls for handles; the runtime's side of this module.
 
     An interface because `actors` never imports `runtime`, which has `CallClient`.
     """
@@ -271,7 +271,7 @@ class Caller(Protocol):
 @message
 @attrs.frozen
 class Address:
-    """Where an actor is, as far as the holder knows.
+    """The place of an actor, as far as the holder knows.
 
     `registered` actors are found again by `name` when they have moved; others end with their node's
     incarnation. `epoch` 0 means any epoch. `class_path` is `module:Class`. Raises TypeError for
@@ -304,8 +304,8 @@ class Address:
 
 
 class Bound(ProcessBound):
-    """What every method bound to one actor has, whether a call gives a value or a stream. Its
-    attributes are for the runtime's side, see `Caller`.
+    """The base of every method that is bound to one actor, whether a call gives a value or a
+    stream. Its attributes are for the runtime's side, see `Caller`.
     """
 
     __slots__ = (
@@ -481,7 +481,7 @@ class OwnMethod(Generic[P, R]):
 
 
 class Marked:
-    """What `@method` leaves in a class, for a method of any kind."""
+    """The attribute that `@method` leaves in a class, for a method of any kind."""
 
     def __init__(self, definition: MethodDefinition) -> None:
         self.definition = definition
@@ -617,8 +617,8 @@ M = TypeVar("M", bound=Marked)
 
 
 def fitting(fits: Fits) -> Callable[[M], M]:
-    """For the runtime's own methods: look at their arguments before they are called; see
-    `MethodDefinition`.
+    """Return a decorator of the runtime's own methods that checks their arguments before a call;
+    see `MethodDefinition`.
     """
 
     def decorate(marked: M) -> M:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class ReferencedValue(Protocol):
-    """What one node knows of one value. The value is held for as long as this lives.
+    """One node's knowledge of one value. The value is held for as long as this lives.
 
     An interface because `actors` never imports `runtime`, which has `ReferenceState`.
     """
@@ -73,7 +73,7 @@ class ReferenceSource(Protocol):
     def call_and_keep(
         self, state: Any, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, Reference[object]]:
-        """Likewise, and leave the result there."""
+        """Like `call`, and leave the result there."""
         ...
 
     def wait_some(
@@ -168,7 +168,7 @@ class Reference(ProcessBound, Generic[R]):
         return f"<reference {maker}.{incarnation}.{number} owned by {self.owner}>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what is known here, without fetching anything."""
+        """Return the facts that are known here as HTML for notebooks. Fetches nothing."""
         maker, incarnation, number = self._state.identity
         return card(
             "reference",
@@ -277,7 +277,7 @@ _KEPT = re.compile(r"\b(Reference|Any|object)\b")
 
 @attrs.frozen
 class ByValue:
-    """Which arguments of a method are wanted as values. `rest`, `others`: those of `*args` and
+    """The arguments that a method takes as values. `rest`, `others`: those of `*args` and
     `**kwargs`.
     """
 
@@ -301,8 +301,8 @@ class ByValue:
 
 
 def by_value(function: Callable[..., Any], *, of_actor: bool = True) -> ByValue:
-    """What the annotations of a method say; of a function that belongs to no actor with `of_actor`
-    False.
+    """Read from the annotations of a method which arguments it takes as values; of a function that
+    belongs to no actor with `of_actor` False.
     """
     try:
         hints: dict[str, object] = typing.get_type_hints(function)
@@ -355,8 +355,8 @@ def taken(signature: inspect.Signature) -> str:
 
 
 def constructor(cls: type) -> inspect.Signature | None:
-    """What the constructor of `cls` takes, without `self`. None if that cannot be read, or is
-    anything at all.
+    """Return the signature of the constructor of `cls`, without `self`. None if that cannot be
+    read, or is anything at all.
 
     A decorated constructor is what its decorator made of it: what that wraps may be called with
     other arguments.

@@ -96,8 +96,8 @@ class RestartIntensity:
 
 @attrs.define
 class RestartDelay:
-    """How long the restarts of one child wait, by what has called for them in a row: its own
-    `failures`, and `losses`.
+    """The delay of one child's next restart, by the causes of those in a row: its own `failures`,
+    and `losses`.
 
     Losses are deaths of its nodes and starts for which there was no node: they say nothing about
     the child (see `ExitReason.is_failure`).
@@ -144,7 +144,7 @@ class RestartDelay:
 def adopted(
     strategy: Strategy, order: Sequence[str], living: AbstractSet[str]
 ) -> tuple[list[str], list[str]]:
-    """Which of the `living` children are kept, and which are stopped, in this order, before
+    """Return which of the `living` children are kept, and which are stopped, in this order, before
     anything is started. `order`: all ids.
     """
     lives = [id for id in order if id in living]
@@ -201,8 +201,8 @@ class _ChildRequest:
 
 @attrs.define
 class _Work:
-    """What is being carried out: first the stops, from the last, then the starts, from the first,
-    and then what `kind` says.
+    """The plan that is being carried out: first the stops, from the last, then the starts, from the
+    first, and then what `kind` says.
     """
 
     kind: Literal["boot", "restart", "hold", "request", "shut down"]

@@ -110,7 +110,7 @@ class ExitReason:
 
 @attrs.frozen
 class ChildRule:
-    """What decisions about a child depend on.
+    """The rules of one child, on which decisions depend.
 
     `shutdown`: seconds that it may take to stop, "kill" for none, None for no limit. `significant`:
     its end by itself can end the supervisor (see `RestartMachine`). Raises TypeError or ValueError,
