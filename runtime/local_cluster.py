@@ -27,7 +27,7 @@ from runtime.functions.function_names import call_hook, hook_path
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node, internals_of
-from runtime.node.opening import check_loop, open_node
+from runtime.node.opening import Platform, check_loop, open_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer, open_fork_server
 from runtime.processes.fork_loop import settle_collector
 from runtime.stderr_writer import flush_stderr
@@ -263,10 +263,11 @@ async def open_cluster_on(
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
     labels: Mapping[str, str] | None = None,
+    platform: Platform | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """A local cluster whose processes come from `server`, which outlives it: one warm process for
-    many clusters, one after the other. See `open_local_cluster`; `labels` are those of the founding
-    node.
+    many clusters, one after the other. See `open_local_cluster`; `labels` and `platform` are those
+    of the founding node.
     """
     _check_count(nodes)
     environment = SystemEnvironment()
@@ -281,6 +282,7 @@ async def open_cluster_on(
         call_timeout=call_timeout,
         tracing=tracing,
         on_process_start=on_process_start,
+        platform=platform,
     ) as node:
         announcement = Announcement(
             node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name

@@ -5,8 +5,8 @@ cluster.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -24,10 +24,11 @@ from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
-from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
+from runtime.local_cluster import PRELOADED, LocalCluster, NodeProcess, open_cluster_on
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
 from runtime.observation.cluster_html import cluster_html
+from runtime.processes import open_fork_server
 from runtime.supervision.placement import CALLS_ONLY
 
 HTML_SECONDS = 0.5
@@ -51,10 +52,15 @@ def connection(
     if not isinstance(address, str):
         raise TypeError(f"address must be a str such as '127.0.0.1:7400', not {address!r}")
     local = None
-    if cluster is None and secret is None:
+    if secret is None:
         # Like the commands of this user: a local cluster that is open says how to come in.
         local = next(
-            (one for one in open_clusters(SystemEnvironment()) if one.address == address), None
+            (
+                one
+                for one in open_clusters(SystemEnvironment())
+                if one.address == address and cluster in (None, one.cluster)
+            ),
+            None,
         )
     # One for both: while a single thread calls, the portal waits for it, and the node may spin.
     handoff = Handoff()
@@ -86,18 +92,31 @@ def local_cluster(
 ) -> OpenBlock[LocalCluster]:
     """A session of a local cluster."""
 
-    def opening() -> AbstractAsyncContextManager[LocalCluster]:
-        return open_local_cluster(
-            nodes,
-            cluster=cluster,
-            store=store,
-            call_timeout=call_timeout,
-            tracing=tracing,
-            on_process_start=on_process_start,
-        )
+    # As for a connection: the founding node shares the loop of the doors with the calls.
+    handoff = Handoff()
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[LocalCluster]:
+        async with (
+            open_fork_server(preload=PRELOADED) as server,
+            open_cluster_on(
+                server,
+                nodes,
+                cluster=cluster,
+                store=store,
+                call_timeout=call_timeout,
+                tracing=tracing,
+                on_process_start=on_process_start,
+                platform=Platform(may_spin=handoff.is_on),
+            ) as opened,
+        ):
+            yield opened
 
     return OpenBlock(
-        opening, "the local cluster of this program", lambda opened: _has_left(opened.node)
+        opening,
+        "the local cluster of this program",
+        lambda opened: _has_left(opened.node),
+        handoff,
     )
 
 

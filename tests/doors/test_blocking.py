@@ -18,6 +18,7 @@ from actors.errors import (
     ActorNotFoundError,
     BadArgumentsError,
     CallTimeoutError,
+    HandshakeError,
     JoinError,
     NoPlacementError,
     NotAMemberError,
@@ -207,6 +208,15 @@ def test_after_close_every_call_says_so(
 def test_no_node_at_the_address() -> None:
     with pytest.raises(JoinError, match=r"no node answers at 127\.0\.0\.1:9"):
         connect("127.0.0.1:9", cluster="local", secret="none")
+
+
+def test_a_local_cluster_tells_its_secret_also_where_its_name_is_given(
+    cluster: BlockingLocalCluster,
+) -> None:
+    with connect(cluster.address, cluster="local") as opened:
+        assert opened.members()
+    with pytest.raises(HandshakeError):
+        connect(cluster.address, cluster="another")
 
 
 def test_a_wrong_secret(cluster: BlockingLocalCluster) -> None:
