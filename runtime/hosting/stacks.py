@@ -109,8 +109,12 @@ class StackReader:
 
 
 def _owner_of_nursery(task: trio.lowlevel.Task) -> str:
-    """The actor whose own nursery (`self.nursery`) the task holds open; "" if it is none."""
-    frame = getattr(task.coro, "cr_frame", None)
+    """The actor in whose own nursery (`self.nursery`) the task runs; "" if it is none."""
+    coroutine: object | None = task.coro
+    frame, following = _step(coroutine)
+    while frame is not None and _is_portal(frame):
+        coroutine = frame.f_locals.get("orig_coro", following)
+        frame, following = _step(coroutine)
     if frame is not None and frame.f_code is _NURSERY_CODE:
         return str(getattr(frame.f_locals.get("self"), "name", ""))
     return ""
@@ -130,7 +134,10 @@ def stack_of(awaitable: object) -> list[StackLine]:
     while inner is not None and seen < 10_000:
         seen += 1
         frame, following = _step(inner)
-        if frame is not None and frame.f_code is STEPPED_BY_HAND:
+        if frame is not None and _is_portal(frame):
+            inside, following = _through_portal(frame, following)
+            frames += inside
+        elif frame is not None and frame.f_code is STEPPED_BY_HAND:
             frames.clear()
             following = frame.f_locals.get("coroutine")
         elif frame is not None:
@@ -165,6 +172,43 @@ def _step(awaitable: object) -> tuple[FrameType | None, object | None]:
 _OPAQUE = frozenset(
     {"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"}
 )
+
+
+def _is_portal(frame: FrameType) -> bool:
+    """Whether the frame is greenback's, below which it runs a task's coroutine in a greenlet: so
+    that plain code there can await. All tasks of actors have one in debuggable nodes.
+    """
+    # By name: greenback is not always installed, and a node that has not loaded it needs none.
+    return _module(frame) == "greenback._impl"
+
+
+def _through_portal(
+    frame: FrameType, following: object | None
+) -> tuple[list[FrameType], object | None]:
+    """What waits below a frame of greenback's: the frames of plain code that waits there, if it
+    does, and what is awaited next.
+    """
+    coroutine = frame.f_locals.get("orig_coro")
+    if following is not None or coroutine is None:
+        # Its outer frame, which awaits an inner one.
+        return [], following
+    if not getattr(coroutine, "cr_running", False):
+        return [], coroutine
+    # The coroutine has called plain code, which waits in the middle of a step: the frames of all
+    # of it are those of the greenlet.
+    innermost = getattr(frame.f_locals.get("resume_greenlet"), "gr_frame", None)
+    frames = list(_outwards(innermost))[::-1]
+    # The runtime's way in, and what a debugger does at a breakpoint(), are not the user's.
+    inside = itertools.dropwhile(lambda one: _module(one).startswith(_WAY_IN), frames)
+    return list(itertools.takewhile(lambda one: _module(one) not in _DEBUGGER, inside)), None
+
+
+_WAY_IN = ("runtime.", "actors.", "greenback.", "outcome.", "trio.")
+_DEBUGGER = frozenset({"runtime.hosting.breakpoints", "runtime.hosting.remote_pdb"})
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _lines(frames: list[FrameType]) -> list[StackLine]:
