@@ -89,8 +89,8 @@ class RestartIntensity:
         `last`.
         """
         return (
-            f"more than {self.intensity} restarts within {self.period:g} s, the last of child "
-            f"{child!r}: {last}"
+            f"more than {self.intensity} {'restart' if self.intensity == 1 else 'restarts'} within "
+            f"{self.period:g} s, the last of child {child!r}: {last}"
         )
 
 

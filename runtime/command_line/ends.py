@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -24,15 +25,18 @@ async def ends_of(client: ClusterClient, actor: str = "") -> list[dict[str, Any]
         answer: list[dict[str, Any]] = await service.options(timeout=NODE_SECONDS).ends(actor)
         return answer
 
-    with trio.move_on_after(NODE_SECONDS):
-        try:
-            for end in await archived_ends(client.store):
-                if not actor or end["name"] == actor:
-                    found[end["name"], end.get("epoch")] = end
-        except (StoreError, CallError):
-            # What the nodes say is shown; that the store is away, `understudy status` tells.
-            found.clear()
-    answers = await ask_nodes(client, ask)
+    async def ask_store() -> None:
+        # What the nodes say is shown without it; that it is away, `understudy status` tells.
+        with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
+            archived.extend(await archived_ends(client.store))
+
+    archived: list[dict[str, Any]] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_store)
+        answers = await ask_nodes(client, ask)
+    for end in archived:
+        if not actor or end["name"] == actor:
+            found[end["name"], end.get("epoch")] = end
     for told in answers.by_node.values():
         for end in told:
             found[end["name"], end.get("epoch")] = end

@@ -48,16 +48,33 @@ def inspect(
 async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
     async with connect(address, cluster, secret_file, "observer") as client:
         member = await find_actor(client, actor)
-        ends = await ends_of(client, actor)
-        try:
-            facts: dict[str, Any] | None = await inspection(client, member).actor(actor)
-            state = await _told(inspection(client, member).state(actor))
-            saved = await _told(inspection(client, member).saved_size(actor))
-        except CallError as error:
-            raise NodeUnreachableError(
-                f"{actor} is on node {member['name']}, which did not answer: {why(error)}",
-                node=member["name"],
-            ) from error
+        ends: list[dict[str, Any]] = []
+        failures: list[CallError] = []
+        facts: dict[str, Any] | None = None
+        state: dict[str, Any] | None = None
+        saved: dict[str, Any] | None = None
+
+        async def ask_all_nodes() -> None:
+            try:
+                ends.extend(await ends_of(client, actor))
+            except CallError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            # Beside the rest: it waits for all nodes that do not answer.
+            nursery.start_soon(ask_all_nodes)
+            try:
+                facts = await inspection(client, member).actor(actor)
+                state = await _told(inspection(client, member).state(actor))
+                saved = await _told(inspection(client, member).saved_size(actor))
+            except CallError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+    if failures:
+        raise NodeUnreachableError(
+            f"{actor} is on node {member['name']}, which did not answer: {why(failures[0])}",
+            node=member["name"],
+        ) from failures[0]
     if facts is None:
         # Between the two questions the actor has ended or moved.
         raise ActorNotFoundError(

@@ -165,7 +165,7 @@ class _Question:
         self._ended = [one for one in archived if tuple(one.node) not in alive]
         await self._add_archived()
         if self._actor and not self.rows:
-            await find_actor(self._client, self._actor)
+            await find_actor(self._client, self._actor, or_node=True)
         self.rows.sort(key=lambda row: (row["time"], row["node"], row["number"]))
         self._left_out += max(0, len(self.rows) - self._wanted.limit)
         self.rows = self.rows[-self._wanted.limit :]

@@ -79,7 +79,7 @@ async def _ask(
         member = members.get(name)
         actor = ""
         if member is None:
-            actor, member = name, await find_actor(client, name)
+            actor, member = name, await find_actor(client, name, or_node=True)
         service = inspection(client, member).options(timeout=seconds + 2 * NODE_SECONDS)
         try:
             packed: bytes = await service.profile(seconds, rate, actor)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
 from runtime.command_line.units import age, many, size
 from runtime.printable import plain
-from runtime.references.inspection import MOST_LISTED, ListedValue, Listing, OwnerTotals
+from runtime.references.inspection import (
+    MOST_LISTED,
+    ListedSum,
+    ListedValue,
+    Listing,
+    OwnerTotals,
+)
+
+MANY = 20
+"""More values than that are easier to read added up."""
 
 
 @click.command(epilog="Example:  understudy refs --node w1 --where")
@@ -28,10 +38,17 @@ from runtime.references.inspection import MOST_LISTED, ListedValue, Listing, Own
     help="Show file and line of the program that made each value, from nodes that trace "
     "references.",
 )
+@click.option(
+    "--sums",
+    "summed",
+    is_flag=True,
+    help="Add up values of the same owner, maker, holders and place: a leak is one line.",
+)
 @cluster_options
 def refs(
     node: str | None,
     where: bool,
+    summed: bool,
     address: str,
     cluster: str,
     secret_file: Path | None,
@@ -42,9 +59,9 @@ def refs(
     """
     listing = trio.run(_ask, node, address, cluster, secret_file)
     if as_json:
-        click.echo(json.dumps({"cluster": cluster, **listing.facts(node)}, indent=2))
+        click.echo(json.dumps({"cluster": cluster, **listing.facts(node, summed=summed)}, indent=2))
     else:
-        click.echo("\n".join(_lines(listing, node, cluster, where=where)))
+        click.echo("\n".join(_lines(listing, node, cluster, where=where, summed=summed)))
     raise SystemExit(0 if all(not owner.problem for owner in listing.owners()) else 1)
 
 
@@ -78,7 +95,9 @@ def _check(node: str, names: list[str]) -> None:
         raise NodeNotFoundError(f"there is no node called {node!r} in the cluster{hint}", node=node)
 
 
-def _lines(listing: Listing, node: str | None, cluster: str, *, where: bool) -> list[str]:
+def _lines(
+    listing: Listing, node: str | None, cluster: str, *, where: bool, summed: bool
+) -> list[str]:
     owners = listing.owners(node)
     answering = [owner for owner in owners if not owner.problem]
     values = listing.values(node)
@@ -88,17 +107,10 @@ def _lines(listing: Listing, node: str | None, cluster: str, *, where: bool) -> 
     )
     lines = [f"cluster {cluster}: {total}"]
     if values:
-        rows = [_row(value, where=where) for value in values]
-        heads = [
-            "owner",
-            "reference",
-            "size",
-            "age",
-            "held by",
-            "made by",
-            *(["where"] if where else []),
-        ]
-        lines += [f"  {line}" for line in _columns([heads, *rows])]
+        table = _sums(listing.sums(node), where=where) if summed else _table(values, where=where)
+        lines += [f"  {line}" for line in _columns(table)]
+    if len(values) > MANY and not summed:
+        lines.append("--sums adds up the values of one origin: a leak is one line")
     lines += [f"{plain(owner.node)}: {_total(owner)}" for owner in answering]
     # Also those that were not asked for: they may know where values were made.
     lines += [
@@ -114,17 +126,42 @@ def _lines(listing: Listing, node: str | None, cluster: str, *, where: bool) -> 
     return lines
 
 
-def _row(value: ListedValue, *, where: bool) -> list[str]:
-    amount = size(value.size) if value.size is not None else value.state
-    row = [
-        value.owner,
-        value.reference,
-        amount,
-        age(value.age),
-        ",".join(value.holders) or "its owner",
-        value.method,
+def _table(values: Sequence[ListedValue], *, where: bool) -> list[list[str]]:
+    rows = [["owner", "reference", "size", "age", "held by", "made by", "where"]]
+    rows += [
+        [
+            value.owner,
+            value.reference,
+            size(value.size) if value.size is not None else value.state,
+            age(value.age),
+            _holders(value.holders),
+            value.method,
+            value.site or "-",
+        ]
+        for value in values
     ]
-    return [*row, value.site or "-"] if where else row
+    return rows if where else [row[:-1] for row in rows]
+
+
+def _sums(sums: Sequence[ListedSum], *, where: bool) -> list[list[str]]:
+    rows = [["owner", "values", "size", "oldest", "held by", "made by", "where"]]
+    rows += [
+        [
+            one.owner,
+            f"{one.values:,}",
+            size(one.bytes),
+            age(one.age),
+            _holders(one.holders),
+            one.method,
+            one.site or "-",
+        ]
+        for one in sums
+    ]
+    return rows if where else [row[:-1] for row in rows]
+
+
+def _holders(names: Sequence[str]) -> str:
+    return ",".join(names) or "its owner"
 
 
 def _total(owner: OwnerTotals) -> str:

@@ -44,7 +44,7 @@ async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) 
         member = members.get(name)
         actor = None
         if member is None:
-            actor, member = name, await find_actor(client, name)
+            actor, member = name, await find_actor(client, name, or_node=True)
         failure: CallError | None = None
         answer: dict[str, Any] = {}
         try:

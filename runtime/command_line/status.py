@@ -49,10 +49,14 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
         async with trio.open_nursery() as nursery:
             for member in client.status["members"]:
                 nursery.start_soon(ask, member)
+        store = client.status["store"]
+        keeper = nodes.get(store["node"]) if store["kind"] == "embedded" else None
+        # The node that this command is connected to may not have noticed yet.
+        silent = keeper is not None and not keeper["answers"]
         return {
             "cluster": cluster,
             "time": SystemEnvironment().wall_time(),
-            "store": client.status["store"],
+            "store": {**store, "away": store["away"] or silent},
             "nodes": [nodes[name] for name in sorted(nodes)],
         }
 
@@ -69,11 +73,12 @@ def _print(facts: dict[str, Any]) -> None:
         f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} {where}, "
         f"{health}"
     )
-    for node in facts["nodes"]:
-        state = node["state"] if node["answers"] else "does not answer"
+    states = [node["state"] if node["answers"] else "does not answer" for node in facts["nodes"]]
+    width = max(map(len, states), default=0)
+    for node, state in zip(facts["nodes"], states, strict=True):
         joined = age(facts["time"] - node["joined"])
         click.echo(
-            f"  {plain(node['name']):<16} {plain(state):<8} {joined:>8}  incarnation "
+            f"  {plain(node['name']):<16} {plain(state):<{max(8, width)}} {joined:>8}  incarnation "
             f"{node['incarnation']:<6} pid {node['pid']:<8} {plain(_tcp(node))}"
         )
         for actor in node.get("actors", []):

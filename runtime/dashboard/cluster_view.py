@@ -107,7 +107,7 @@ class ClusterView:
         return self._places.get(name, _NOWHERE).node
 
     def died(self, at: float, name: str, node: str, text: str) -> None:
-        """Note a death that a supervisor has reported."""
+        """Note a death that a supervisor or a node has reported."""
         self._event(at, "death", text, node=node, actor=name)
 
     def check_invariants(self) -> None:

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,11 +25,12 @@ from actors.messages import import_path
 from actors.method import Address
 from runtime.dashboard.call_view import CallView
 from runtime.dashboard.cluster_view import ClusterView, agreed_members
+from runtime.dashboard.deaths import MOST_TEXT, Rows, cut, death_rows
 from runtime.dashboard.schedule import ACTOR
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
 from runtime.environment import Environment
 from runtime.identifiers import NodeId
-from runtime.logs.archive import archived_lines, archived_nodes
+from runtime.logs.archive import archived_ends, archived_lines, archived_nodes
 from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient, unreached
 from runtime.observation.conditions import Condition
@@ -49,11 +52,6 @@ MOST_METHODS = 200
 MOST_CYCLES = 20
 MOST_VALUES = 200
 MOST_BRANCHES = 1000
-MOST_DEATHS = 200
-MOST_TRACEBACK = 8192
-"""Characters of a traceback, of which the end matters."""
-
-MOST_TEXT = 400
 MOST_LINE = 4000
 JOBS = "rendezvous/"
 """Prefix of the store's keys of elastic jobs; see `runtime.rendezvous.machine.Keys`."""
@@ -68,8 +66,10 @@ MOST_ENDED = 4
 SAVED_SECONDS = 10.0
 """How old the size of an actor's saved state may be that is shown."""
 
+ARCHIVED_SECONDS = 10.0
+"""How old may be what is shown of the ends that nodes which have ended wrote to the store."""
+
 Question = Callable[[], Awaitable[TopicSnapshot]]
-Rows = dict[str, dict[str, Any]]
 
 
 @attrs.frozen
@@ -88,7 +88,9 @@ class ClusterQuestions:
         self._environment = environment
         self._view = view
         self.members: list[dict[str, Any]] = list(client.status["members"])
-        self._deaths: set[tuple[str, float]] | None = None
+        self._deaths: set[str] | None = None
+        self._archived: list[dict[str, Any]] = []
+        self._archived_at = -math.inf
         self._call_view = CallView()
         self._lines: Rows = {}
         self._last_lines: dict[NodeId, int] = {}
@@ -186,32 +188,20 @@ class ClusterQuestions:
     async def _tree(self) -> TopicSnapshot:
         identities = [NodeId(one["name"], one["incarnation"]) for one in self.members]
         client = self._client
-        tree = await ask_for_tree(
-            client.endpoint, client.names, identities, client.status["cluster"]
-        )
+        ends: list[dict[str, Any]] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._add_ends, ends)
+            tree = await ask_for_tree(
+                client.endpoint, client.names, identities, client.status["cluster"]
+            )
         branches: Rows = {}
         left_out = 0
         for root in tree.roots:
             left_out += _add_branches(branches, root)
             left_out += sum(branch.children_left_out for branch in root.walk())
-        deaths = sorted(
-            ((death, branch.name) for branch in tree.walk() for death in branch.deaths),
-            key=lambda pair: -pair[0].at,
+        rows, deaths_left_out = death_rows(
+            ((death, branch.name) for branch in tree.walk() for death in branch.deaths), ends
         )
-        rows = {
-            f"{death.name}\n{death.at!r}": {
-                "at": death.at,
-                "name": death.name,
-                "node": death.node,
-                "epoch": death.epoch,
-                "lived": death.at - death.started if death.started is not None else None,
-                "kind": death.reason.kind,
-                "text": _cut(death.reason.text, MOST_TEXT),
-                "traceback": death.reason.traceback[-MOST_TRACEBACK:],
-                "supervisor": supervisor,
-            }
-            for death, supervisor in deaths[:MOST_DEATHS]
-        }
         self._note_deaths(rows)
         loose = tree.loose[:MOST_BRANCHES]
         return self._snapshot(
@@ -222,18 +212,38 @@ class ClusterQuestions:
             totals={
                 "tree": {
                     "branches_left_out": left_out,
-                    "deaths_left_out": max(0, len(deaths) - MOST_DEATHS),
+                    "deaths_left_out": deaths_left_out,
                     "loose_left_out": len(tree.loose) - len(loose),
                 }
             },
         )
 
+    async def _add_ends(self, ends: list[dict[str, Any]]) -> None:
+        """Add what nodes remember of ends, and what nodes that have ended wrote to the store. Nodes
+        that do not answer are named by what is asked beside this.
+        """
+        now = self._environment.now()
+        if now - self._archived_at >= ARCHIVED_SECONDS:
+            self._archived_at = now
+            with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
+                self._archived = await archived_ends(self._client.store)
+        ends += self._archived
+
+        def ask(member: dict[str, Any]) -> Awaitable[Any]:
+            service = logs_of(self._client.endpoint, member["name"], member["incarnation"])
+            answer: Awaitable[Any] = service.options(timeout=NODE_SECONDS).ends()
+            return answer
+
+        answers, _ = await self._ask_nodes(ask)
+        for told in answers.values():
+            ends += told
+
     def _note_deaths(self, rows: Rows) -> None:
-        known = {(row["name"], row["at"]) for row in rows.values()}
-        for row in rows.values():
-            if self._deaths is not None and (row["name"], row["at"]) not in self._deaths:
+        known = set(rows)
+        for key, row in rows.items():
+            if self._deaths is not None and key not in self._deaths:
                 text = f"{row['name']} ended, {row['kind']}: {row['text']}"
-                self._view.died(row["at"], row["name"], row["node"] or "", _cut(text, MOST_TEXT))
+                self._view.died(row["at"], row["name"], row["node"] or "", cut(text, MOST_TEXT))
         self._deaths = known
 
     # Calls.
@@ -479,7 +489,7 @@ class ClusterQuestions:
                 "actor": line["actor"],
                 "method": line["method"],
                 "logger": line["logger"],
-                "text": _cut(line["text"], MOST_LINE),
+                "text": cut(line["text"], MOST_LINE),
             }
 
     def _snapshot(self, **sections: Rows) -> TopicSnapshot:
@@ -556,7 +566,7 @@ def _add_branches(rows: Rows, root: Branch) -> int:
                 "strategy": branch.strategy,
                 "intensity": branch.intensity,
                 "recent": branch.recent_restarts,
-                "last": None if branch.last_exit is None else _cut(str(branch.last_exit), 200),
+                "last": None if branch.last_exit is None else cut(str(branch.last_exit), 200),
                 "supervisor": walk.above.rpartition("\n")[2],
                 "parent": walk.above,
             }
@@ -613,7 +623,7 @@ def _jobs_of(entries: tuple[Entry, ...] | list[Entry]) -> Rows:
                     "participants": [str(one)[:200] for one in state["participants"]][:100],
                     "waiting": len(state["waiting"]),
                     "spares": len(state["spares"]),
-                    "closed": _cut(str(state.get("closed") or ""), MOST_TEXT),
+                    "closed": cut(str(state.get("closed") or ""), MOST_TEXT),
                     "finished": bool(state.get("finished")),
                 }
             except (ValueError, KeyError, TypeError):
@@ -633,7 +643,3 @@ def _silent(silent: dict[str, str]) -> Rows:
 
 def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

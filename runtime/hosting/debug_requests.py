@@ -12,8 +12,8 @@ MOST_LINE: Final = 4096
 MOST_SECONDS: Final = 10.0
 """How long one request waits for a debugger to print."""
 
-NOT_KEPT: Final = "it was not started with --post-mortem or --debuggable"
-NOT_DEBUGGABLE: Final = "it was not started with --debuggable"
+NOT_KEPT: Final = "started without --post-mortem or --debuggable"
+NOT_DEBUGGABLE: Final = "started without --debuggable"
 
 
 class DebugRequests:

@@ -39,11 +39,12 @@ MOST_ADDED = 1000
 
 class ActorEnds:
     """The latest ends of actors of a node that did not end in order; implements
-    `runtime.hosting.host.HostExtension`.
+    `runtime.hosting.host.HostExtension`. `draining`: whether the node stops its actors.
     """
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, draining: Callable[[], bool]) -> None:
         self._environment = environment
+        self._draining = draining
         self._ends: deque[dict[str, Any]] = deque(maxlen=ENDS_KEPT)
         self.count = 0
         """How many there have been."""
@@ -57,8 +58,11 @@ class ActorEnds:
         """Does nothing: an end is recorded when the actor has ended."""
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
-        """Record the end of an actor if it was no normal one."""
-        if not reason.is_passed_on:
+        """Record the end of an actor if it was no normal one, or that of a supervisor."""
+        # Of a node that goes on, only a supervisor that gives up ends with "shutdown". All below it
+        # ends with it, so that end explains the others, though it counts as a normal one.
+        gave_up = reason.kind == "shutdown" and not self._draining()
+        if not reason.is_passed_on and not gave_up:
             return
         known = self._ends[-1] if self._ends else None
         if known is not None and (known["name"], known["epoch"]) == (address.name, address.epoch):

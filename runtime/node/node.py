@@ -406,7 +406,7 @@ class Node(BaseNode):
         simulated ones do: `logging` is the process's.
         """
         host = self._endpoint.host
-        ends = ActorEnds(self._environment)
+        ends = ActorEnds(self._environment, lambda: host.draining)
         host.extensions.add("ends", ends)
         identity = NodeId(self.name, self.incarnation)
         capture = LogCapture(identity, host, self._nursery, memory or 0)

@@ -76,6 +76,21 @@ class ListedValue:
 
 
 @attrs.frozen
+class ListedSum:
+    """Listed values of the same origin, added up: of one owner and one maker, held by the same
+    nodes, made at the same place. `age`: that of the oldest, in seconds.
+    """
+
+    owner: str
+    values: int
+    bytes: int
+    age: float
+    holders: tuple[str, ...]
+    method: str
+    site: str
+
+
+@attrs.frozen
 class OwnerTotals:
     """The listing of one node. `left_out`, `left_out_bytes`: number and bytes of smaller values
     that it does not list. `problem`: why the node did not report; empty if it did. `traces`:
@@ -197,15 +212,41 @@ class Listing:
             found, key=lambda value: (-(value.size or 0), value.owner, -value.age, value.reference)
         )
 
+    def sums(self, node: str | None = None) -> list[ListedSum]:
+        """Return the values of one node or of all, added up by their origin, the most bytes first:
+        what leaks is one line.
+        """
+        alike: dict[tuple[Any, ...], list[ListedValue]] = {}
+        for value in self.values(node):
+            origin = (value.owner, value.holders, value.method, value.site)
+            alike.setdefault(origin, []).append(value)
+        found = [
+            ListedSum(
+                owner,
+                len(values),
+                sum(value.size or 0 for value in values),
+                max(value.age for value in values),
+                holders,
+                method,
+                site,
+            )
+            for (owner, holders, method, site), values in alike.items()
+        ]
+        return sorted(found, key=lambda one: (-one.bytes, -one.values, one.owner, one.method))
+
     def owners(self, node: str | None = None) -> list[OwnerTotals]:
         """Return the nodes ordered by name, or only the given one."""
         return [owner for name, owner in sorted(self._owners.items()) if node in (None, name)]
 
-    def facts(self, node: str | None = None) -> dict[str, Any]:
-        """Return everything as plain data."""
+    def facts(self, node: str | None = None, *, summed: bool = False) -> dict[str, Any]:
+        """Return everything as plain data; `summed`: the values added up by their origin."""
         owners = self.owners(node)
         return {
-            "values": [attrs.asdict(value) for value in self.values(node)],
+            **(
+                {"sums": [attrs.asdict(one) for one in self.sums(node)]}
+                if summed
+                else {"values": [attrs.asdict(value) for value in self.values(node)]}
+            ),
             "nodes": [
                 {"node": owner.node, "answers": False, "problem": owner.problem}
                 if owner.problem

@@ -811,7 +811,7 @@ class SupervisionWork:
             self._over.set()
         if self._exit is not None and self._is_ready and self._exit.kind == "shutdown":
             self._counts.escalations += 1
-            raise SupervisorGaveUpError(str(self._exit))
+            raise SupervisorGaveUpError(self._exit.text)
 
     async def _withdraw_void_intents(self) -> None:
         """Withdraw the restart intents of children that will not be restarted, for example a

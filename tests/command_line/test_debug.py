@@ -142,4 +142,4 @@ def test_a_method_waits_at_a_breakpoint_while_its_node_goes_on(shell: Shell) -> 
 def test_a_node_that_keeps_nothing_says_how_it_would(shell: Shell) -> None:
     _, node = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     done = shell.run("debug", "shop", "--address", node["address"])
-    check_mistake(done, "first: it was not started with --post-mortem")
+    check_mistake(done, "first: started without --post-mortem")

@@ -198,6 +198,14 @@ def test_logs_of_actors_and_nodes_and_of_nodes_that_are_stopped_or_killed(
     assert "failing" in deaths.stdout
     assert "SystemExit: it fails" in deaths.stdout
 
+    # Other commands say so, too, once its death is known.
+    where = ("--address", cluster.address)
+    while "node w1 has ended: " not in (gone := cluster.shell.run("stack", "w1", *where)).stderr:
+        pass
+    check_mistake(gone, "no node has that name", "`understudy logs w1` shows them")
+    gone = cluster.shell.run("inspect", "talker", *where)
+    check_mistake(gone, "node w1, on which it ran, has ended: `understudy logs talker`")
+
     cluster.reader.join()
     written = [json.loads(line) for line in cluster.written]
     assert {line["actor"] for line in written if line["message"] == "says hello"} == {

@@ -165,6 +165,12 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
     check_mistake(cluster.refs("--node", "sript"), "sript", "did you mean 'script'?")
     check_mistake(cluster.refs("--node", "xyz"), "xyz", "first, script, w1")
 
+    sums = cluster.refs("--sums").stdout.splitlines()
+    assert sums[1].split() == ["owner", "values", "size", "oldest", "held", "by", "made", "by"]
+    assert sums[2].split()[:4] == ["w1", "1", "3.0", "MiB"]
+    assert len(sums) == 8
+    assert [one["values"] for one in cluster.facts("--sums")["sums"]] == [1, 1, 1]
+
     status = shell.run("status", "--address", cluster.address).stdout
     assert (
         "references: owns 2 values of 3.0 MiB (3.0 MiB of 1.0 GiB in memory), holds 0 of other "

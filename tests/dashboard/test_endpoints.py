@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from actors import ChildSpec, SpawnOptions, Supervisor
 from actors.errors import ActorNotFoundError
 from runtime.dashboard.application import MOST_PAGES
 from runtime.dashboard.sampler import Sampler
@@ -144,12 +145,34 @@ async def test_a_death_is_shown_with_its_traceback_as_text(world: World) -> None
     clerk = await world.node.lookup("shop/clerk", Clerk)
     await clerk.fail()
     found = await until(
-        lambda: world.dashboard.snapshot("tree"), "the death is there", lambda told: told["deaths"]
+        lambda: world.dashboard.snapshot("tree"),
+        "its supervisor has told of it",
+        lambda told: any(row["supervisor"] for row in told["deaths"].values()),
     )
     [row] = found["deaths"].values()
     assert (row["name"], row["supervisor"]) == ("shop/clerk", "shop")
     assert "the till is <b>empty</b>" in row["text"]
     assert "_fail" in row["traceback"]
+
+
+async def test_the_end_of_a_supervisor_that_gave_up_is_shown_and_those_of_its_children(
+    world: World,
+) -> None:
+    spec = ChildSpec(id="till", actor=Clerk, options=SpawnOptions(name="till"))
+    await world.node.options(name="alone").spawn(Supervisor, [spec], intensity=0)
+    # A traceback of an actor without a supervisor, and of a child whose supervisor is gone.
+    await (await world.node.options(name="free").spawn(Clerk)).fail()
+    await (await world.node.lookup("till", Clerk)).fail()
+    found = await until(
+        lambda: world.dashboard.snapshot("tree"),
+        "all three are there",
+        lambda told: {"alone", "free", "till"} <= {row["name"] for row in told["deaths"].values()},
+    )
+    rows = {row["name"]: row for row in found["deaths"].values()}
+    assert rows["alone"]["kind"] == "shutdown"
+    assert rows["alone"]["text"].startswith("more than 0 restarts within 5 s")
+    for name in ("free", "till"):
+        assert "_fail" in rows[name]["traceback"]
 
 
 async def test_events_are_a_snapshot_and_then_differences(world: World) -> None:

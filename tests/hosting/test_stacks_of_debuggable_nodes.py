@@ -80,11 +80,7 @@ async def test_the_lines_are_the_users(node: Node, name: str, expected: list[lis
         answer = await service.stacks("shop")
         # The frames of the runtime and of trio are folded, or below what the user looks for.
         seen[:] = sorted(
-            [
-                line[2]
-                for line in task["stack"]
-                if line[0] == __file__ or line[2] == "sleep_forever"
-            ]
+            [line[2] for line in task["stack"] if line[0] == __file__ or line[2] == "sleep_forever"]
             for task in answer["tasks"]
         )
         return seen == expected

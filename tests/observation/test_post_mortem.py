@@ -123,7 +123,7 @@ async def test_the_frames_of_a_failure_are_kept_with_source_and_variables(node: 
     assert (inner["line"], "        return stock[what]") in [tuple(one) for one in inner["source"]]
     assert failure["debuggable"] is False
     answer = await asked(node).debug("shop", failure["number"])
-    assert answer == {"number": 0, "problem": "it was not started with --debuggable"}
+    assert answer == {"number": 0, "problem": "started without --debuggable"}
 
 
 async def test_ends_starts_and_own_tasks_are_failures_too(node: Node) -> None:

@@ -108,7 +108,7 @@ export class ClusterMap {
       attribute(node.note, "y", radius + 32);
       const room = Math.max(8, Math.floor(radius / 3.1));
       text(node.label, name.length > room ? `${name.slice(0, room - 1)}…` : name);
-      text(node.note, under(row));
+      text(node.note, under(row, radius < 48));
       text(node.title, `${name}: ${row.problem || under(row)}`);
     }
     for (const [name, node] of this.nodes) if (!this.at.has(name)) { node.root.remove(); this.nodes.delete(name); }
@@ -179,18 +179,20 @@ export class ClusterMap {
 
   /** The colour of a class: one of six, in the order in which classes are seen. */
   kind(path) {
-    if (!this.classes.has(path)) this.classes.set(path, this.classes.size % 6);
+    if (!this.classes.has(path)) this.classes.set(path, this.classes.size % 8);
     return this.classes.get(path);
   }
 }
 
-function under(row) {
+function under(row, short = false) {
   if (row.state === "silent") return "does not answer";
   if (row.state === "gone") return "died";
   if (row.state === "left") return "left";
   if (row.state !== "up") return row.state;
   if (row.unseen_by.length) return `cut off from ${row.unseen_by.length}`;
-  return row.rate === null ? `${count(row.actors)} actor${row.actors === 1 ? "" : "s"}` : `${count(row.actors)} · ${rate(row.rate)}/s`;
+  const actors = `${count(row.actors)} actor${row.actors === 1 ? "" : "s"}`;
+  if (row.rate === null) return actors;
+  return short ? `${count(row.actors)} · ${rate(row.rate)}/s` : `${actors}, ${rate(row.rate)} calls/s`;
 }
 
 function layout(number, width, height) {

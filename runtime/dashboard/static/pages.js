@@ -169,7 +169,7 @@ function callColumns(actor) {
   return [
     ...(actor ? [{ id: "actor", head: "Actor", value: (row) => row.actor, show: (row) => actorLink(row.actor), width: "l" }] : []),
     { id: "method", head: "Method", value: (row) => row.method },
-    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: 1 },
+    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: actor ? 1 : 0 },
     { id: "seconds", head: "For", value: (row) => row.seconds, format: duration, number: true },
     { id: "left", head: "Deadline in", value: (row) => row.left, format: duration, number: true, low: 1 },
     { id: "caller", head: "Called by", value: (row) => row.caller ?? row.from_node, low: 1, width: "l" },
@@ -181,7 +181,7 @@ function actorPage(root, name) {
   const topic = `actor/${name}`, told = facts(["State", "Class", "Node", "Epoch", "Supervisor", "Served", "Mailbox", "Oldest waits", "Saved state", "Process"]);
   const problems = new Problems();
   const calls = new Table(callColumns(false), { label: "Calls", sort: "seconds", down: true, blank: empty("Idle", "It runs nothing, and nothing waits in its mailbox.") });
-  const deaths = new DeathList(5, "No recorded end", "Supervisors keep the last ends of their children; this actor has none on record.");
+  const deaths = new DeathList(5, "No recorded end", "Nodes and supervisors remember the last ends that were not in order; of this actor there is none.");
   const stop = actionButton("Stop", () => ({ action: "stop-actor", name, epoch: section(topic, "facts")[name]?.epoch }), `${name} is stopped. A supervisor starts it again as its restart type says.`);
   const own = h("pre", { tabindex: "0" }), says = panel("What it says of its state", own);
   says.hidden = true;
@@ -362,13 +362,13 @@ class DeathList {
 function death(row) {
   const after = row.lived === null ? "" : ` after ${duration(row.lived)}`;
   const head = [h("time", {}, time(row.at)), h("span", { class: "who" }, row.name), h("span", { class: "kind" }, row.kind), h("span", { class: "why" }, row.text),
-    h("span", { class: "where" }, row.node ? `${row.node}, epoch ${row.epoch}${after}` : "never started")];
+    h("span", { class: "where" }, row.node ? `${row.node}${row.epoch === null ? "" : `, epoch ${row.epoch}`}${after}${row.supervisor ? `, child of ${row.supervisor}` : ""}` : "never started")];
   return h("li", {}, row.traceback ? h("details", {}, h("summary", {}, head), h("pre", { tabindex: "0" }, row.traceback.trimEnd())) : h("div", { class: "plain" }, head));
 }
 
 function deathsPage(root) {
-  const problems = new Problems(), list = new DeathList(200, "No deaths on record", "Supervisors remember the last ends of their children, with tracebacks. None has ended yet.");
-  const one = panel("Ends of supervised actors", list.root);
+  const problems = new Problems(), list = new DeathList(200, "No deaths on record", "Nodes and supervisors remember the last ends that were not in order, with tracebacks. There is none yet.");
+  const one = panel("Last ends", list.root);
   root.append(heading("Deaths", "How actors ended, the latest first; open one to see its traceback."), problems.root, one);
   return () => {
     if (!topics.get("tree")) return;
