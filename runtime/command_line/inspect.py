@@ -20,7 +20,8 @@ from actors.errors import (
 )
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
-from runtime.command_line.node_answers import find_actor, inspection, why
+from runtime.command_line.finding import find_actor
+from runtime.command_line.node_answers import inspection, why
 from runtime.command_line.units import many, size
 from runtime.logs.formats import iso
 from runtime.observation.open_calls import OpenCall, read_calls

@@ -16,12 +16,12 @@ import trio
 
 from actors.errors import CallError, StoreError
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.finding import find_actor
 from runtime.command_line.node_answers import (
     NODE_SECONDS,
     Answers,
     Member,
     ask_nodes,
-    find_actor,
     why,
 )
 from runtime.command_line.units import many, seconds_ago

@@ -38,6 +38,7 @@ export class ClusterMap {
     while (this.order.length && this.order.at(-1) === null) this.order.pop();
     const places = layout(this.order.length, width, height);
     this.radius = places.radius;
+    this.narrow = width < 600;
     const size = `${width} ${height} ${this.order.length}`;
     attribute(this.root, "viewBox", `0 0 ${width} ${height}`);
     this.still = this.size !== size && this.size.split(" ").slice(0, 2).join() !== size.split(" ").slice(0, 2).join();
@@ -108,7 +109,7 @@ export class ClusterMap {
       attribute(node.note, "y", radius + 32);
       const room = Math.max(8, Math.floor(radius / 3.1));
       text(node.label, name.length > room ? `${name.slice(0, room - 1)}…` : name);
-      text(node.note, under(row, radius < 48));
+      text(node.note, under(row, radius < 48 || this.narrow));
       text(node.title, `${name}: ${row.problem || under(row)}`);
     }
     for (const [name, node] of this.nodes) if (!this.at.has(name)) { node.root.remove(); this.nodes.delete(name); }
