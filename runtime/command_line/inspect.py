@@ -18,9 +18,9 @@ from actors.errors import (
     NodeUnreachableError,
     NotAllowedError,
 )
+from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
-from runtime.command_line.finding import find_actor
 from runtime.command_line.node_answers import inspection, why
 from runtime.command_line.units import many, size
 from runtime.logs.formats import iso

@@ -15,8 +15,8 @@ import click
 import trio
 
 from actors.errors import CallError, StoreError
+from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.finding import find_actor
 from runtime.command_line.node_answers import (
     NODE_SECONDS,
     Answers,

@@ -11,9 +11,9 @@ import click
 import trio
 
 from actors.errors import CallError, NodeUnreachableError
+from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.files import unpacked, written_whole
-from runtime.command_line.finding import find_actor
 from runtime.command_line.node_answers import NODE_SECONDS, inspection, why
 from runtime.command_line.units import Number
 from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS

@@ -11,8 +11,8 @@ import trio
 
 import runtime
 from actors.errors import CallError, NodeUnreachableError
+from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.finding import find_actor
 from runtime.command_line.node_answers import Member, ask_nodes, inspection, why
 from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient

@@ -12,8 +12,8 @@ import click
 import trio
 
 from actors.errors import ActorNotFoundError
+from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.finding import find_actor
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.open_calls import OpenCall, WaitGraph, WaitStep, read_calls

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -23,9 +23,9 @@ from actors.errors import (
 )
 from actors.messages import import_path
 from actors.method import Address
+from actors.supervisor import DeathReport
 from runtime.dashboard.call_view import CallView
 from runtime.dashboard.cluster_view import ClusterView, agreed_members
-from runtime.dashboard.deaths import MOST_TEXT, Rows, cut, death_rows
 from runtime.dashboard.schedule import ACTOR
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
 from runtime.environment import Environment
@@ -66,10 +66,16 @@ MOST_ENDED = 4
 SAVED_SECONDS = 10.0
 """How old the size of an actor's saved state may be that is shown."""
 
+MOST_DEATHS = 200
+MOST_TEXT = 400
+MOST_TRACEBACK = 8192
+"""Characters of a traceback, of which the end matters."""
+
 ARCHIVED_SECONDS = 10.0
 """How old may be what is shown of the ends that nodes which have ended wrote to the store."""
 
 Question = Callable[[], Awaitable[TopicSnapshot]]
+Rows = dict[str, dict[str, Any]]
 
 
 @attrs.frozen
@@ -243,7 +249,7 @@ class ClusterQuestions:
         for key, row in rows.items():
             if self._deaths is not None and key not in self._deaths:
                 text = f"{row['name']} ended, {row['kind']}: {row['text']}"
-                self._view.died(row["at"], row["name"], row["node"] or "", cut(text, MOST_TEXT))
+                self._view.died(row["at"], row["name"], row["node"] or "", _cut(text, MOST_TEXT))
         self._deaths = known
 
     # Calls.
@@ -489,7 +495,7 @@ class ClusterQuestions:
                 "actor": line["actor"],
                 "method": line["method"],
                 "logger": line["logger"],
-                "text": cut(line["text"], MOST_LINE),
+                "text": _cut(line["text"], MOST_LINE),
             }
 
     def _snapshot(self, **sections: Rows) -> TopicSnapshot:
@@ -566,7 +572,7 @@ def _add_branches(rows: Rows, root: Branch) -> int:
                 "strategy": branch.strategy,
                 "intensity": branch.intensity,
                 "recent": branch.recent_restarts,
-                "last": None if branch.last_exit is None else cut(str(branch.last_exit), 200),
+                "last": None if branch.last_exit is None else _cut(str(branch.last_exit), 200),
                 "supervisor": walk.above.rpartition("\n")[2],
                 "parent": walk.above,
             }
@@ -623,7 +629,7 @@ def _jobs_of(entries: tuple[Entry, ...] | list[Entry]) -> Rows:
                     "participants": [str(one)[:200] for one in state["participants"]][:100],
                     "waiting": len(state["waiting"]),
                     "spares": len(state["spares"]),
-                    "closed": cut(str(state.get("closed") or ""), MOST_TEXT),
+                    "closed": _cut(str(state.get("closed") or ""), MOST_TEXT),
                     "finished": bool(state.get("finished")),
                 }
             except (ValueError, KeyError, TypeError):
@@ -643,3 +649,53 @@ def _silent(silent: dict[str, str]) -> Rows:
 
 def _line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def death_rows(
+    supervised: Iterable[tuple[DeathReport, str]], ends: Iterable[Mapping[str, Any]]
+) -> tuple[Rows, int]:
+    """Return the latest deaths, each once, and how many are left out. `supervised`: what
+    supervisors remember of their children, each with the supervisor's name. `ends`: what nodes
+    remember of all actors, and what ended nodes have left in the store; see
+    `runtime.logs.service.ActorEnds`.
+    """
+    rows: Rows = {}
+    for end in ends:
+        # Any member may write to the store: only the names and texts were checked.
+        epoch = end["epoch"] if isinstance(end.get("epoch"), int) else None
+        rows[_key(end["name"], epoch, end["time"])] = {
+            "at": end["time"],
+            "name": end["name"],
+            "node": end["node"],
+            "epoch": epoch,
+            "lived": None,
+            "kind": end["kind"],
+            "text": _cut(end["reason"], MOST_TEXT),
+            "traceback": str(end.get("traceback") or "")[-MOST_TRACEBACK:],
+            "supervisor": "",
+        }
+    # They know more of it: how long it had lived, and whose child it was.
+    for death, supervisor in supervised:
+        rows[_key(death.name, death.epoch, death.at)] = {
+            "at": death.at,
+            "name": death.name,
+            "node": death.node,
+            "epoch": death.epoch,
+            "lived": death.at - death.started if death.started is not None else None,
+            "kind": death.reason.kind,
+            "text": _cut(death.reason.text, MOST_TEXT),
+            "traceback": death.reason.traceback[-MOST_TRACEBACK:],
+            "supervisor": supervisor,
+        }
+    latest = sorted(rows.items(), key=lambda pair: -pair[1]["at"])[:MOST_DEATHS]
+    return dict(latest), len(rows) - len(latest)
+
+
+def _key(name: str, epoch: int | None, at: float) -> str:
+    """A start that failed has no epoch, but its time."""
+    return f"{name}\n{epoch or repr(at)}"
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the text, or its beginning."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

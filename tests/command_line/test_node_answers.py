@@ -7,7 +7,7 @@ import pytest
 from actors import ChildSpec, Supervisor
 from actors.errors import ActorNotFoundError
 from runtime import open_node
-from runtime.command_line.finding import find_actor
+from runtime.command_line.actor_places import find_actor
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
 from runtime.membership.cluster_client import open_client

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors import DeathReport, ExitReason
-from runtime.dashboard.deaths import MOST_DEATHS, MOST_TEXT, death_rows
+from runtime.dashboard.questions import MOST_DEATHS, MOST_TEXT, death_rows
 
 
 def end(name: str, epoch: object, at: float, **more: Any) -> dict[str, Any]:

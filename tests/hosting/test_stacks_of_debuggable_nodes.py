@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from actors import Actor, method
 from runtime import Node, open_node
@@ -34,6 +35,7 @@ class Shop(Actor):
         """Wait in a task of the method's."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(innermost)
+            await trio.lowlevel.checkpoint()
 
     @method
     async def own(self) -> None:
@@ -48,7 +50,7 @@ class Shop(Actor):
     @method
     async def stop_later(self) -> None:
         """Stop after the event loop has gone on with the method."""
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         self._stop()
 
     def _stop(self) -> None:

@@ -71,7 +71,7 @@ async def _ended(client: ClusterClient, name: str) -> str:
     alive = {(one["name"], one["incarnation"]) for one in client.status["members"]}
     with trio.move_on_after(STORE_SECONDS), suppress(StoreError, CallError):
         gone = [one for one in await archived_nodes(client.store) if tuple(one.node) not in alive]
-        # The latest first: an earlier one was told of when it was the latest.
+        # The latest first.
         for one in reversed(gone):
             if one.node.name == name:
                 return (
