@@ -59,7 +59,7 @@ from actors.reference import Reference, wait_any
 from runtime.calls.arguments import refused
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import RAISED as RAISED_CODE
-from runtime.calls.error_codec import CallPlace, rebuild
+from runtime.calls.error_codec import CallPlace, place_of, rebuild
 from runtime.environment import Environment
 from runtime.hosting.running_batch import RAISED, REFUSED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
@@ -114,6 +114,11 @@ NUMBERS = frozenset({bool, float, int, type(None)})
 
 PAIR_TYPES = frozenset({list, tuple})
 """How members tell of an item: those of earlier versions in tuples."""
+
+_ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+"""What a reader's loop takes for the end of the results. As a generator does, a map raises another
+error in their place, so that no item is lost unseen.
+"""
 
 _DEATHS = (ActorDiedError, ConnectionLostError, NodeDiedError)
 
@@ -808,9 +813,14 @@ class MapResults(AsyncIterator[R], Generic[R]):
             if run.options.progress:
                 # What is printed next comes below the bar.
                 await run.ended.wait()
-            if run.schedule.source_error is not None:
-                raise run.schedule.source_error
-            raise StopAsyncIteration
+            error = run.schedule.source_error
+            if error is None:
+                raise StopAsyncIteration
+            if issubclass(type(error), _ENDS_OF_LOOPS):
+                raise RuntimeError(
+                    f"the source of a map over a pool has raised {type(error).__name__}"
+                ) from error
+            raise error
         if run.failure is not None:
             raise run.failure
         await run.wait_result()
@@ -820,6 +830,13 @@ class MapResults(AsyncIterator[R], Generic[R]):
         annotate(error, f"in item {index} of a map over a pool")
         if self._run.options.on_error == "return":
             return error
+        if issubclass(type(error), _ENDS_OF_LOOPS):
+            place = place_of(error) if isinstance(error, CallError) else None
+            raise RemoteError(
+                f"item {index} has raised {type(error).__name__}, which would end the loop over "
+                "the results",
+                **(attrs.asdict(place) if place is not None else {}),
+            ) from error
         raise error
 
     def _end(self) -> None:

@@ -44,6 +44,16 @@ class Squares(Actor):
         return item
 
     @method
+    def exhausted(self, item: int) -> int:
+        return item if item != 2 else next(iter(()))
+
+    @method
+    async def exhausted_later(self, item: int) -> int:
+        if item == 2:
+            raise StopAsyncIteration
+        return item
+
+    @method
     async def slow_if(self, item: int) -> int:
         if item == 0:
             await trio.sleep(3600)

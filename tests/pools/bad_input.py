@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from actors.errors import ActorStartError, BadArgumentsError, EncodeError
+from actors.errors import ActorStartError, BadArgumentsError, EncodeError, RemoteError
 from tests.pools.actors_used import Squares, Unstartable
 
 
@@ -41,6 +41,22 @@ async def dry_later() -> AsyncIterator[int]:
     """The same, for doors that have async sources."""
     for item in dry():
         yield item
+
+
+class WrongEnd:
+    """A plain iterator that ends as an async one does."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self._given += 1
+        if self._given == 3:
+            raise StopAsyncIteration
+        return self._given
 
 
 @attrs.frozen(kw_only=True)
@@ -110,6 +126,13 @@ BAD_SOURCES = (
     BadMap(id="a number", error=TypeError, says="iterable, not 3", items=lambda: 3),
     BadMap(id="nothing", error=TypeError, says="iterable, not None", items=lambda: None),
     BadMap(id="raises midway", error=LookupError, says="dry", items=dry, given=(1, 4)),
+    BadMap(
+        id="ends wrongly",
+        error=RuntimeError,
+        says="raised StopAsyncIteration",
+        items=WrongEnd,
+        given=(1, 4),
+    ),
     BadMap(id="has no iterator", error=LookupError, says="no iterator", items=NoItems),
     BadMap(
         id="raises midway, async",
@@ -156,7 +179,24 @@ BAD_ITEMS = (
     ),
 )
 
-BAD_MAPS = (*BAD_OPTIONS, *BAD_METHODS, *BAD_SOURCES, *BAD_ITEMS)
+BAD_RESULTS = tuple(
+    BadMap(
+        id=f"{name}, {batch}",
+        error=RemoteError,
+        says=f"item 1 has raised {name}, which would end the loop over the results",
+        method=run,
+        options={"batch": batch},
+        given=(1,),
+    )
+    for name, run in (
+        ("StopIteration", Squares.exhausted),
+        ("StopAsyncIteration", Squares.exhausted_later),
+    )
+    for batch in (1, 3)
+)
+"""Errors that a loop over the results would take for their end."""
+
+BAD_MAPS = (*BAD_OPTIONS, *BAD_METHODS, *BAD_SOURCES, *BAD_ITEMS, *BAD_RESULTS)
 
 
 @attrs.frozen
