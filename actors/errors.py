@@ -32,7 +32,7 @@ class UnderstudyError(Exception):
     """Base class of all errors that this project raises on purpose.
 
     Below its text, a traceback shows the command that explains it. That line is a note, so
-    `str(error)` is the text alone.
+    `str(error)` is the text alone. Errors that no page explains have no such line.
     """
 
     @property
@@ -40,7 +40,8 @@ class UnderstudyError(Exception):
         # Made when it is asked for, which is when a traceback is written: errors that programs
         # catch are raised by the thousand, and nobody reads them. `add_note` appends to this list.
         notes: list[str] = self.__dict__.setdefault("__notes__", [])
-        if type(notes) is list and (line := explained(type(self))) not in notes:
+        line = explained(type(self))
+        if line and type(notes) is list and line not in notes:
             notes.insert(0, line)
         return notes
 
@@ -51,11 +52,13 @@ class UnderstudyError(Exception):
 
 def explained(cls: type[UnderstudyError]) -> str:
     """The line that says where an error of the class is explained. A class from elsewhere, which
-    has no explanation of its own, has that of the nearest class of this module.
+    has no explanation of its own, has that of the nearest class of this module. Empty where that is
+    only the base of all, whose page says nothing of this error.
     """
-    return _EXPLAINED.format(
-        next(one for one in cls.__mro__ if one.__module__ == __name__).__name__
-    )
+    nearest = next(one for one in cls.__mro__ if one.__module__ == __name__)
+    if nearest is UnderstudyError and cls is not UnderstudyError:
+        return ""
+    return _EXPLAINED.format(nearest.__name__)
 
 
 class CallError(UnderstudyError):

@@ -247,9 +247,9 @@ class Commands(click.Group):
             _drop_unwritten()
             # After what was logged. Where stderr takes nothing, this line would wait for ever too.
             if flush_stderr():
-                more = ""
-                if isinstance(what, UnderstudyError):
-                    more = f" ({explained(type(what)).replace('More', 'more')})"
+                more = explained(type(what)) if isinstance(what, UnderstudyError) else ""
+                if more:
+                    more = f" ({more.replace('More', 'more')})"
                 # It may be of a peer, or of a method: it must not control the terminal.
                 click.echo(f"error: {plain(one_line(what))}{more}", err=True)
             sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)

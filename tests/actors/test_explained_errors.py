@@ -22,6 +22,10 @@ class NoSeatError(NotExecutedError):
     """A user's own."""
 
 
+class NoPageError(UnderstudyError):
+    """Derived from nothing that says what happened."""
+
+
 def raised(error: Exception) -> Exception:
     try:
         raise error
@@ -55,6 +59,14 @@ def test_errors_have_notes_of_their_own() -> None:
 
 def test_the_error_of_a_user_is_explained_by_the_nearest_of_ours() -> None:
     assert NoSeatError("row 1").__notes__ == ["More: understudy explain NotExecutedError"]
+
+
+def test_an_error_that_no_page_explains_has_no_line() -> None:
+    error = NoPageError("row 1")
+    assert error.__notes__ == []
+    error.add_note("called by the test")
+    assert error.__notes__ == ["called by the test"]
+    assert UnderstudyError("any").__notes__ == ["More: understudy explain UnderstudyError"]
 
 
 def test_notes_that_are_no_list_are_left_as_they_are() -> None:
