@@ -41,6 +41,7 @@ from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
 from runtime.doors.asyncio_pools import AioPool, AioResults
 from runtime.doors.connections import (
     ProcessFacts,
+    WithoutNode,
     connection,
     connection_html,
     handle_on,
@@ -325,7 +326,7 @@ class AioGroup(Generic[A]):
         return f"<asyncio group {self.name!r}>"
 
 
-class AioCluster(AioSpawner):
+class AioCluster(WithoutNode, AioSpawner):
     """A cluster, open for use by tasks of any asyncio loop: `connect(...)`."""
 
     def __init__(self, door: ConnectionDoor) -> None:

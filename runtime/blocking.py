@@ -47,6 +47,7 @@ from actors.process_bound import ProcessBound
 from actors.reference import Reference, wait_any
 from runtime.doors.connections import (
     ProcessFacts,
+    WithoutNode,
     connection,
     connection_html,
     handle_on,
@@ -654,7 +655,7 @@ class BlockingGroup(Generic[A]):
         return f"<blocking group {self.name!r}>"
 
 
-class BlockingCluster(BlockingSpawner):
+class BlockingCluster(WithoutNode, BlockingSpawner):
     """A cluster, open for use by any thread: `connect(...)`."""
 
     def __init__(self, door: BlockingDoor) -> None:

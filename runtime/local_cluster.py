@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 import cbor2
@@ -121,6 +121,17 @@ class LocalCluster:
     def _repr_html_(self) -> str:
         """For notebooks: the cluster as its founding node knows it. In its trio run."""
         return self.node._repr_html_()
+
+    if not TYPE_CHECKING:
+        # To a type checker a name that is not there is a mistake.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(Node, name):
+                # The clusters of `runtime.blocking` and `runtime.aio` have it themselves.
+                raise AttributeError(f"{text}: its node has; write cluster.node.{name}")
+            # With the object, so that Python suggests the nearest of its names.
+            raise AttributeError(text, name=name, obj=self)
 
     async def start_node(
         self,

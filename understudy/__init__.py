@@ -138,7 +138,12 @@ if not TYPE_CHECKING:
         if name in DOORS:
             return import_module(f"runtime.{name}")
         if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            # With the module, so that Python suggests the nearest of its names.
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}",
+                name=name,
+                obj=sys.modules[__name__],
+            )
         ours = import_module("actors")
         return getattr(ours if name in ours.__all__ else import_module("runtime"), name)
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import attrs
 import trio
@@ -176,6 +176,25 @@ def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:
         except UnderstudyError as error:
             problem = str(error)
     return cluster_html(kind, node.cluster, [("connected as", node.name)], members, problem)
+
+
+class WithoutNode:
+    """A cluster at a door of its own starts and finds actors itself, where a program on trio asks
+    `cluster.node`. The error of such a line says so.
+    """
+
+    if not TYPE_CHECKING:
+        # To a type checker a name that is not there is a mistake.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name == "node":
+                raise AttributeError(
+                    f"{text}: only programs on trio have a node; call the cluster itself, as in "
+                    "cluster.spawn(...), cluster.lookup(...) and cluster.options(...)"
+                )
+            # With the object, so that Python suggests the nearest of its names.
+            raise AttributeError(text, name=name, obj=self)
 
 
 class ProcessFacts:

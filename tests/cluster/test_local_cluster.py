@@ -43,6 +43,16 @@ async def test_an_open_cluster_has_all_nodes_and_a_closed_one_no_process() -> No
     check_ended(pids)
 
 
+async def test_what_its_node_does_is_not_asked_of_a_cluster_on_trio() -> None:
+    async with open_local_cluster(nodes=0) as cluster:
+        for name in ("spawn", "lookup", "options"):
+            with pytest.raises(AttributeError, match=rf"write cluster\.node\.{name}$"):
+                getattr(cluster, name)
+        for name in ("spwan", "__no_such_name__"):
+            with pytest.raises(AttributeError, match=rf"no attribute '{name}'$"):
+                getattr(cluster, name)
+
+
 async def test_nodes_beyond_what_may_start_at_once_wait_for_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

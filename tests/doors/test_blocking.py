@@ -69,6 +69,17 @@ def test_errors_are_those_of_any_call(
         Counter.add(1)
 
 
+def test_a_line_of_a_program_on_trio_is_told_what_to_write_here(
+    cluster: BlockingLocalCluster,
+) -> None:
+    with pytest.raises(AttributeError, match=r"call the cluster itself, as in cluster\.spawn"):
+        cluster.node  # type: ignore[attr-defined] # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'lokup'$") as caught:
+        cluster.lokup  # type: ignore[attr-defined] # noqa: B018
+    # From these two Python makes its "Did you mean".
+    assert (caught.value.name, caught.value.obj) == ("lokup", cluster)
+
+
 def test_a_timeout_ends_the_call_and_the_method(counter: Blocking[Counter]) -> None:
     with pytest.raises(CallTimeoutError):
         counter.hang.options(timeout=0.5)("late")

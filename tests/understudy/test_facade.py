@@ -27,8 +27,10 @@ def test_the_names_of_both_packages_are_the_same_objects_here() -> None:
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Aktor'"):
+    with pytest.raises(AttributeError, match="no attribute 'Aktor'") as caught:
         understudy.Aktor  # type: ignore[attr-defined] # noqa: B018
+    # From these two Python makes its "Did you mean".
+    assert (caught.value.name, caught.value.obj) == ("Aktor", understudy)
 
 
 def run(directory: Path, program: str) -> subprocess.CompletedProcess[str]:
