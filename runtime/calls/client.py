@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import trio
 
 from actors.call_context import CURRENT, CallContext
+from actors.documentation import A_CALL, shown_as
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
@@ -607,6 +608,7 @@ class RetainedCalls:
         self._codec = codec
         self._nursery = nursery
 
+    @shown_as(A_CALL)
     async def remote(
         self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Reference[Any]:
@@ -1404,6 +1406,7 @@ class CallClient:
         rest = (bound, args, kwargs, seen)
         return self._timed(one, began, sampler.take(began), *rest)
 
+    @shown_as(A_CALL)
     async def _timed(
         self,
         one: MethodStatistics,
@@ -1419,6 +1422,7 @@ class CallClient:
         finally:
             one.client.add(self.environment.stopwatch() - began, weight)
 
+    @shown_as(A_CALL)
     async def _first(
         self,
         statistics: CallStatistics,
@@ -1441,6 +1445,7 @@ class CallClient:
         statistics.returned(address, method, stopwatch() - began)
         return value
 
+    @shown_as(A_CALL)
     async def _recorded(
         self,
         recorder: TimelineRecorder,
@@ -1558,6 +1563,7 @@ class CallClient:
             return self.environment.now() + self.call_timeout
         return math.inf
 
+    @shown_as(A_CALL)
     async def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> None:
@@ -1635,6 +1641,7 @@ class CallClient:
         except EncodeError as error:
             raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
 
+    @shown_as(A_CALL)
     async def _call(
         self,
         bound: BoundMethod[..., Any],

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from actors.documentation import A_CALL
 from actors.errors import NotAMemberError, WrongDoorError
 from actors.handle import Handle, moved
 from actors.method import BoundMethod, BoundStream, Caller, Stream
@@ -142,7 +143,10 @@ class AioDoor:
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, R]:
         """Make the call in the node's loop; the asyncio task waits for its outcome."""
-        return self.wait(MethodCall(self.client, bound, args, kwargs))
+        call = self.wait(MethodCall(self.client, bound, args, kwargs))
+        named: Any = call
+        named.__qualname__ = A_CALL
+        return call
 
     def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]

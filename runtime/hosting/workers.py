@@ -40,6 +40,12 @@ from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, TurnTimer
 from runtime.user_errors import is_cancellation, is_interrupt
 
+NOT_ON_ASYNCIO: Final = (
+    "asyncio runs no loop here, for actors run on trio: use trio's functions (trio.sleep for "
+    "asyncio.sleep), or derive the actor from runtime.aio.AsyncioActor"
+)
+"""The note at the error of a method that uses a library of asyncio."""
+
 # Arguments that are references, fetched before their method starts.
 
 
@@ -179,6 +185,15 @@ def _too_late(job: Invocation) -> DeadlineExceededError:
         f"{job.cell.address.name}.{job.definition.name} was not run: at its turn, its deadline "
         "had passed or too little time was left; allow more time"
     )
+
+
+def _advise(error: BaseException) -> None:
+    """Say at the error of a method that uses a library of asyncio what to do."""
+    # Only at what asyncio itself raises, which has no notes: nothing of a user's class is run.
+    if type(error) is RuntimeError and not hasattr(error, "__notes__"):
+        text = error.args[0] if len(error.args) == 1 else None
+        if type(text) is str and text == "no running event loop":
+            error.add_note(NOT_ON_ASYNCIO)
 
 
 def _refuse(cell: ActorCell, job: Invocation, error: CallError) -> None:
@@ -606,6 +621,7 @@ class TaskWorkers:
             job.sink.value(job, value)
 
     def _raised(self, job: Invocation, error: BaseException) -> None:
+        _advise(error)
         if type(error) is RefusedInTurnError:
             report = functools.partial(job.sink.refused, job, error.refusal)
         else:

@@ -127,7 +127,7 @@ _ADVICE = (
 
 _CONVERSIONS = {
     "builtins.builtin_function_or_method": "send its name; node.run(...) runs a function elsewhere",
-    "builtins.coroutine": "it was not awaited; await it, and send what it gives",
+    "builtins.coroutine": "it was not awaited; await it in an `async def`, and send what it gives",
     "builtins.function": "send its name; node.run(...) runs a function elsewhere",
     "builtins.generator": "send list(...) of it, or make the method a stream",
     "pandas.DataFrame": "send its .to_dict('list'), or the .to_numpy() of columns of numbers",

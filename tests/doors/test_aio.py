@@ -84,6 +84,16 @@ def test_every_kind_of_call(cluster: BlockingLocalCluster, counter: Blocking[Cou
     run(every_kind_of_call, cluster, counter)
 
 
+def test_a_call_that_is_not_awaited_is_named_in_words_of_the_user(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def forgetful(cluster: AioCluster, counter: Counter) -> None:
+        with pytest.warns(RuntimeWarning, match="'call of an actor' was never awaited"):
+            counter.add(1)
+
+    run(forgetful, cluster, counter)
+
+
 def test_under_uvloop(cluster: BlockingLocalCluster, counter: Blocking[Counter]) -> None:
     uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed: make test installs it")
     run(every_kind_of_call, cluster, counter, uvloop.new_event_loop)

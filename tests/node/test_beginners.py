@@ -42,6 +42,14 @@ class Counter(Actor):
         return int(text)
 
     @method
+    async def sleeps(self) -> None:
+        await asyncio.sleep(1)
+
+    @method
+    async def raises(self, error: str) -> None:
+        raise RuntimeError(error)
+
+    @method
     async def forgets(self) -> Any:
         return self.add(1)
 
@@ -114,7 +122,7 @@ async def test_a_generic_class_may_be_given_with_its_parameters(pair: Pair, wher
         ("whole", "its property of that name is for the actor itself"),
         ("parse", "it is a staticmethod; call it on the class"),
         ("ad", "did you mean 'add'"),
-        ("value", "it offers add, count, forgets"),
+        ("value", "it offers add, count, forgets, raises, sleeps"),
     ],
 )
 async def test_what_the_class_has_without_a_mark_is_named(
@@ -131,11 +139,32 @@ async def test_a_stream_that_is_awaited_says_how_it_is_read(pair: Pair, where: s
         await counter.count()
 
 
+async def test_a_call_that_is_not_awaited_is_named_in_words_of_the_user(
+    pair: Pair, where: str
+) -> None:
+    counter = await pair.here.options(on=where).spawn(Counter)
+    for call in (counter.add, counter.add.send, counter.add.remote):
+        with pytest.warns(RuntimeWarning, match="'call of an actor' was never awaited"):
+            call(1)
+
+
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 async def test_a_coroutine_as_a_result_says_that_it_was_not_awaited(pair: Pair, where: str) -> None:
     counter = await pair.here.options(on=where).spawn(Counter)
     with pytest.raises(ReplyEncodeError, match="it was not awaited; await it"):
         await counter.forgets()
+
+
+async def test_a_method_that_uses_asyncio_is_told_what_to_use(pair: Pair, where: str) -> None:
+    counter = await pair.here.options(on=where).spawn(Counter)
+    with pytest.raises(RuntimeError, match="no running event loop") as caught:
+        await counter.sleeps()
+    assert any(
+        "derive the actor from runtime.aio.AsyncioActor" in one for one in caught.value.__notes__
+    )
+    with pytest.raises(RuntimeError, match="another") as caught:
+        await counter.raises("another")
+    assert not any("asyncio runs no loop here" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize(
