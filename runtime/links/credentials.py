@@ -171,8 +171,12 @@ def read_credentials(files: CertificateFiles) -> Credentials:
                 content[file] = opened.read(MOST_PEM_BYTES)
         except OSError as error:
             raise ValueError(f"the TLS file {file} cannot be read: {error.strerror}") from None
-    mode = os.stat(files.key).st_mode & 0o777
-    if mode & 0o077:
+    status = os.stat(files.key)
+    mode = status.st_mode & 0o777
+    # Credentials of systemd and secrets of Kubernetes are files of root that a service, which is
+    # not root, reads by its group: their mode is 0440.
+    by_group = status.st_uid == 0 != os.geteuid()
+    if mode & (0o037 if by_group else 0o077):
         raise ValueError(
             f"others can read the private key {files.key} (mode {mode:o}): chmod 600 {files.key}"
         )

@@ -26,7 +26,12 @@ from actors.errors import EncryptionError, UnderstudyError, WrongCertificateErro
 from runtime import Tls, open_node
 from runtime.command_line.main import main
 from runtime.environment import SystemEnvironment
-from runtime.links.credentials import JUDGED_AGAIN_SECONDS, FileCredentials
+from runtime.links.credentials import (
+    JUDGED_AGAIN_SECONDS,
+    CertificateFiles,
+    FileCredentials,
+    read_credentials,
+)
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -357,6 +362,36 @@ async def test_files_that_cannot_be_used_are_refused_at_the_start(
     with pytest.raises(ValueError, match=text):
         async with open_node("n", tls=tls):
             pytest.fail("opened")
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "accepted"),
+    [(0o440, 0, True), (0o460, 0, False), (0o444, 0, False), (0o440, 1, False), (0o600, 1, True)],
+)
+def test_a_key_of_root_may_be_readable_by_the_group_of_a_service(
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: int,
+    owner: int,
+    accepted: bool,
+) -> None:
+    """As credentials of systemd and secrets of Kubernetes are."""
+    tls = authority.tls(node_uri("n"), stem="n")
+    os.chmod(tls.key, mode)
+    stat = os.stat
+
+    def owned(path: str) -> os.stat_result:
+        status = stat(path)
+        return os.stat_result((*status[:4], owner, *status[5:]))
+
+    monkeypatch.setattr("runtime.links.credentials.os.stat", owned)
+    monkeypatch.setattr("runtime.links.credentials.os.geteuid", lambda: 1)
+    files = CertificateFiles(tls.ca, tls.certificate, tls.key)
+    if accepted:
+        read_credentials(files)
+    else:
+        with pytest.raises(ValueError, match=rf"mode {mode:o}\): chmod 600"):
+            read_credentials(files)
 
 
 def test_what_does_not_go_together_is_refused() -> None:
