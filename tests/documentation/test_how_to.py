@@ -15,7 +15,7 @@ import click
 import pytest
 import trio
 
-from runtime.command_line.main import main
+from runtime.command_line.main import EXPELLED_STATUS, main
 from tests.house import ROOT
 from tests.tutorial.pages import FIRST, Command
 
@@ -94,6 +94,18 @@ def test_the_unit_of_the_page_on_systemd_is_valid() -> None:
         ["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False, timeout=30
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_starts_a_command_that_there_is_and_leaves_an_expelled_node_alone() -> None:
+    text = (ROOT / "ops" / "understudy-node.service").read_text()
+    settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    env, program, command, *words = settings["ExecStart"].split()
+    assert (env, program) == ("/usr/bin/env", "understudy")
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    assert found.make_context(command, words).params["listen"] == "0.0.0.0:7400"
+    assert settings["RestartPreventExitStatus"].split() == ["2", str(EXPELLED_STATUS)]
+    assert settings["StartLimitIntervalSec"] == "0"
 
 
 def test_the_options_in_the_container_file_are_those_of_the_command() -> None:
