@@ -37,6 +37,8 @@ exclude_patterns = ["_build"]
 root_doc = "index"
 
 html_theme = "furo"
+# The default, native, underlines the names of classes and modules as if they were links.
+pygments_dark_style = "github-dark"
 html_title = f"Understudy {release}"
 html_extra_path = ["llms.txt"]
 html_static_path = ["_static"]

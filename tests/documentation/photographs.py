@@ -1,8 +1,9 @@
 """Photographs of the site: each page in light and dark, at the width of a screen and of a phone.
 
 `make photographs`, or `python -m tests.documentation.photographs FOLDER` after `make docs`. Prints
-each page that is wider than its window, or that raises an error in the browser, and ends with 1 if
-there is one.
+each page that is wider than its window, has text that stands out too little from what is behind it,
+has text or a picture that is not shown, or raises an error in the browser; ends with 1 if there is
+one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,49 @@ WINDOW = 900
 DRAWN = "document.readyState === 'complete' && document.fonts.status === 'loaded'"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
+LEAST_CONTRAST = 4.5
+"""Between text and what is behind it: level AA of WCAG 2.1, section 1.4.3."""
+
+UNREADABLE = (
+    """(least => {
+  const channels = text => text.match(/[\\d.]+/g).map(Number);
+  const over = (above, below) => {
+    const share = above.length > 3 ? above[3] : 1;
+    return [0, 1, 2].map(i => above[i] * share + below[i] * (1 - share));
+  };
+  const style = element => getComputedStyle(element);
+  const behind = element => element === null ? [255, 255, 255]
+    : over(channels(style(element).backgroundColor), behind(element.parentElement));
+  const luminance = colour => colour.map(value => value / 255)
+    .map(value => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, value, i) => sum + value * [0.2126, 0.7152, 0.0722][i], 0);
+  const contrast = element => {
+    const below = behind(element), text = over(channels(style(element).color), below);
+    const [dark, light] = [luminance(text), luminance(below)].sort((one, other) => one - other);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  const found = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement, text = texts.currentNode.data.trim();
+    if (!text || element.closest('svg, script, style') || !element.getClientRects().length
+        || style(element).visibility === 'hidden') continue;
+    const there = contrast(element);
+    if (there < least) found.push(`contrast of ${there.toFixed(2)}: ${text.slice(0, 40)}`);
+  }
+  for (const element of document.querySelectorAll('article *:not(svg, svg *)')) {
+    if (['hidden', 'clip'].includes(style(element).overflowX) && element.clientWidth
+        && element.scrollWidth > element.clientWidth + 1)
+      found.push(`cut off: ${element.textContent.trim().slice(0, 40)}`);
+  }
+  for (const picture of document.images)
+    if (!picture.naturalWidth) found.push(`no picture: ${picture.src}`);
+  return [...new Set(found)];
+})("""
+    f"{LEAST_CONTRAST})"
+)
+"""What of a page cannot be read: pale text, text that is cut off, pictures that are not there."""
+
 
 def pages(site: Path) -> list[Path]:
     """The pages that people read, without those that Sphinx adds."""
@@ -66,6 +110,7 @@ async def photograph(site: Path, folder: Path) -> list[str]:
                         picture.write_bytes(await whole(page, width))
                         if (more := await page.run(OVERFLOW)) > 0:
                             wrong.append(f"{picture.stem}: {more} pixels wider than the window")
+                        wrong += [f"{picture.stem}: {one}" for one in await page.run(UNREADABLE)]
                     await page.close()
             return [*wrong, *browser.errors]
 
