@@ -42,8 +42,8 @@ SNIPPETS = {
     for number, found in enumerate(BLOCK.finditer(page.read_text()), 1)
 }
 ELSEWHERE = {
-    "README.md 1": "examples/counter.py, compared below",
-    "README.md 5": "run below, on a cluster of its own",
+    "README.md 1": "examples/first.py, compared below",
+    "README.md 4": "run below, on a cluster of its own",
     "docs/how-to/http.md 2": "tests/gateway: an application wants a server",
     "docs/how-to/elastic.md 1": "tests/elastic: only a worker of an agent may expire",
     "docs/how-to/rendezvous.md 1": "tests/rendezvous: a round needs two agents",
@@ -111,7 +111,7 @@ def test_a_program_compiles_and_imports_what_there_is(name: str) -> None:
 
 
 def test_the_readme_begins_with_an_example_that_is_run() -> None:
-    text = (ROOT / "examples" / "counter.py").read_text()
+    text = (ROOT / "examples" / "first.py").read_text()
     assert text.endswith(SNIPPETS["README.md 1"])
 
 
@@ -120,7 +120,7 @@ async def test_the_recovery_in_the_readme_runs(capsys: pytest.CaptureFixture[str
     async with open_trio_cluster(nodes=0) as cluster:
         for name in ("left", "right"):
             await cluster.start_node(name, labels={"keeps": "ledgers"})
-        await compiled("README.md 5", {**names(), "Ledger": Ledger, "cluster": cluster})()
+        await compiled("README.md 4", {**names(), "Ledger": Ledger, "cluster": cluster})()
     assert capsys.readouterr().out == "added: 100\nkilled its process; added: 101\n"
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -88,8 +89,9 @@ def test_a_call_that_is_not_awaited_is_named_in_words_of_the_user(
     cluster: BlockingLocalCluster, counter: Blocking[Counter]
 ) -> None:
     async def forgetful(cluster: AioCluster, counter: Counter) -> None:
+        add: Callable[[int], Any] = counter.add
         with pytest.warns(RuntimeWarning, match="'call of an actor' was never awaited"):
-            counter.add(1)
+            add(1)
 
     run(forgetful, cluster, counter)
 

@@ -21,6 +21,7 @@ README = (ROOT / "README.md").read_text()
 OUTPUTS = {
     "blocking_script.py": "15\n36\n37 fetched\n[2, 1, 0]\n",
     "counter.py": "15\n16\n16\n17 kept by worker-1\n17\n",
+    "first.py": "15\n16\n",
     "functions.py": "168\n303\n[4, 25, 168]\n",
     "map.py": "<pool primes of __main__:Primes, 3>\n300 results, as of a loop: True\n",
     "stream.py": "9\n16\n25\n36\ngenerators closed: 1\n",
@@ -143,13 +144,13 @@ def test_the_docs_on_references_show_what_the_pipeline_by_reference_prints() -> 
     assert re.search(BY_REFERENCE, (ROOT / "docs" / "how-to" / "references.md").read_text())
 
 
-def test_the_readme_shows_the_counter_example_and_its_output() -> None:
-    source = (ROOT / "examples" / "counter.py").read_text().split('"""', 2)[2].strip()
+def test_the_readme_shows_the_first_example_and_its_output() -> None:
+    source = (ROOT / "examples" / "first.py").read_text().split('"""', 2)[2].strip()
     blocks = [
         block.strip() for block in re.findall(r"```(?:python)?\n(.*?)```", README, flags=re.DOTALL)
     ]
     assert source in blocks
-    assert OUTPUTS["counter.py"].strip() in blocks
+    assert OUTPUTS["first.py"].strip() in blocks
 
 
 def test_the_example_of_traces_shows_the_spans_of_all_processes() -> None:
@@ -186,6 +187,8 @@ def test_the_lines_of_the_readme_on_recovery_are_those_of_the_example() -> None:
     ]
     assert len(words) == 5
     assert all(line in source for line in words)
+    printed = OUTPUTS["recovery.py"].rpartition("elsewhere")[0]
+    assert f"```\n{printed}```" in README
 
 
 def test_the_docs_on_simulation_show_what_the_bank_prints() -> None:

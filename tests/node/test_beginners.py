@@ -143,7 +143,8 @@ async def test_a_call_that_is_not_awaited_is_named_in_words_of_the_user(
     pair: Pair, where: str
 ) -> None:
     counter = await pair.here.options(on=where).spawn(Counter)
-    for call in (counter.add, counter.add.send, counter.add.remote):
+    calls: list[Callable[[int], Any]] = [counter.add, counter.add.send, counter.add.remote]
+    for call in calls:
         with pytest.warns(RuntimeWarning, match="'call of an actor' was never awaited"):
             call(1)
 
