@@ -240,7 +240,7 @@ async def open_local_cluster(
     `cluster.node`.
     """
     check_loop("open_local_cluster")
-    _check_count(nodes)
+    check_count(nodes)
     async with (
         open_fork_server(preload=PRELOADED, on_line=on_line) as server,
         open_cluster_on(
@@ -256,7 +256,8 @@ async def open_local_cluster(
         yield opened
 
 
-def _check_count(nodes: object) -> None:
+def check_count(nodes: object) -> None:
+    """Raises TypeError or ValueError for what is no number of processes."""
     if type(nodes) is not int:
         raise TypeError(f"nodes is a number of processes, not {nodes!r}")
     if nodes < 0:
@@ -280,7 +281,7 @@ async def open_cluster_on(
     many clusters, one after the other. See `open_local_cluster`; `labels` and `platform` are those
     of the founding node.
     """
-    _check_count(nodes)
+    check_count(nodes)
     environment = SystemEnvironment()
     secret = environment.token(32)
     async with open_node(

@@ -24,7 +24,13 @@ from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
-from runtime.local_cluster import PRELOADED, LocalCluster, NodeProcess, open_cluster_on
+from runtime.local_cluster import (
+    PRELOADED,
+    LocalCluster,
+    NodeProcess,
+    check_count,
+    open_cluster_on,
+)
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
 from runtime.observation.cluster_html import cluster_html
@@ -92,6 +98,8 @@ def local_cluster(
 ) -> OpenBlock[LocalCluster]:
     """A session of a local cluster."""
 
+    # Before any process is started.
+    check_count(nodes)
     # As for a connection: the founding node shares the loop of the doors with the calls.
     handoff = Handoff()
 
