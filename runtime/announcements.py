@@ -89,8 +89,12 @@ def open_clusters(environment: Environment) -> list[Announcement]:
         return []
     for path in paths:
         try:
+            status = path.stat()
+            if status.st_uid not in (os.geteuid(), 0):
+                # Another user's: commands would tell the node there what they are asked to send.
+                continue
             announcement = _read(path)
-            age = environment.wall_time() - path.stat().st_mtime
+            age = environment.wall_time() - status.st_mtime
         except (OSError, ValueError, KeyError, TypeError):
             # Being written, or gone meanwhile, or none of ours.
             continue

@@ -27,7 +27,10 @@ def written_whole(path: Path) -> Iterator[IO[str]]:
         return
     beside = real.with_name(f".{real.name}.{os.getpid()}")
     try:
-        file = beside.open("w")
+        # What a killed process has left. In a folder for all users, another one may have put a link
+        # there, to have a file of this user overwritten: "x" makes a new file, or fails.
+        beside.unlink(missing_ok=True)
+        file = beside.open("x")
     except OSError as error:
         # The user knows the file by its own name.
         raise OSError(error.errno, error.strerror, str(path)) from None

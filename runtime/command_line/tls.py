@@ -15,6 +15,7 @@ import click
 
 from runtime.command_line.connect import DEFAULT_CLUSTER
 from runtime.environment import SystemEnvironment
+from runtime.printable import plain
 from runtime.wire.handshake import ANY_NAME, Certified, CertifiedRole, certified_uri
 
 if TYPE_CHECKING:
@@ -123,6 +124,12 @@ def cert(
 
     authority = _read(directory / "ca.pem")
     signer = _signer(directory)
+    uri = certified_uri(cluster, role, name)
+    if not Certified.of((uri,)).role:
+        raise click.UsageError(
+            f"no node accepts a certificate for {name!r} of the cluster {cluster!r}: both are "
+            "texts without control characters"
+        )
     stem = out or ("any" if name == ANY_NAME else name)
     if not re.fullmatch(r"[\w.@+-]+", stem) or stem.startswith((".", "-")):
         raise click.UsageError(f"{stem!r} is no good name of a file: give --out another one")
@@ -149,7 +156,7 @@ def cert(
         .add_extension(
             x509.SubjectAlternativeName(
                 [
-                    x509.UniformResourceIdentifier(certified_uri(cluster, role, name)),
+                    x509.UniformResourceIdentifier(uri),
                     *map(_host_name, hosts),
                 ]
             ),
@@ -261,7 +268,9 @@ def info(file: Path, as_json: bool) -> None:
         click.echo(json.dumps(facts, indent=2))
         return
     for name, value in facts.items():
-        click.echo(f"{name:12} {', '.join(value) if isinstance(value, list) else value}")
+        # The names are those that its maker has chosen.
+        text = ", ".join(value) if isinstance(value, list) else str(value)
+        click.echo(f"{name:12} {plain(text)}")
 
 
 @tls.command()
@@ -280,7 +289,7 @@ def expiry(files: tuple[Path, ...], within: int, as_json: bool) -> None:
         click.echo(json.dumps(found, indent=2))
     else:
         for facts in found:
-            click.echo(f"{facts['days_left']:>6} days  {facts['file']}")
+            click.echo(f"{facts['days_left']:>6} days  {plain(facts['file'])}")
     if any(facts["days_left"] < within for facts in found):
         raise SystemExit(1)
 

@@ -3,7 +3,7 @@ or a profile of them, while the event loop there is blocked: isolated actors may
 
 Its node connects to a Unix socket in Linux's abstract namespace, named by the process's identity,
 sends a question as JSON, shuts down its side, and reads until the end. Only processes of the same
-user are answered.
+user are answered, and asked: names in that namespace belong to the first process, of any user.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def _answer_to(question: dict[str, object]) -> bytes:
     return packed_profile(seconds, rate, "", threading.Event())
 
 
-def _same_user(connection: socket.socket) -> bool:
+def _same_user(connection: socket.socket | trio.socket.SocketType) -> bool:
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     )
-    return bool(user == os.getuid())
+    return bool(user == os.geteuid())
 
 
 async def ask_for_stacks(identity: str) -> list[dict[str, object]]:
@@ -97,6 +97,8 @@ async def ask_for_profile(identity: str, seconds: float, rate: int) -> bytes:
 async def _ask(identity: str, question: dict[str, object]) -> bytes:
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         await connection.connect(_path(identity))
+        if not _same_user(connection):
+            raise PermissionError(f"another user has taken the socket of {identity}")
         await connection.send(json.dumps(question).encode())
         connection.shutdown(socket.SHUT_WR)
         found = bytearray()

@@ -20,6 +20,7 @@ import attrs
 
 from actors.errors import WrongCertificateError
 from runtime.environment import Environment
+from runtime.printable import plain
 from runtime.wire.certificates import SelfSigned
 from runtime.wire.handshake import Certified, CertifiedRole
 
@@ -356,8 +357,8 @@ class FileCredentials:
                 before.role,
             ):
                 raise WrongCertificateError(
-                    f"it is for {', '.join(certified.uris) or 'nobody'}, and the one before for "
-                    f"{', '.join(before.uris) or 'nobody'}"
+                    f"it is for {plain(', '.join(certified.uris)) or 'nobody'}, and the one before "
+                    f"for {plain(', '.join(before.uris)) or 'nobody'}"
                 )
         except WrongCertificateError as error:
             raise _RefusedEverywhereError(

@@ -18,8 +18,10 @@ import ipaddress
 import logging
 import math
 import os
+import resource
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Final, Literal, cast, get_args
 
@@ -240,6 +242,58 @@ class TlsPolicy:
         return Admission.NEEDS_TLS
 
 
+# The connections of peers that have not proven themselves yet. Strangers may open them faster than
+# they time out, and each takes a descriptor, which the node needs for its members, its processes
+# and its files.
+
+MOST_HALF_OPEN = 1024
+"""However many descriptors a process may have: each connection takes memory as well."""
+
+LEAST_HALF_OPEN = 16
+
+
+def most_half_open() -> int:
+    """Half of the descriptors that this process may have now, within bounds."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # RLIM_INFINITY is negative.
+    return MOST_HALF_OPEN if soft < 0 else max(LEAST_HALF_OPEN, min(MOST_HALF_OPEN, soft // 2))
+
+
+class HalfOpenConnections:
+    """Those of one process, at most `most` of them. One more ends the oldest: a handshake takes
+    milliseconds, so a peer that has waited for longest is most likely none. `on_ended(most)` is
+    called then.
+    """
+
+    def __init__(self, most: int, on_ended: Callable[[int], None] = lambda most: None) -> None:
+        self._most = most
+        self._on_ended = on_ended
+        self._scopes: dict[trio.CancelScope, None] = {}
+        """Of the tasks that serve them, the oldest first."""
+
+    def __len__(self) -> int:
+        return len(self._scopes)
+
+    @contextmanager
+    def entered(self) -> Iterator[Callable[[], None]]:
+        """Count a connection that is served in the block, until what is given here is called: its
+        peer has proven itself. The block is cancelled if the connection must make room.
+        """
+        if len(self._scopes) >= self._most:
+            oldest = next(iter(self._scopes))
+            del self._scopes[oldest]
+            oldest.cancel()
+            self._on_ended(self._most)
+        with trio.CancelScope() as scope:
+            self._scopes[scope] = None
+            proven = functools.partial(self._scopes.pop, scope, None)
+            try:
+                yield proven
+            finally:
+                proven()
+        assert len(self._scopes) <= self._most, "one more never comes without another one less"
+
+
 class EncryptedNetwork:
     """A `Network` over sockets of the operating system, whose connections are encrypted as `policy`
     says.
@@ -259,6 +313,7 @@ class EncryptedNetwork:
         self._log = LimitedLog(logger, environment.now)
         self._self_signed: Credentials | None = None
         self._look_at = -math.inf
+        self._half_open = HalfOpenConnections(most_half_open(), self._on_flooded)
 
     @property
     def files(self) -> FileCredentials | None:
@@ -372,7 +427,7 @@ class EncryptedNetwork:
             self._files.current()
         return self._files.changes
 
-    async def _secured(self, connection: Connection, *, server: bool) -> Connection:
+    async def _secured(self, connection: Connection, *, server: bool) -> TlsConnection:
         """Shake hands over `connection`. Raises what `TlsConnection.shake_hands` raises."""
         files = self._files
         if files is None:
@@ -446,7 +501,29 @@ class EncryptedNetwork:
     ) -> None:
         """Hand an accepted connection to `handler`, encrypted if it is to be; or refuse it."""
         assert isinstance(connection, SocketConnection)
-        admitted: Connection | None = None
+        if not connection.remote:
+            # Over a Unix socket only this user comes in: no stranger takes the node's descriptors.
+            await self._serve(handler, connection, lambda: None)
+            return
+        with self._half_open.entered() as proven:
+            await self._serve(handler, connection, proven)
+
+    def _on_flooded(self, most: int) -> None:
+        self._log.warning(
+            "%d connections have not proven that they may come in, the most that this process "
+            "keeps: for each one more the oldest is closed; keep strangers from the node's port, "
+            "by a firewall for example",
+            most,
+        )
+
+    async def _serve(
+        self,
+        handler: Callable[[Connection], Awaitable[None]],
+        connection: SocketConnection,
+        proven: Callable[[], object],
+    ) -> None:
+        """See `_admit`. `proven` is called by `handler`, when the peer has proven itself."""
+        admitted: SocketConnection | TlsConnection | None = None
         try:
             admitted = await self._admitted(connection)
         except ssl.SSLError as error:
@@ -461,9 +538,12 @@ class EncryptedNetwork:
             if admitted is None:
                 connection.close()
         if admitted is not None:
+            admitted.channel = attrs.evolve(admitted.channel, on_proven=proven)
             await handler(admitted)
 
-    async def _admitted(self, connection: SocketConnection) -> Connection | None:
+    async def _admitted(
+        self, connection: SocketConnection
+    ) -> SocketConnection | TlsConnection | None:
         """The connection as it is to be used; None for one that is refused or silent."""
         if not connection.remote:
             if _is_of_this_user(connection):

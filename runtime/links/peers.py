@@ -229,6 +229,7 @@ class Peers:
                 lambda peer: self._policy.judge(verified_peer(peer, connection.channel)),
             )
             settled = await self._shake_hands(connection, acceptor)
+            connection.channel.on_proven()
             self._check_store(settled.peer)
             await self._carry_accepted(settled, connection)
         except HandshakeTimeoutError as error:

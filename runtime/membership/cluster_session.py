@@ -400,7 +400,8 @@ def _shared(path: Path, token: Callable[[int], bytes]) -> Keyring:
         if not path.exists():
             # Written aside and linked into place: two first nodes at the same moment agree on one.
             aside = path.with_name(f"secret.{os.getpid()}")
-            aside.touch(mode=0o600)
+            aside.unlink(missing_ok=True)
+            aside.touch(mode=0o600, exist_ok=False)
             aside.write_text(token(SIZE).hex())
             try:
                 os.link(aside, path)
@@ -408,12 +409,33 @@ def _shared(path: Path, token: Callable[[int], bytes]) -> Keyring:
                 pass
             finally:
                 aside.unlink()
+        _check_own(path)
         return Keyring.of_file(path, "shared")
     except OSError as error:
         raise ListenError(
             f"the secret shared by this user's clusters cannot be stored in {path}: {error}; set "
             f"{VARIABLE} instead"
         ) from error
+
+
+def _check_own(path: Path) -> None:
+    """Refuse a shared secret that other users know or chose: with it they could start any code in
+    the clusters of this user. Raises `ListenError`.
+    """
+    # Of the folder only writing counts: who may put files there may replace the secret. Rights of
+    # a group are left to who has set them, as Kubernetes does for volumes.
+    for one, open_to_all in ((path.parent, 0o002), (path, 0o007)):
+        status = one.stat()
+        if status.st_uid not in (os.geteuid(), 0):
+            raise ListenError(
+                f"{one} belongs to another user (uid {status.st_uid}), and so may the secret in "
+                f"it: set {VARIABLE}, or another XDG_STATE_HOME"
+            )
+        if status.st_mode & open_to_all:
+            raise ListenError(
+                f"all users of this machine can use {one} (mode {status.st_mode & 0o7777:o}), and "
+                f"with it the secret of this user's clusters: chmod go= {one}"
+            )
 
 
 StoreKind = Literal["embedded", "etcd"]

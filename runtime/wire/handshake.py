@@ -50,6 +50,7 @@ from actors.errors import (
 from actors.options import CONTROL_CHARACTERS
 from actors.peers import may_act_as
 from runtime.identifiers import NodeId
+from runtime.printable import plain
 from runtime.wire.frames import Kind
 from runtime.wire.tags import BUILTIN_TAGS
 
@@ -257,6 +258,9 @@ class Certified:
             parts = [unquote(part) for part in rest.split("/")]
             if scheme != "understudy" or not slashes or len(parts) != 3 or not all(parts):
                 continue
+            # They could pose as another line of a log, in which the names of peers stand.
+            if any(CONTROL_CHARACTERS.search(part) for part in parts):
+                continue
             cluster, role, name = parts
             if role in get_args(CertifiedRole):
                 return cls(cluster, cast("CertifiedRole", role), name, uris)
@@ -272,6 +276,10 @@ def _never() -> str:
     return ""
 
 
+def _nothing() -> None:
+    pass
+
+
 @attrs.frozen
 class Channel:
     """What the layer below this handshake, TLS or a plain socket, proves of a connection.
@@ -280,13 +288,15 @@ class Channel:
     connection that is not encrypted. `certified`: the names in the peer's certificate, which the
     cluster's CA has signed; None without a CA. `fingerprint`: the SHA-256 of that certificate, in
     hexadecimal digits. `lapsed()`: why the certificate is not valid any more, so that the
-    connection must be closed; "" while it is valid.
+    connection must be closed; "" while it is valid. `on_proven()`: called when the peer has proven
+    itself, so that the connection does not count as a stranger's any more.
     """
 
     binding: bytes = b""
     certified: Certified | None = None
     fingerprint: str = ""
     lapsed: Callable[[], str] = attrs.field(default=_never, eq=False, repr=False)
+    on_proven: Callable[[], object] = attrs.field(default=_nothing, eq=False, repr=False)
 
 
 PLAIN: Final = Channel()
@@ -778,7 +788,7 @@ def check_certified(certified: Certified, cluster: str, role: Role, name: str) -
     command = f"understudy tls cert --cluster {cluster} --role node --name {name}"
     raise WrongCertificateError(
         f"the certificate of node {name!r} {wrong} "
-        f"({', '.join(certified.uris) or 'it has no URI at all'}): "
+        f"({plain(', '.join(certified.uris)) or 'it has no URI at all'}): "
         + (
             "give the other side a --tls-map that names it"
             if any(uri.startswith("spiffe://") for uri in certified.uris)

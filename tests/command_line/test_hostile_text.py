@@ -4,6 +4,7 @@ whoever wrote it.
 
 from __future__ import annotations
 
+import datetime
 import logging
 import re
 import sys
@@ -181,6 +182,38 @@ def test_a_log_line_controls_no_terminal() -> None:
     text = formatter.format(record)
     assert "first\n\tsecondevil\\x1b]0;title\\x07\\x1b[2J\\x9b31m\\u202e\n" in text
     assert all(line.replace("\t", "").isprintable() for line in text.split("\n"))
+
+
+def test_a_certificate_that_a_stranger_has_made_controls_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, EVIL)])
+    uris = ["understudy://a/node/w%1b%5b2J", "understudy://a/node/\x1b]0;title\x07"]
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), 7)
+        .not_valid_before(now - datetime.timedelta(1))
+        .not_valid_after(now + datetime.timedelta(99))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(one) for one in uris]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path / "odd\x1b[2J.pem"
+    file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    for command in ("info", "expiry"):
+        # Not by `CliRunner`: where no terminal reads it, click takes escapes out by itself.
+        with pytest.raises(SystemExit):
+            main(["tls", command, str(file)], color=True)
+        shown = capsys.readouterr().out
+        assert "99" in shown or "98" in shown
+        assert all(line.isprintable() for line in shown.split("\n"))
+        assert "FAKE line" not in [line.strip() for line in shown.splitlines()]
 
 
 async def test_names_of_many_are_checked_where_they_start(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from actors import Actor, method
 from actors.errors import EncryptionError, JoinError, WrongSecretError
 from runtime import open_node
 from runtime.environment import Process, SystemEnvironment
+from runtime.links import encryption
 from runtime.links import tls as tls_module
 from runtime.links.credentials import client_context, server_context
 from runtime.links.encryption import Admission, Tls, TlsPolicy, find_tls, system_network
@@ -358,6 +359,50 @@ def client_hello() -> bytes:
     with pytest.raises(ssl.SSLWantReadError):
         tls.do_handshake()
     return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    ("tls", "begun"), [("require", b""), ("require", b"\x16\x03\x01\x02"), ("off", b"\0")]
+)
+async def test_strangers_take_so_many_connections_and_the_oldest_make_room(
+    tls: Any, begun: bytes, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encryption, "most_half_open", lambda: 8)
+    # None of them is closed for its silence.
+    timings = Timings(handshake=600.0)
+    async with undisturbed(tls, timings) as node, AsyncExitStack() as stack:
+        with trio.fail_after(60):
+            streams: list[trio.SocketStream] = []
+            for _ in range(40):
+                stream = await trio.open_tcp_stream(*split_host_port(node.address))
+                streams.append(await stack.enter_async_context(stream))
+                await stream.send_all(begun)
+            for stream in streams[:32]:
+                with suppress(trio.BrokenResourceError):
+                    assert await stream.receive_some() == b"", "the oldest are closed"
+            async with open_node(
+                "third", join=node.address, secret=SECRET, tls=tls, platform=elsewhere(timings)
+            ) as third:
+                await third.wait_for(3)
+            with trio.move_on_after(0.05) as silent:
+                await streams[-1].receive_some()
+            assert silent.cancelled_caught, "no more are closed than must be"
+        await log("8 connections have not proven that they may come in")
+
+
+@NEEDS_OUTSIDE
+async def test_what_comes_plain_from_another_address_is_refused_by_default(log: Log) -> None:
+    async with undisturbed(None) as node:
+        with trio.fail_after(60):
+            async with open_node(
+                "outside", join=node.address, secret=SECRET, listen=f"{OUTSIDE}:0"
+            ) as outside:
+                with pytest.raises(EncryptionError, match="over TLS only"):
+                    async with open_node(
+                        "stranger", join=outside.address, secret=SECRET, tls="off"
+                    ):
+                        pytest.fail("joined")
+        await log(f"refused a connection from {OUTSIDE}, which is not encrypted")
 
 
 @OPENSSL

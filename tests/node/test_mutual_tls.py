@@ -35,7 +35,16 @@ from runtime.links.credentials import (
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
-from runtime.wire.handshake import Acceptor, Certified, Channel, Dialer, Introduction, Peer
+from runtime.wire.handshake import (
+    Acceptor,
+    Certified,
+    Channel,
+    Dialer,
+    Introduction,
+    Peer,
+    certified_uri,
+    check_certified,
+)
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.waiting import until
 
@@ -629,8 +638,6 @@ def test_the_command_makes_what_nodes_accept_and_overwrites_nothing(tmp_path: Pa
 
 
 def test_names_of_all_kinds_come_back_from_their_uri() -> None:
-    from runtime.wire.handshake import certified_uri
-
     for cluster, name in (("a", "b"), ("ü/x", "w 1"), ("c", "*"), ("c", "w%2F/?#")):
         uri = certified_uri(cluster, "node", name)
         assert Certified.of((uri,)) == Certified(cluster, "node", name, (uri,))
@@ -638,6 +645,12 @@ def test_names_of_all_kinds_come_back_from_their_uri() -> None:
     for rest in ("//a/king/b", "//a/node", "//a/node/", "a/node/b", "//a/node/b/c"):
         assert Certified.of((f"understudy:{rest}",)).role == ""
     assert Certified.of(("http://a/node/b",)).role == ""
+    for evil in ("%0aline", "w%1b%5b31m", "w\x9b", "w%e2%80%a8"):
+        found = Certified.of((f"understudy://a/node/{evil}",))
+        assert found.role == "", "names in logs control nothing"
+        with pytest.raises(WrongCertificateError, match="names nobody") as caught:
+            check_certified(found, "a", "node", "w")
+        assert str(caught.value).partition("\nMore:")[0].isprintable()
 
 
 def test_the_doctor_looks_at_the_certificates(authority: Authority) -> None:
