@@ -13,7 +13,7 @@ import attrs
 from actors.documentation import documented_as
 from actors.errors import CallError
 from actors.method import Method
-from actors.options import CallChanges, CallOptions
+from actors.options import CONTROL_CHARACTERS, CallChanges, CallOptions, is_unsendable_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,10 +24,16 @@ def check_group_name(name: object) -> None:
     """Check a group's name. Raises TypeError or ValueError if it is invalid."""
     if not isinstance(name, str):
         raise TypeError(f"a group's name must be a str, not {name!r}")
-    if not name or name != name.strip() or any(ord(c) < 32 for c in name) or len(name) > 255:
+    if (
+        not name
+        or name != name.strip()
+        or CONTROL_CHARACTERS.search(name)
+        or is_unsendable_text(name)
+        or len(name) > 255
+    ):
         raise ValueError(
             f"{name!r} is not a usable name of a group: 1 to 255 characters, no control "
-            "characters, no spaces at the ends"
+            "characters, no lone surrogates, no spaces at the ends"
         )
 
 

@@ -32,6 +32,10 @@ has it, because names stand in logs and tables.
 """
 
 
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+"""Halves of characters, which UTF-8 cannot encode: no text on the wire or in a store has them."""
+
+
 def _positive_seconds(
     instance: object, attribute: attrs.Attribute[float | None], value: float | None
 ) -> None:
@@ -57,6 +61,11 @@ def _positive_count(
         raise ValueError(f"{attribute.name} must be at least 1, not {value!r}")
 
 
+def is_unsendable_text(text: str) -> bool:
+    """True for a text with a lone surrogate, which UTF-8 cannot encode."""
+    return not text.isascii() and _LONE_SURROGATES.search(text) is not None
+
+
 def check_name(what: str, value: object) -> None:
     """Raises TypeError or ValueError, which call it `what`, for what cannot be the name of an actor
     or of a node.
@@ -68,11 +77,12 @@ def check_name(what: str, value: object) -> None:
         or value != value.strip()
         or value.startswith("@")
         or CONTROL_CHARACTERS.search(value)
+        or is_unsendable_text(value)
         or len(value) > 255
     ):
         raise ValueError(
             f"{what}={value!r} is not a usable name: 1 to 255 characters, no control "
-            "characters, no spaces at the ends, no leading '@'"
+            "characters, no lone surrogates, no spaces at the ends, no leading '@'"
         )
 
 
@@ -97,6 +107,8 @@ def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
         texts: tuple[object, object] = (key, value)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"labels are text for text, not {key!r}: {value!r}")
+        if is_unsendable_text(key) or is_unsendable_text(value):
+            raise ValueError(f"labels have no lone surrogates, unlike {key!r}: {value!r}")
     return labels
 
 
@@ -113,6 +125,8 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
             or not isinstance(given[1], int | float)
         ):
             raise TypeError(f"resources are numbers by name, not {name!r}: {amount!r}")
+        if is_unsendable_text(name):
+            raise ValueError(f"names of resources have no lone surrogates, unlike {name!r}")
         if not 0 <= amount < math.inf:
             raise ValueError(f"resources are amounts of at least 0, not {name!r}: {amount!r}")
     return resources

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import attrs
 
 from actors.messages import message
+from actors.options import CONTROL_CHARACTERS, is_unsendable_text
 from actors.retry import check_number, growing_delay
 
 RestartType = Literal["permanent", "transient", "temporary"]
@@ -127,6 +128,16 @@ class ChildRule:
             raise TypeError(f"a child's id must be a str, not {self.id!r}")
         if not self.id:
             raise ValueError("a child's id must not be empty")
+        if (
+            self.id != self.id.strip()
+            or CONTROL_CHARACTERS.search(self.id)
+            or is_unsendable_text(self.id)
+        ):
+            # It ends the child's name.
+            raise ValueError(
+                f"child {self.id!r}: an id has no control characters, no lone surrogates, and no "
+                "spaces at the ends"
+            )
         check_word(f"child {self.id!r}: restart", self.restart, RestartType)
         if not isinstance(self.significant, bool):
             raise TypeError(

@@ -867,7 +867,7 @@ class ActorHost:
 
     async def wait_started(self, name: str, epoch: int) -> bool:
         """Wait while this epoch of an actor is being started here. Returns True if it has started,
-        False if it is not here.
+        False if it is not here, or is being stopped.
 
         Raises the ActorStartError of its start, for example an ActorNotNeededError. Raises
         CallCycleError if the start waits for this call.
@@ -880,7 +880,9 @@ class ActorHost:
             cell = self.cells.get(name)
             if cell is not None and cell.started and cell.address.epoch == epoch:
                 await trio.lowlevel.checkpoint()
-                return True
+                # Its spawner may have been cancelled a moment ago, and ask for the name again: what
+                # is being taken back answers no further call.
+                return cell.ended is None
             if (
                 cell is not None
                 and chain is not None

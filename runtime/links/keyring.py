@@ -273,9 +273,9 @@ def keyring_of(given: GivenSecret) -> Keyring:
     if isinstance(given, os.PathLike):
         return Keyring.of_file(Path(given))
     if isinstance(given, str):
-        return Keyring(split_secrets(given.encode(), "the secret"))
+        return Keyring(split_secrets(_encoded(given), "the secret"))
     values = [given] if isinstance(given, bytes) else _listed(given)
-    secrets = [one.encode() if isinstance(one, str) else one for one in values]
+    secrets = [_encoded(one) if isinstance(one, str) else one for one in values]
     if not secrets or not all(secrets):
         # Not that of this user's own machine instead: it would let in others than was meant.
         raise ValueError(
@@ -284,6 +284,16 @@ def keyring_of(given: GivenSecret) -> Keyring:
     if len(secrets) > MOST_SECRETS:
         raise ValueError(f"at most {MOST_SECRETS} secrets are accepted, not {len(secrets)}")
     return Keyring(tuple(dict.fromkeys(secrets)))
+
+
+def _encoded(secret: str) -> bytes:
+    try:
+        return secret.encode()
+    except UnicodeEncodeError:
+        # Without the text, which is secret.
+        raise ValueError(
+            "the secret holds a lone surrogate, which UTF-8 cannot encode; give it as bytes"
+        ) from None
 
 
 def _listed(given: object) -> list[bytes | str]:

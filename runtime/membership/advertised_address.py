@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 
+from actors.options import is_unsendable_text
 from runtime.identifiers import HostPort
 from runtime.links.interfaces import is_unspecified
 from runtime.links.transports import (
@@ -44,6 +45,8 @@ async def default_listen(network: Network, where: str) -> str:
 def check_advertise(advertise: str) -> None:
     """Raise ValueError for an address that others cannot dial, whatever this node listens on."""
     host, _ = _host_and_port(advertise)
+    if is_unsendable_text(host):
+        raise ValueError(f"advertise={advertise!r}: an address has no lone surrogates")
     if not host or is_unspecified(host):
         raise ValueError(
             f"advertise={advertise!r} is not an address that other nodes can dial; give the "

@@ -376,7 +376,8 @@ def find_secret(
         return keyring_of(given)
     from_environment = os.environ.get(VARIABLE)
     if from_environment:
-        return Keyring(split_secrets(from_environment.encode(), VARIABLE), "environment")
+        # The bytes that stand there, as in a file: they may be no UTF-8.
+        return Keyring(split_secrets(os.fsencode(from_environment), VARIABLE), "environment")
     if certified:
         return Keyring((CERTIFICATES_INSTEAD,), "certificates")
     if needs_own:

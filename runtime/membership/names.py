@@ -28,6 +28,7 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from actors.method import Address
+from actors.options import is_unsendable_text
 from actors.reference import Reference
 from actors.supervisor import ChildSpec
 from runtime.hosting.completion_records import Change, CommittedRecords, RequestClient, RequestId
@@ -1046,6 +1047,12 @@ class Names:
 
     async def locate_at(self, name: str, gone: NodeId | None = None) -> tuple[Address, int]:
         """Like `locate`, with the revision of the store at which that was so."""
+        if is_unsendable_text(name):
+            # No store can have the key.
+            raise ActorNotFoundError(
+                f"there is no actor called {name!r} in the cluster: it holds a lone surrogate, "
+                "which no name does; check the name"
+            )
         while True:
             # Both keys in one transaction: read one after the other, an actor that is restarted in
             # between would seem to have neither.

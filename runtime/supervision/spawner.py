@@ -365,8 +365,8 @@ class ActorSpawner:
             await trio.sleep(FREED_NAME_LOOK_SECONDS)
 
     async def _has_started(self, address: Address) -> bool:
-        """Wait while the actor there is being started; False if it is not there. Raises its
-        ActorStartError.
+        """Wait while the actor there is being started; False if it is not there or is being
+        stopped, and no supervisor starts it again. Raises its ActorStartError.
         """
         try:
             while (started := await self._ask_whether_started(address)) is None:
@@ -380,9 +380,9 @@ class ActorSpawner:
             # Its node has ended, or does not have the actor any more.
             return False
         else:
-            return started
+            # Of one that its supervisor starts again, calls through a handle wait for that.
+            return started or await self._names.is_promised(address.name)
         if await self._names.is_promised(address.name):
-            # Its supervisor starts it again: calls through a handle wait for that.
             return True
         raise failure
 

@@ -545,3 +545,54 @@ async def test_two_actors_that_get_or_spawn_each_other_as_they_start_do_not_wait
     with trio.fail_after(60):
         partner = await pair.here.options(name="left", on=where).spawn(Partner, "right")
         assert await partner.ask() == "right"
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\udcff"])
+async def test_a_name_with_a_lone_surrogate_is_refused_by_its_option_and_found_nowhere(
+    pair: Pair, where: str, name: str
+) -> None:
+    node = getattr(pair, where)
+    with pytest.raises(ValueError, match=r"^name='.*' is not a usable name: .* no lone surrogates"):
+        node.options(name=name)
+    with pytest.raises(ActorNotFoundError, match="lone surrogate"):
+        await node.lookup(name)
+    for options in ({"labels": {name: "x"}}, {"labels": {"x": name}}, {"resources": {name: 1.0}}):
+        with pytest.raises(ValueError, match="no lone surrogates") as refused:
+            node.options(**options)
+        # So that it can be printed.
+        assert str(refused.value).encode()
+
+
+class _CancelAfter(trio.abc.Instrument):
+    """Cancels `scope` after so many task steps of the loop."""
+
+    def __init__(self, scope: trio.CancelScope, steps: int) -> None:
+        self._scope = scope
+        self._left = steps
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See `trio.abc.Instrument`."""
+        self._left -= 1
+        if not self._left:
+            self._scope.cancel()
+
+
+@pytest.mark.parametrize("first", ["spawn", "get_or_spawn", "stop"])
+async def test_get_or_spawn_finds_no_actor_that_is_being_stopped_or_taken_back(
+    pair: Pair, where: str, first: str
+) -> None:
+    for steps in range(1, 40):
+        named = pair.here.options(name=f"again-{steps}", on=where)
+        register = await named.spawn(Register) if first == "stop" else None
+        with trio.CancelScope() as scope:
+            instrument = _CancelAfter(scope, steps)
+            trio.lowlevel.add_instrument(instrument)
+            try:
+                if register is not None:
+                    await pair.here.stop(register)
+                else:
+                    await getattr(named, first)(Register)
+            finally:
+                trio.lowlevel.remove_instrument(instrument)
+        with trio.fail_after(30):
+            assert (await (await named.get_or_spawn(Register)).who())[1] == where

@@ -608,6 +608,9 @@ async def test_children_go_where_their_labels_resources_and_placement_say(node: 
             "in supervisor 'b': child 'a'",
         ),
         (lambda: ChildSpec.of("c", Supervisor, [], intensity=-1), "in supervisor 'c': intensity"),
+        (lambda: ChildSpec.of("\x9b31m", Child), "an id has no control characters"),
+        (lambda: ChildSpec.of("a\udcff", Child), "no lone surrogates"),
+        (lambda: ChildSpec.of("a ", Child), "no spaces at the ends"),
         (lambda: ChildSpec.of("a", Child).changed(shutdown=-1), "child 'a': shutdown"),
         (lambda: ChildSpec.of("a", Child).changed(start_timeout=0), "child 'a': start_timeout"),
         (

@@ -93,7 +93,19 @@ SLOW_SECONDS = 2.0
 LEAST_FRAMES = 20_000
 """Worth a process of its own."""
 
-LOADED_BY_USE = ("numpy", "zoneinfo", "tzdata", "importlib", "encodings", "_strptime", "json")
+LOADED_BY_USE = (
+    "numpy",
+    "zoneinfo",
+    "tzdata",
+    "importlib",
+    "encodings",
+    "_strptime",
+    "json",
+    # A warning looks for where its object was made: `Asker` is given handles of any class, and
+    # drops what their methods return.
+    "tracemalloc",
+    "_tracemalloc",
+)
 """Packages that the interpreter, and numpy, load by themselves."""
 
 
