@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -36,6 +36,7 @@ class MessageType:
     underscores, pydantic has aliases). `later` are attributes that the constructor does not take
     (`init=False`): they are set after it. Exceptions have no fields: their `args` travel. A
     pydantic model may have values besides its fields, and knows which of them were given.
+    `defaults`: arguments that are not sent while they have these values.
     """
 
     path: str
@@ -43,6 +44,7 @@ class MessageType:
     later: tuple[str, ...] = ()
     is_exception: bool = False
     is_model: bool = False
+    defaults: Mapping[str, object] = attrs.field(factory=dict)
 
 
 @overload
@@ -58,6 +60,18 @@ def message(cls: C | None = None, /) -> C | Callable[[C], C]:
     class of another library need a converter: `register_converter`.
     """
     return _mark if cls is None else _mark(cls)
+
+
+def sparse_message(cls: C) -> C:
+    """Mark an attrs class of this library likewise, all of whose fields have defaults: fields that
+    have theirs are not sent, so most instances are small and quick to read.
+
+    What is left out gets the receiver's default. So a default may never change between versions.
+    """
+    described, usual = _described(cls), cls()
+    defaults = {argument: getattr(usual, name) for name, argument in described.fields}
+    setattr(cls, _MARK, attrs.evolve(described, defaults=defaults))
+    return cls
 
 
 def message_type(cls: type) -> MessageType | None:
@@ -87,7 +101,12 @@ def path_by_file(path: str) -> str | None:
 
 
 def _mark(cls: C) -> C:
-    # Under another name: narrowing `cls` itself would lose what the caller passed.
+    setattr(cls, _MARK, _described(cls))
+    return cls
+
+
+def _described(cls: type) -> MessageType:
+    # Under another name: mypy would narrow `cls` to exceptions from here on.
     subject: type = cls
     path = import_path(cls)
     if "<locals>" in path:
@@ -98,29 +117,26 @@ def _mark(cls: C) -> C:
     if issubclass(subject, BaseException):
         if not issubclass(subject, Exception):
             raise TypeError(f"@message: {path} must derive from Exception to be sent as an error")
-        described = MessageType(path, (), is_exception=True)
-    elif attrs.has(subject):
-        described = MessageType(
+        return MessageType(path, (), is_exception=True)
+    if attrs.has(subject):
+        return MessageType(
             path,
             tuple((a.name, a.alias or a.name) for a in attrs.fields(subject) if a.init),
             tuple(a.name for a in attrs.fields(subject) if not a.init),
         )
-    elif dataclasses.is_dataclass(subject):
+    if dataclasses.is_dataclass(subject):
         _refuse_init_variables(subject, path)
-        described = MessageType(
+        return MessageType(
             path,
             tuple((f.name, f.name) for f in dataclasses.fields(subject) if f.init),
             tuple(f.name for f in dataclasses.fields(subject) if not f.init),
         )
-    elif _is_model(subject):
-        described = MessageType(path, _model_fields(subject, path), is_model=True)
-    else:
-        raise TypeError(
-            f"@message: {path} is neither an attrs class, a dataclass, a pydantic model nor an "
-            "exception; decorate it with @attrs.frozen below @message"
-        )
-    setattr(cls, _MARK, described)
-    return cls
+    if _is_model(subject):
+        return MessageType(path, _model_fields(subject, path), is_model=True)
+    raise TypeError(
+        f"@message: {path} is neither an attrs class, a dataclass, a pydantic model nor an "
+        "exception; decorate it with @attrs.frozen below @message"
+    )
 
 
 def _refuse_init_variables(cls: Any, path: str) -> None:

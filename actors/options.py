@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 import attrs
 
 from actors.keywords import names_options
-from actors.messages import message
+from actors.messages import sparse_message
 from actors.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -207,7 +207,7 @@ class SpawnChanges(CallChanges, total=False):
     idempotent: bool
 
 
-@message
+@sparse_message
 @names_options("options")
 @attrs.frozen(kw_only=True)
 class CallOptions:
@@ -242,7 +242,7 @@ class CallOptions:
         )
 
 
-@message
+@sparse_message
 @names_options("options")
 @attrs.frozen(kw_only=True)
 class SpawnOptions(CallOptions):

@@ -29,7 +29,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from itertools import chain
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -107,6 +107,9 @@ CONVERTED = "converted"
 """Follows the content of a value that a converter made, so that a process without that converter
 can say what it lacks.
 """
+
+
+_NO_DEFAULT: Final = object()
 
 
 _KEYS = frozenset({str, bytes})
@@ -366,6 +369,26 @@ def _message_step(path: str, fields: tuple[tuple[str, str], ...]) -> Step:
     return step
 
 
+def _sparse_step(
+    path: str, fields: tuple[tuple[str, str], ...], defaults: Mapping[str, object]
+) -> Step:
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        written: dict[str, object] = {}
+        for name, argument in fields:
+            item = getattr(value, name)
+            default = defaults.get(argument, _NO_DEFAULT)
+            # Also by type: True equals 1.
+            if item is default or (type(item) is type(default) and item == default):
+                continue
+            try:
+                written[argument] = writer.write(item, depth)
+            except UnsendableError as error:
+                raise error.at(f".{name}") from None
+        return CBORTag(MESSAGE, [path, written])
+
+    return step
+
+
 def _later_step(message_step: Step, names: tuple[str, ...]) -> Step:
     # Fields that the constructor does not take. One that was never set is left out.
     def step(writer: PlainWriter, value: object, depth: int) -> object:
@@ -380,6 +403,8 @@ def _later_step(message_step: Step, names: tuple[str, ...]) -> Step:
 def _step_of_mark(described: MessageType) -> Step:
     if described.is_exception:
         return _exception_step(described.path)
+    if described.defaults:
+        return _sparse_step(described.path, described.fields, described.defaults)
     step = _message_step(described.path, described.fields)
     if described.is_model:
         return _model_step(step, described.fields)

@@ -31,7 +31,9 @@ from hypothesis import strategies as st
 
 from actors import register_converter
 from actors.errors import DecodeError, EncodeError, ProtocolError
-from actors.messages import message, message_type
+from actors.messages import message, message_type, sparse_message
+from actors.options import CallOptions, SpawnOptions
+from actors.retry import RetryPolicy
 from runtime.wire import classes
 from runtime.wire.classes import MOVED, find_class
 from runtime.wire.codec import MAX_IN_PLACE, MAX_SEGMENTS, Codec, Extension
@@ -115,6 +117,14 @@ class TallError(Exception):
 @attrs.frozen
 class Unmarked:
     x: int
+
+
+@sparse_message
+@attrs.frozen
+class Sparse:
+    number: object = 1
+    text: str | None = None
+    pairs: dict[str, int] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -328,6 +338,48 @@ def test_a_field_that_only_one_side_knows_is_ignored_or_takes_its_default() -> N
     ) == Point(1, y=7)
     with pytest.raises(DecodeError, match="could not be built"):
         CODEC.decode(dumps(CBORTag(MESSAGE, [f"{HERE}:Point", {"y": 1}])))
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        (Sparse(), {}),
+        (Sparse(text="x"), {"text": "x"}),
+        (Sparse(pairs={"a": 1}), {"pairs": {"a": 1}}),
+        # Equal to the default, but of another type.
+        (Sparse(number=True), {"number": True}),
+        (Sparse(number=1.0), {"number": 1.0}),
+        (SpawnOptions(), {}),
+        (SpawnOptions(on="b", name="n"), {"on": "b", "name": "n"}),
+        # Equal to the default, and another object.
+        (SpawnOptions(mailbox_limit=int("10000")), {}),
+    ],
+)
+def test_a_sparse_message_is_sent_without_its_defaults_and_arrives_equal(
+    value: object, sent: dict[str, object]
+) -> None:
+    encoded = CODEC.encode(value, [])
+    assert cbor2.loads(encoded).value[1] == sent
+    arrived = CODEC.decode(encoded)
+    # Their texts as well: True equals 1.
+    assert (arrived, repr(arrived)) == (value, repr(value))
+
+
+def test_a_sparse_message_of_a_peer_that_sends_all_fields_is_read() -> None:
+    options = SpawnOptions(on="b", resources={"gpu": 1.0}, retry=RetryPolicy(max_retries=2))
+    everything = {
+        name: CODEC.copy(getattr(options, name)) if name != "retry" else None
+        for name in attrs.fields_dict(SpawnOptions)
+    }
+    read = CODEC.decode(dumps(CBORTag(MESSAGE, ["actors.options:SpawnOptions", everything])))
+    assert read == attrs.evolve(options, retry=None)
+    assert CODEC.copy(options) == options
+    assert CODEC.copy(CallOptions(timeout=2.0)) == CallOptions(timeout=2.0)
+
+
+def test_only_classes_all_of_whose_fields_have_defaults_are_sparse() -> None:
+    with pytest.raises(TypeError, match="required"):
+        sparse_message(Point)
 
 
 @pytest.mark.parametrize(
