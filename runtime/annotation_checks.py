@@ -97,7 +97,7 @@ def check_of(annotation: Any) -> Check:
     if origin is Union or origin is types.UnionType:
         return _any_of([check_of(part) for part in parts])
     if origin is Literal:
-        return lambda value: any(type(value) is type(one) and value == one for one in parts)
+        return _one_of(parts)
     if origin is tuple and parts[-1] is not Ellipsis:
         return _row([check_of(part) for part in parts])
     if annotation in _SEQUENCES or origin in _SEQUENCES:
@@ -105,8 +105,8 @@ def check_of(annotation: Any) -> Check:
     if annotation in _MAPPINGS or origin in _MAPPINGS:
         return _mapping(*(map(check_of, parts) if parts else (_anything, _anything)))
     if annotation is float:
-        # A whole number of seconds.
-        return lambda value: type(value) in (float, int)
+        # An int is a whole number of seconds.
+        return _ExactTypes(frozenset({float, int}))
     if isinstance(origin, type):
         # A generic class, such as a Reference[object]: what it holds is not looked at.
         annotation = origin
@@ -114,16 +114,40 @@ def check_of(annotation: Any) -> Check:
         raise TypeError(f"{annotation!r} says nothing that could be checked of an argument")
     if message_type(annotation) is not None and attrs.has(annotation):
         return _message(annotation)
-    # Exactly: True is no number of an incarnation.
-    return lambda value: type(value) is annotation
+    return _ExactTypes(frozenset({annotation}))
 
 
 def _anything(value: object) -> bool:
     return True
 
 
+@attrs.frozen
+class _ExactTypes:
+    """Exactly one of these types: True is no number of an incarnation."""
+
+    types: frozenset[type]
+
+    def __call__(self, value: object) -> bool:
+        return type(value) in self.types
+
+
+def _one_of(constants: tuple[object, ...]) -> Check:
+    kinds = frozenset(map(type, constants))
+    pairs = frozenset((type(one), one) for one in constants)
+
+    # By its type first: what a peer sends need not have a hash.
+    return lambda value: type(value) in kinds and (type(value), value) in pairs
+
+
 def _any_of(checks: Sequence[Check]) -> Check:
-    return lambda value: any(check(value) for check in checks)
+    """One question for all exact types: `str | None` is the most common annotation."""
+    exact = frozenset[type]().union(
+        *(check.types for check in checks if isinstance(check, _ExactTypes))
+    )
+    others = [check for check in checks if not isinstance(check, _ExactTypes)]
+    if not others:
+        return _ExactTypes(exact)
+    return lambda value: type(value) in exact or any(check(value) for check in others)
 
 
 def _sequence(check: Check) -> Check:
@@ -166,6 +190,6 @@ def _message(cls: type) -> Check:
             # Not before it is needed: a class may have itself in a field.
             hints = typing.get_type_hints(cls, include_extras=True)
             fields.update((field.name, check_of(hints[field.name])) for field in attrs.fields(cls))
-        return all(check(getattr(value, name)) for name, check in fields.items())
+        return all(fits(getattr(value, name)) for name, fits in fields.items())
 
     return check

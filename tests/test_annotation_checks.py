@@ -69,6 +69,9 @@ def test_the_annotations_of_a_service_can_be_checked(service: type[Actor]) -> No
         (float, [1, 1.5, float("inf")], [True, "1", None]),
         (bytes, [b""], ["", bytearray()]),
         (float | Literal["kill"] | None, [None, 2.5, "kill"], ["kills", b"kill", [1]]),
+        (Literal["kill", 1], ["kill", 1], [True, 1.0, [], {}, None]),
+        (int | str | None, [None, 1, ""], [True, 1.0, b"", []]),
+        (list[int] | None, [None, [], [1]], [[True], [None], 1]),
         (list[int], [[], [1], (1,)], [["x"], 5, {1}, None]),
         (
             Sequence[tuple[str, int, int]],
