@@ -120,6 +120,10 @@ class ServiceHandle(Handle):
 HANDLE_TAG = 64_100
 
 
+MOST_NODE_SERVICES = 1024
+"""Handles of node services that are kept, each with its methods and their routes."""
+
+
 UNSHARED = MemoryOptions()
 
 NO_RULES = AdmissionRules()
@@ -163,6 +167,7 @@ class RpcEndpoint:
         self.references = self._make_references(environment, numbers, memory)
         self.codec = self.references.codec
         links: dict[NodeId, Link] = {}
+        self._node_services: dict[NodeId, Any] = {}
         routes = self._routes = Routes(identity, self.codec, directory, links)
         kept = ResultRetention(self.references)
         reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class, environment.now)
@@ -427,12 +432,21 @@ class RpcEndpoint:
         self.host.completion_log.on_node_ended(*peer)
         self.caller.on_peer_ended(peer)
         self.references.on_node_ended(peer)
+        self._node_services.pop(peer, None)
 
     def node_service(self, node: str, incarnation: int) -> Any:
         """The service of a node; see `NodeService`."""
-        from runtime.hosting.node_service import NODE_SERVICE, NodeService
+        place = NodeId(node, incarnation)
+        service = self._node_services.get(place)
+        if service is None:
+            from runtime.hosting.node_service import NODE_SERVICE, NodeService
 
-        return self.system_handle(NodeService, NODE_SERVICE, node, incarnation, NODE_CALLS)
+            service = self.system_handle(NodeService, NODE_SERVICE, node, incarnation, NODE_CALLS)
+            self._node_services[place] = service
+            # Nodes that are asked for after their end come in without going out again.
+            if len(self._node_services) > MOST_NODE_SERVICES:
+                del self._node_services[next(iter(self._node_services))]
+        return service
 
     def reference_service(self, node: str, incarnation: int) -> Any:
         """The service of a node for references; see `ReferenceService`."""

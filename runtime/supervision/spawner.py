@@ -122,12 +122,23 @@ class ActorPlacement:
             return self._chosen(options, loads)
 
     def _chosen(self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> Member:
-        living = [
+        # One member is enough to choose a node by its name, however many there are. The error for
+        # a name that no member has lists all.
+        named = None if options.on is None else self._members.find(options.on)
+        living = (
+            [named.member]
+            if named is not None
+            and self._members.is_current(NodeId(named.member.name, named.member.incarnation))
+            else self._living()
+        )
+        return choose_node(living, options, loads, self._environment.random())
+
+    def _living(self) -> list[Member]:
+        return [
             member
             for member in self._members.all()
             if self._members.is_current(NodeId(member.name, member.incarnation))
         ]
-        return choose_node(living, options, loads, self._environment.random())
 
     async def place_many(self, options: SpawnOptions, count: int) -> list[Member]:
         """Choose the nodes for `count` actors with these options. Raises what `place` raises if one
@@ -138,12 +149,7 @@ class ActorPlacement:
         # For its waits and its errors; the choice below uses the members and loads that it has
         # read.
         await self.place(options)
-        living = [
-            member
-            for member in self._members.all()
-            if self._members.is_current(NodeId(member.name, member.incarnation))
-        ]
-        return spread_over(living, options, self._loads.of, count, self._environment.random)
+        return spread_over(self._living(), options, self._loads.of, count, self._environment.random)
 
     @contextmanager
     def starting(self, options: SpawnOptions, member: Member) -> Iterator[None]:
