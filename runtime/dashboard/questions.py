@@ -228,21 +228,25 @@ class ClusterQuestions:
         """Add what nodes remember of ends, and what nodes that have ended wrote to the store. Nodes
         that do not answer are named by what is asked beside this.
         """
-        now = self._environment.now()
-        if now - self._archived_at >= ARCHIVED_SECONDS:
-            self._archived_at = now
-            with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
-                self._archived = await archived_ends(self._client.store)
-        ends += self._archived
 
         def ask(member: dict[str, Any]) -> Awaitable[Any]:
             service = logs_of(self._client.endpoint, member["name"], member["incarnation"])
             answer: Awaitable[Any] = service.options(timeout=NODE_SECONDS).ends()
             return answer
 
-        answers, _ = await self._ask_nodes(ask)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read_archived)
+            answers, _ = await self._ask_nodes(ask)
+        ends += self._archived
         for told in answers.values():
             ends += told
+
+    async def _read_archived(self) -> None:
+        now = self._environment.now()
+        if now - self._archived_at >= ARCHIVED_SECONDS:
+            self._archived_at = now
+            with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
+                self._archived = await archived_ends(self._client.store)
 
     def _note_deaths(self, rows: Rows) -> None:
         known = set(rows)

@@ -570,6 +570,8 @@ class Registration:
             self.clock.on_renewed(asked)
             self.store_is_away = False
             return True
+        # No answer is the same as an error: a store whose process is stopped refuses nothing.
+        self.store_is_away = True
         return False
 
     async def leave(self) -> None:

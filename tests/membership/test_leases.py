@@ -92,14 +92,20 @@ class Setting:
 
 
 class AwayStore:
-    """Makes every renewal of one lease fail while it is `away`."""
+    """Makes every renewal of one lease fail while it is `away`; `silent`: leaves them without an
+    answer.
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lease: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, lease: int, *, silent: bool = False
+    ) -> None:
         self.away = False
         keep_alive = EmbeddedStore.keep_alive
 
         async def kept_alive(store: EmbeddedStore, asked: int) -> float:
             if asked == lease and self.away:
+                if silent:
+                    await trio.sleep_forever()
                 await trio.lowlevel.checkpoint()
                 raise StoreUnavailableError("away, says the test")
             return await keep_alive(store, asked)
@@ -151,6 +157,20 @@ async def test_named_actors_pause_while_the_store_is_away_and_go_on_when_their_l
                 store.away = False
         assert sorted(map(str, outcomes)) == ["2", "done"]
         assert await both.named.work() == 3
+        assert not both.there.asked_to_leave.is_set()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_store_that_answers_nothing_is_away_like_one_that_refuses(
+    monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    async with setting() as both:
+        registration = internals_of(both.there).registration
+        store = AwayStore(monkeypatch, registration.record.lease, silent=silent)
+        store.away = True
+        await until(lambda: registration.store_is_away, "the node knows it", every=0.02)
+        store.away = False
+        await until(lambda: not registration.store_is_away, "it is back", every=0.02)
         assert not both.there.asked_to_leave.is_set()
 
 

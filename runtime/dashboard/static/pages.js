@@ -117,8 +117,9 @@ function nodePage(root, name) {
   const calls = new Spark(`Calls a second on ${name}`, { width: 600, height: 60, format: rate }), waits = new Spark(`Calls waiting on ${name}`, { width: 600, height: 60 });
   const table = new Table(actorColumns(false), { label: `Actors on ${name}`, sort: "waiting", down: true, filter: "Filter actors", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
   const drain = actionButton("Drain and leave", () => ({ action: "drain-node", name }), `${name} takes no new work, moves its actors, and leaves the cluster.`);
+  const held = panel("Actors", table.root);
   const parts = [panel("Facts", told.root, drain.root),
-    h("div", { class: "pair" }, panel("Calls served a second", calls.root), panel("Calls waiting", waits.root)), panel("Actors", table.root)];
+    h("div", { class: "pair" }, panel("Calls served a second", calls.root), panel("Calls waiting", waits.root)), held];
   root.append(title, state, ...parts);
   return () => {
     const data = topics.get("cluster"), row = cluster("nodes")[name];
@@ -127,22 +128,24 @@ function nodePage(root, name) {
     for (const part of parts) part.hidden = !row;
     if (!row) { text(state, `No node called ${name} is in the cluster. It may have left; the list of nodes shows who is there.`); return; }
     text(state, row.gone_at ? `Gone for ${age(now() - row.gone_at)}. Its actors are placed on other nodes if a supervisor has them.`
-      : row.problem ? `${row.problem}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}.`
+      : row.problem ? `${row.problem.replace(/[.?!]+$/, "")}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}.`
         : row.unseen_by.length ? `Cut off from ${row.unseen_by.join(", ")}: calls between them wait for the link.` : "");
     told.set("State", badge(row.state));
     told.set("Address", row.address);
     told.set("Process", `pid ${row.pid}`);
     told.set("Incarnation", row.incarnation);
     told.set("Up for", `${age(now() - row.joined)}`);
-    told.set("Python", row.python);
+    told.set("Python", row.python || "–");
     told.set("Labels", Object.entries(row.labels).map((pair) => pair.join("=")).join(", ") || "none");
     told.set("Resources", Object.entries(row.resources).map((pair) => pair.join("=")).join(", ") || "none");
-    told.set("Store", row.store.away ? "away: named actors pause" : `${row.store.kind ?? "–"}, reachable`);
+    told.set("Store", !row.heard && row.problem ? "–" : row.store.away ? "away: named actors pause" : `${row.store.kind ?? "–"}, reachable`);
     told.set("References", row.references.owned === undefined ? "–" : `${count(row.references.owned)} owned, ${bytes(row.references.bytes)}`);
     const points = data.history.nodes[name] ?? [];
     calls.update(points.map((one) => [one[0], one[1]]));
     waits.update(points.map((one) => [one[0], one[2]]));
     table.update(Object.fromEntries(Object.entries(cluster("actors")).filter(([, one]) => one.node === name)), row.actors_left_out);
+    // Of a node that has never answered an empty table would say that it has no actors.
+    held.hidden = Boolean(row.problem) && !row.heard;
   };
 }
 
