@@ -70,8 +70,8 @@ def _print(facts: dict[str, Any]) -> None:
     )
     health = click.style("not reachable", fg="red") if store["away"] else "reachable"
     click.echo(
-        f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} {where}, "
-        f"{health}"
+        f"cluster {facts['cluster']}: {many(len(facts['nodes']), 'node')}, store {store['kind']} "
+        f"{where}, {health}"
     )
     states = [node["state"] if node["answers"] else "does not answer" for node in facts["nodes"]]
     width = max(map(len, states), default=0)

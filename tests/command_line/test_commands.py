@@ -150,6 +150,7 @@ trio.run(main)
 def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     address = founder["address"]
+    assert ": 1 node, store embedded" in shell.run("status", "--address", address).stdout
     worker, _ = shell.start_node("--name", "w1", "--join", address, "--label", "disk=fast")
     (shell.place / "spawn.py").write_text(SPAWN)
     forked_python.run(
