@@ -47,6 +47,8 @@ BUSY = (
     b"content-type: application/problem+json\r\ncontent-length: %d\r\n\r\n"
 ) % len(_BUSY_BODY) + _BUSY_BODY
 
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 logger = logging.getLogger("understudy.gateway")
 
 
@@ -61,6 +63,20 @@ class ServerLimits:
     max_head: int = attrs.field(default=MAX_HEAD, validator=attrs.validators.ge(1024))
     head_seconds: float = attrs.field(default=HEAD_SECONDS, validator=attrs.validators.gt(0))
     stall_seconds: float = attrs.field(default=STALL_SECONDS, validator=attrs.validators.gt(0))
+
+
+async def _within_head(
+    application: Application, max_head: int, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Pass a request on to the application if its head is within the bound, and answer 431
+    otherwise. h11 has refused longer ones by then; over HTTP/2, hypercorn lets 64 KiB through.
+    """
+    size = sum(len(name) + len(value) for name, value in scope.get("headers", ()))
+    if scope["type"] == "http" and size > max_head:
+        await send({"type": "http.response.start", "status": 431, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    await application(scope, receive, send)
 
 
 class _BoundedStream:
@@ -154,7 +170,7 @@ class _BoundedStream:
 
 
 async def serve(
-    application: Callable[[Scope, Receive, Send], Awaitable[None]],
+    application: Application,
     listen: str,
     limits: ServerLimits,
     stop: trio.Event,
@@ -174,7 +190,8 @@ async def serve(
     config.h11_max_incomplete_size = limits.max_head
     config.keep_alive_timeout = limits.head_seconds
     config.include_server_header = False
-    app = wrap_app(cast("Any", application), config.wsgi_max_body_size, "asgi")
+    bounded = partial(_within_head, application, limits.max_head)
+    app = wrap_app(cast("Any", bounded), config.wsgi_max_body_size, "asgi")
     context = WorkerContext(None)
     listeners = await _listeners(listen)
     place = listeners[0].socket.getsockname()

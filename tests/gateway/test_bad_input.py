@@ -7,6 +7,9 @@ import json
 import cbor2
 import pytest
 import trio
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated, ResponseReceived
 
 from runtime.gateway import RequestLimits
 from runtime.gateway.server import ServerLimits
@@ -163,6 +166,38 @@ async def test_garbage_ends_its_connection_and_nothing_else(world: World) -> Non
             answer = await world.http.raw(data)
             assert status(answer) != 200, (data[:60], answer)
     assert await ran(world) == 0
+
+
+async def over_http2(world: World, padding: int) -> int:
+    """Call over HTTP/2 without TLS, which hypercorn speaks as well, with so many bytes of headers
+    more than it needs. Returns the status, 0 if the connection ended instead.
+    """
+    client = H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    names = {":method": "POST", ":scheme": "http", ":authority": "localhost", ":path": ADD}
+    # Small ones, each a name of its own: together they are larger than the bound.
+    more = {f"x-{number}": "y" * 1000 for number in range(padding // 1000)}
+    given = {**names, "content-type": "application/json", **more}
+    client.send_headers(1, list(given.items()))
+    client.send_data(1, b'{"amount": 1}', end_stream=True)
+    async with await trio.open_tcp_stream("127.0.0.1", world.http.port) as stream:
+        await stream.send_all(client.data_to_send())
+        while data := await stream.receive_some(65536):
+            for event in client.receive_data(data):
+                if isinstance(event, ResponseReceived):
+                    return int(dict(event.headers)[b":status"])
+                if isinstance(event, ConnectionTerminated):
+                    return 0
+            await stream.send_all(client.data_to_send())
+    return 0
+
+
+async def test_heads_over_http2_have_the_same_bound(world: World) -> None:
+    with trio.fail_after(60):
+        assert await over_http2(world, 0) == 200
+        assert await over_http2(world, 40_000) == 431
+        assert await over_http2(world, 400_000) == 0
+    assert await ran(world) == 1
 
 
 async def test_a_body_of_a_gibibyte_is_refused_by_its_length(world: World) -> None:
