@@ -379,7 +379,7 @@ class Portal:
     def _begin_call(self, request: Request[object]) -> bool:
         """Make a call without a task; False, and nothing is done, if it takes one."""
         call = request.function
-        if not self.without_tasks or type(call) is not MethodCall or request.cancelled:
+        if not self.without_tasks or not isinstance(call, MethodCall) or request.cancelled:
             return False
         self._under_way += 1
         try:

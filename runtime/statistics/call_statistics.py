@@ -343,5 +343,5 @@ class CallStatistics:
         assert self._pairs == sum(map(len, self.by_class.values())) <= self._most
         for one in self:
             for sampler in (one.made, one.arrived):
-                assert 1 <= sampler.left <= max(BUSY_GAPS), "the next call to be timed is known"
+                assert 1 <= sampler.left <= max(BUSIEST_GAPS), "the next call to be timed is known"
             assert one.wait.count == one.turn.count == one.server.count
