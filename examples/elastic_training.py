@@ -1,7 +1,7 @@
 """Train a small network on handwritten digits with PyTorch's DistributedDataParallel, on as many
 machines as there are at the moment.
 
-    pip install understudy torch scikit-learn
+    pip install . torch scikit-learn
     understudy run --standalone --nproc-per-node 2 examples/elastic_training.py checkpoint.pt
 
 An ordinary script for torchrun: it takes its place from its environment, begins where the last

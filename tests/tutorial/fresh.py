@@ -28,14 +28,15 @@ def built(directory: Path) -> Path:
 
 
 def installed(directory: Path, wheel: Path) -> Path:
-    """A virtual environment with what the tutorial installs: the wheel in the place of the package
-    of its name. Returns the directory of its commands.
+    """A virtual environment with what the tutorial installs: the wheel in the place of the reader's
+    checkout. Returns the directory of its commands.
     """
     _run([sys.executable, "-m", "venv", directory / ".venv"])
     commands = directory / ".venv" / "bin"
     found = INSTALL.search((ROOT / "docs" / "tutorial" / "index.md").read_text())
     assert found is not None
-    asked = [re.sub(r"^understudy\b", str(wheel), word) for word in shlex.split(found[1])]
+    asked = [re.sub(r"^\.\./understudy\b", str(wheel), word) for word in shlex.split(found[1])]
+    assert any(str(wheel) in word for word in asked), f"the page installs another package: {asked}"
     _run([commands / "python", "-m", "pip", "install", "--quiet", *asked])
     return commands
 
