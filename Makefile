@@ -152,6 +152,8 @@ $(installed)/tests $(installed)/lint $(installed)/docs $(installed)/release: $(i
 	@touch $@
 
 $(installed)/project: $(installed)/environment pyproject.toml
+	@# The distribution had this name before; both at once would install two commands and plug-ins.
+	$(pip) uninstall --quiet --yes understudy
 	$(pip) install --editable .
 	@printf '%s\n' '$(CURDIR)' > $(installed)/place
 	@touch $@

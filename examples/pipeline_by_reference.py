@@ -13,7 +13,9 @@ from runtime import Node, open_local_cluster
 try:
     import numpy as np
 except ImportError:
-    raise SystemExit("this example computes with numpy: pip install 'understudy[numpy]'") from None
+    raise SystemExit(
+        "this example computes with numpy: pip install 'understudy-actors[numpy]'"
+    ) from None
 
 LETTERS = 26
 

@@ -1,7 +1,8 @@
 """One trace over several processes: a script, two nodes, a process of an isolated actor, a retry.
 
 Each process sets up an OpenTelemetry SDK of its own, here one that writes a line for each span. In
-production that is an OTLP exporter. Needs `pip install 'understudy[otel]' opentelemetry-sdk`.
+production that is an OTLP exporter. It needs
+`pip install 'understudy-actors[otel]' opentelemetry-sdk`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
-MISSING = "traces need an extra: pip install 'understudy[otel]'"
+MISSING = "traces need an extra: pip install 'understudy-actors[otel]'"
 
 FLUSH_MILLISECONDS = 1000
 """How long the end of a process may take to hand over its last spans."""

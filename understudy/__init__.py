@@ -1,4 +1,4 @@
-"""Both packages under the name of the distribution: what you write (`actors`) and what hosts it
+"""Both packages under the name of the project: what you write (`actors`) and what hosts it
 (`runtime`).
 
 `from understudy import Actor, open_node` gives the same objects as the two packages. Each is

@@ -47,7 +47,7 @@ def check_extra() -> None:
         import hypercorn  # noqa: F401
     except ImportError:
         raise click.ClickException(
-            "the dashboard needs an extra: pip install 'understudy[dashboard]'"
+            "the dashboard needs an extra: pip install 'understudy-actors[dashboard]'"
         ) from None
 
 

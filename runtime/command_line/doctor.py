@@ -31,8 +31,12 @@ from runtime.membership.cluster_session import (
     find_secret,
     shared_secret_path,
 )
+from runtime.version import __version__
 from runtime.wire.certificates import valid_until
 from runtime.wire.handshake import CLIENT_NAMES, Certified, check_certified
+
+AUTHOR = "The Understudy authors"
+"""Who wrote our distribution, as `pyproject.toml` says."""
 
 ENDS_SOON_DAYS = 14
 """Before its end, a certificate needs attention: the time that `understudy tls expiry` gives."""
@@ -125,11 +129,30 @@ def _python() -> Finding:
 
 
 def _packages() -> Finding:
+    other = _other_understudy()
+    if other is not None:
+        return Finding(
+            "packages",
+            False,
+            f"another project is installed as `understudy` ({other}), and may have replaced our "
+            "package or command of that name. Run `pip uninstall understudy`, then install "
+            "`understudy-actors` again with --force-reinstall",
+        )
     versions = [
-        f"{name} {importlib.metadata.version(name)}"
-        for name in ("understudy", "trio", "attrs", "cbor2", "click")
+        f"{name} {importlib.metadata.version(name)}" for name in ("trio", "attrs", "cbor2", "click")
     ]
-    return Finding("packages", True, ", ".join(versions))
+    return Finding("packages", True, ", ".join([f"understudy {__version__}", *versions]))
+
+
+def _other_understudy() -> str | None:
+    """The version of PyPI's `understudy`, if it is installed. Ours is `understudy-actors`."""
+    try:
+        found = importlib.metadata.metadata("understudy")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    # Checkouts that were installed before the distribution was renamed are ours as well.
+    ours = "Author" in found and found["Author"] == AUTHOR
+    return None if ours else found["Version"]
 
 
 def _shadowed() -> Finding:

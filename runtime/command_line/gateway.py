@@ -128,7 +128,7 @@ def gateway(
         import hypercorn  # noqa: F401
     except ImportError:
         raise click.ClickException(
-            "the gateway needs an extra: pip install 'understudy[http]'"
+            "the gateway needs an extra: pip install 'understudy-actors[http]'"
         ) from None
     token = _token(token_file)
     try:

@@ -36,8 +36,8 @@ def tls() -> None:
         import cryptography  # noqa: F401
     except ImportError:
         raise click.ClickException(
-            "certificates need an extra: pip install 'understudy[tls]'; connections are encrypted "
-            "without any"
+            "certificates need an extra: pip install 'understudy-actors[tls]'; connections are "
+            "encrypted without any"
         ) from None
 
 

@@ -56,7 +56,7 @@ the client might never see the answer.
 LOOK_SECONDS = 0.1
 """Between two looks at how late the node's loop is."""
 
-MISSING = "metrics need an extra: pip install 'understudy[metrics]'"
+MISSING = "metrics need an extra: pip install 'understudy-actors[metrics]'"
 
 ENCRYPTED = "https://"
 """In front of an address at which metrics are served over TLS."""

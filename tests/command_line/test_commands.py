@@ -651,6 +651,20 @@ def test_version_help_and_doctor_answer(shell: Shell) -> None:
     assert "hides our package" in done.stdout
 
 
+def test_doctor_tells_of_the_other_project_of_this_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "understudy-0.6.0.dist-info" / "METADATA"
+    facts.parent.mkdir()
+    facts.write_text("Metadata-Version: 2.1\nName: understudy\nVersion: 0.6.0\nAuthor: Another\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(main, ["doctor"])
+    assert done.exit_code == 1
+    assert "look packages" in done.output
+    assert "(0.6.0)" in done.output
+    assert "pip uninstall understudy" in done.output
+
+
 def test_doctor_tells_of_a_secret_and_of_a_store_that_others_can_read(shell: Shell) -> None:
     def finding(check: str, *words: str) -> tuple[bool, str]:
         findings = json.loads(shell.run("doctor", "--json", *words).stdout)

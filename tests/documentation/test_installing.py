@@ -1,25 +1,59 @@
-"""Pages install this project from a checkout: the package of its name on PyPI is another one."""
+"""Commands that install this project name its distribution, `understudy-actors`: the package
+`understudy` on PyPI is another project's.
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOREIGN = re.compile(r"pip install[^\n`]*[ '\"]understudy(?![\[\w./-])")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PLACES = [
+    *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / "ops").iterdir(),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(
+        file
+        for package in ("actors", "runtime", "understudy", "examples")
+        for file in (ROOT / package).rglob("*.py")
+    ),
+]
+# A path ends in `/understudy`; `pip uninstall understudy` is what the doctor says.
+FOREIGN = re.compile(
+    r"""pip\s+install[^\n`]*[ '"]understudy(?![\w./-])  # as it is, or with extras
+    |(?<![\w./-])understudy\[(?=[a-z]+\])""",  # a requirement in prose, or on a line of its own
+    re.VERBOSE,
+)
+EXTRA = re.compile(r"understudy-actors\[([a-z,]+)\]")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_page_installs_the_package_of_this_name_from_an_index(page: Path) -> None:
-    assert FOREIGN.findall(page.read_text()) == []
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: str(place.relative_to(ROOT)))
+def test_no_page_and_no_message_installs_the_other_project(place: Path) -> None:
+    text = place.read_text()
+    assert FOREIGN.findall(text) == []
+    for extras in EXTRA.findall(text):
+        assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_distribution_does_not_have_the_name_of_the_other_project() -> None:
+    assert PROJECT["name"] == "understudy-actors"
+    assert "understudy" in PROJECT["scripts"]
 
 
 @pytest.mark.parametrize(
     "line",
-    ["pip install understudy", "$ pip install pytest 'understudy'", "pip install understudy torch"],
+    [
+        "pip install understudy",
+        "$ pip install pytest 'understudy'",
+        "pip install understudy torch",
+        "pip install 'understudy[metrics]'",
+        "it needs an extra: pip install \"\n    \"'understudy[etcd]'",
+        "an etcd v3, and `understudy[etcd]`",
+    ],
 )
 def test_a_line_that_does_is_found(line: str) -> None:
     assert FOREIGN.search(line)
@@ -29,8 +63,9 @@ def test_a_line_that_does_is_found(line: str) -> None:
     "line",
     [
         "pip install .",
-        "pip install 'understudy[metrics]'",
+        "pip install 'understudy-actors[metrics]'",
         "pip install pytest '../understudy[metrics]'",
+        "/opt/understudy/bin/pip install .",
     ],
 )
 def test_other_lines_are_not(line: str) -> None:

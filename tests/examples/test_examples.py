@@ -137,7 +137,9 @@ def test_an_example_that_needs_an_extra_says_what_to_install_where_it_is_missing
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "this example computes with numpy: pip install 'understudy[numpy]'\n"
+    assert (
+        done.stderr == "this example computes with numpy: pip install 'understudy-actors[numpy]'\n"
+    )
 
 
 def test_the_docs_on_references_show_what_the_pipeline_by_reference_prints() -> None:

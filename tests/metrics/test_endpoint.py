@@ -307,7 +307,7 @@ async def test_without_the_extra_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ImportError, match=r"pip install 'understudy\[metrics\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'understudy-actors\[metrics\]'"):
         async with open_node(metrics="0"):
             raise AssertionError("it is open")
 

@@ -281,6 +281,6 @@ def test_without_opentelemetry_the_trace_is_carried_and_the_extra_is_named(tmp_p
         check=False,
     )
     assert done.stdout.splitlines() == [
-        "traces need an extra: pip install 'understudy[otel]'",
+        "traces need an extra: pip install 'understudy-actors[otel]'",
         PARENT,
     ], done.stderr

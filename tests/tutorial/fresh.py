@@ -23,7 +23,7 @@ INSTALL = re.compile(r"^pip install (.+)$", re.MULTILINE)
 def built(directory: Path) -> Path:
     """A wheel of this checkout."""
     _run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", directory, ROOT])
-    [wheel] = directory.glob("understudy-*.whl")
+    [wheel] = directory.glob("understudy_actors-*.whl")
     return wheel
 
 

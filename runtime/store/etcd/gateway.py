@@ -61,7 +61,7 @@ def protocol() -> Any:
     except ImportError:
         raise StoreError(
             "a store in etcd needs the package h11, which is not installed: pip install "
-            "'understudy[etcd]'"
+            "'understudy-actors[etcd]'"
         ) from None
     return h11
 

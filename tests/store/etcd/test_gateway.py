@@ -264,5 +264,5 @@ async def test_no_connection_is_left_when_a_call_is_cancelled_or_the_gateway_clo
 
 async def test_without_h11_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h11", None)
-    with pytest.raises(StoreError, match=r"pip install 'understudy\[etcd\]'"):
+    with pytest.raises(StoreError, match=r"pip install 'understudy-actors\[etcd\]'"):
         Gateway(EtcdAddress.parse("etcd://127.0.0.1:2379"))
