@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PLACES = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *(ROOT / "ops").iterdir(),
+    *sorted(file for file in (ROOT / "ops").iterdir() if file.is_file()),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(
         file
