@@ -167,6 +167,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "annotation_checks",
         "environment",
         "faults",
+        "http_connections",
+        "http_hosts",
         "gatherer",
         "identifiers",
         "audit",

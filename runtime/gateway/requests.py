@@ -18,6 +18,7 @@ import trio
 from actors.call_context import CallContext
 from runtime.gateway.media import CBOR, JSON, media_type_of
 from runtime.gateway.problems import ProblemError
+from runtime.http_hosts import host_name, leads_here
 from runtime.links.transports import is_loopback
 
 Message = MutableMapping[str, Any]
@@ -86,8 +87,8 @@ class Access:
     def _check_host(self, head: RequestHead) -> None:
         if self.token is not None:
             return
-        name = _host_name(head.header("host") or "")
-        if not (name in self.hosts or name == "localhost" or _is_loopback_address(name)):
+        name = host_name(head.header("host") or "")
+        if not (name in self.hosts or leads_here(name)):
             raise ProblemError(
                 403,
                 "HostRefused",
@@ -284,18 +285,6 @@ def _path(scope: Scope) -> tuple[str, ...]:
         _refuse(400, "BadPath", "the path is no UTF-8", "percent-encode the name as UTF-8")
 
 
-def _host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0].lower().rstrip(".")
-
-
-def _is_loopback_address(name: str) -> bool:
-    # No lookup of a name, which could lead anywhere: addresses alone.
-    return name == "[::1]" or bool(re.fullmatch(r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}", name))
-
-
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
@@ -318,4 +307,4 @@ def check_exposure(listen: str, token: str | None) -> None:
 
 def known_hosts(names: Iterable[str]) -> frozenset[str]:
     """Names as they are compared with that in a Host header."""
-    return frozenset(_host_name(name) for name in names)
+    return frozenset(host_name(name) for name in names)

@@ -5,7 +5,7 @@ long one may stand still.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +13,8 @@ import attrs
 import trio
 
 from actors.errors import ListenError
-from runtime.gateway.requests import Receive, Scope, Send
+from runtime.gateway.requests import Message, Receive, Scope, Send
+from runtime.http_connections import ConnectionLimit, ServedConnection
 from runtime.links.transports import split_host_port
 from runtime.user_errors import summary_of
 
@@ -25,8 +26,12 @@ MAX_HEAD = 16 * 1024
 HEAD_SECONDS = 10.0
 STALL_SECONDS = 60.0
 """How long the head of a request may take to arrive, and how long a client may take none of an
-answer. More connections than `MOST_CONNECTIONS`, and heads longer than `MAX_HEAD`, are refused.
+answer. Heads longer than `MAX_HEAD` are refused. Of more connections than `MOST_CONNECTIONS`, the
+one that has waited longest for its client is closed; where none does, the new one is refused.
 """
+
+PIECE_BYTES = 65536
+"""Of an answer, for which a client has `STALL_SECONDS`."""
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 4 * 1024 * 1024
@@ -65,18 +70,52 @@ class ServerLimits:
     stall_seconds: float = attrs.field(default=STALL_SECONDS, validator=attrs.validators.gt(0))
 
 
-async def _within_head(
-    application: Application, max_head: int, scope: Scope, receive: Receive, send: Send
-) -> None:
-    """Pass a request on to the application if its head is within the bound, and answer 431
-    otherwise. h11 has refused longer ones by then; over HTTP/2, hypercorn lets 64 KiB through.
-    """
-    size = sum(len(name) + len(value) for name, value in scope.get("headers", ()))
-    if scope["type"] == "http" and size > max_head:
-        await send({"type": "http.response.start", "status": 431, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+@attrs.frozen
+class _BoundedApplication:
+    """An application, within the bounds of the server, for the requests of one connection."""
+
+    _application: Application
+    _limits: ServerLimits
+    _connection: ServedConnection
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to the application if its head is within the bound, and answer 431
+        otherwise. h11 has refused longer ones by then; over HTTP/2, hypercorn lets 64 KiB through.
+        """
+        size = sum(len(name) + len(value) for name, value in scope.get("headers", ()))
+        with self._connection.request(), trio.CancelScope() as answering:
+            sending = partial(self._send, send, answering)
+            if scope["type"] == "http" and size > self._limits.max_head:
+                await sending({"type": "http.response.start", "status": 431, "headers": []})
+                await sending({"type": "http.response.body", "body": b""})
+                return
+            await self._application(scope, receive, sending)
+
+    async def _send(self, send: Send, answering: trio.CancelScope, message: Message) -> None:
+        """Send a part of the answer; ends the request if the client takes nothing of it. Over
+        HTTP/2 it says itself how much may be sent, and would hold its request for ever.
+        """
+        for part in _pieces(message):
+            with (
+                self._connection.sending(),
+                trio.move_on_after(self._limits.stall_seconds) as patience,
+            ):
+                await send(part)
+            if patience.cancelled_caught:
+                answering.cancel()
+                await trio.lowlevel.checkpoint()
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """Split a message, so that a slow client that does take something is not cut off."""
+    body = message.get("body", b"")
+    if message["type"] != "http.response.body" or len(body) <= PIECE_BYTES:
+        yield message
         return
-    await application(scope, receive, send)
+    view = memoryview(body)
+    for start in range(0, len(view), PIECE_BYTES):
+        more = start + PIECE_BYTES < len(view) or message.get("more_body", False)
+        yield {**message, "body": bytes(view[start : start + PIECE_BYTES]), "more_body": more}
 
 
 class _BoundedStream:
@@ -104,9 +143,9 @@ class _BoundedStream:
         """Raises BrokenResourceError for a client that takes nothing."""
         # In pieces, so that a slow client that does take something is not cut off.
         view = memoryview(data)
-        for start in range(0, len(view), 65536):
+        for start in range(0, len(view), PIECE_BYTES):
             with trio.move_on_after(self._stall_seconds) as patience:
-                await self._stream.send_all(view[start : start + 65536])
+                await self._stream.send_all(view[start : start + PIECE_BYTES])
             if patience.cancelled_caught:
                 await trio.aclose_forcefully(self._stream)
                 raise trio.BrokenResourceError("the client takes nothing of its answer")
@@ -190,25 +229,21 @@ async def serve(
     config.h11_max_incomplete_size = limits.max_head
     config.keep_alive_timeout = limits.head_seconds
     config.include_server_header = False
-    bounded = partial(_within_head, application, limits.max_head)
-    app = wrap_app(cast("Any", bounded), config.wsgi_max_body_size, "asgi")
     context = WorkerContext(None)
     listeners = await _listeners(listen)
     place = listeners[0].socket.getsockname()
     host = f"[{place[0]}]" if ":" in place[0] else place[0]
-    count = _Count()
+    limit = ConnectionLimit(limits.most_connections)
 
     async def serve_one(stream: trio.SocketStream) -> None:
-        # No await between the look and the count. Those that are turned away are not counted: each
-        # is closed within `LINGER_SECONDS`.
-        if count.open >= limits.most_connections:
-            await _turn_away(stream)
-            return
-        count.open += 1
-        try:
+        with limit.admit() as connection:
+            if connection is None:
+                # Not counted: each is closed within `LINGER_SECONDS`.
+                await _turn_away(stream)
+                return
+            bounded = _BoundedApplication(application, limits, connection)
+            app = wrap_app(cast("Any", bounded), config.wsgi_max_body_size, "asgi")
             await _serve_connection(app, config, context, stream, limits.stall_seconds)
-        finally:
-            count.open -= 1
 
     # Two nurseries: to stop accepting must not cancel the requests in flight.
     async with trio.open_nursery() as handlers:
@@ -221,13 +256,6 @@ async def serve(
         # Connections without a request are closed now, the others after theirs.
         await context.terminated.set()
         handlers.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
-
-
-class _Count:
-    """How many connections there are."""
-
-    def __init__(self) -> None:
-        self.open = 0
 
 
 async def _listeners(listen: str) -> list[trio.SocketListener]:

@@ -28,6 +28,8 @@ import trio
 from actors.errors import ListenError
 from runtime.environment import Beside
 from runtime.hosting.loop_watch import running_code
+from runtime.http_connections import ConnectionLimit
+from runtime.http_hosts import host_refusal
 from runtime.links.tls import FIRST_BYTE
 from runtime.links.transports import join_host_port, split_host_port
 from runtime.metrics.definitions import DEFINITIONS, Definition
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 MOST_CONNECTIONS = 32
-"""At once; further ones are closed unanswered."""
+"""At once; one more ends the oldest, so that silent ones keep no health check out."""
 
 MAX_HEAD = 8192
 """Bytes of the line and headers of a request."""
@@ -290,18 +292,13 @@ async def _serve(
     timings: Timings,
     readers: CertifiedReaders | None,
 ) -> None:
-    limit = trio.CapacityLimiter(MOST_CONNECTIONS)
+    limit = ConnectionLimit(MOST_CONNECTIONS)
 
     async def serve_one(stream: trio.SocketStream) -> None:
         try:
-            limit.acquire_nowait()
-        except trio.WouldBlock:
-            await trio.aclose_forcefully(stream)
-            return
-        try:
-            with trio.move_on_after(timings.metrics_request):
+            with limit.admit(timings.metrics_request):
                 if readers is None:
-                    await _converse(stream, answer)
+                    await _converse(stream, answer, stream.socket.getsockname()[0])
                 else:
                     await _converse_securely(stream, answer, readers)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -311,7 +308,6 @@ async def _serve(
             # A mistake in one answer ends its connection and no other.
             logger.exception("an answer failed: %s", summary_of(error))
         finally:
-            limit.release()
             await trio.aclose_forcefully(stream)
 
     await trio.serve_listeners(serve_one, listeners)
@@ -344,8 +340,12 @@ async def _only_over_tls(path: str) -> HttpAnswer:
     return _text(400, "this address is served over TLS: request https://...\n")
 
 
-async def _converse(stream: trio.SocketStream | Secured, answer: Answer) -> None:
-    """Read one request, and answer it."""
+async def _converse(
+    stream: trio.SocketStream | Secured, answer: Answer, reached_at: str = ""
+) -> None:
+    """Read one request, and answer it. `reached_at`: the address at which it arrived, where no
+    certificate tells a browser that the names of other sites are false.
+    """
     import h11
 
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
@@ -361,6 +361,8 @@ async def _converse(stream: trio.SocketStream | Secured, answer: Answer) -> None
         with_body = event.method != b"HEAD"
         if event.method not in (b"GET", b"HEAD"):
             told = _text(405, "this address answers only GET and HEAD\n")
+        elif refusal := host_refusal(_host(event.headers), reached_at, socket.gethostname()):
+            told = _text(403, refusal)
         else:
             told = await answer(event.target.decode("ascii", "replace").partition("?")[0])
     except h11.RemoteProtocolError as error:
@@ -379,6 +381,11 @@ async def _converse(stream: trio.SocketStream | Secured, answer: Answer) -> None
         size = 0
         while size < LINGER_BYTES and (data := await stream.receive_some(4096)):
             size += len(data)
+
+
+def _host(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    # h11 refuses a request that has it twice.
+    return next((value.decode("latin-1") for name, value in headers if name == b"host"), None)
 
 
 def _text(status: int, text: str) -> HttpAnswer:

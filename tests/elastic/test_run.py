@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -555,6 +556,13 @@ def test_an_agent_answers_about_its_health(shell: Shell) -> None:
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(garbage)
             assert connection.recv(100).split()[1] in (b"400", b"405")
+    foreign = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Host": "evil.x"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(foreign, timeout=LIMIT)
+    with ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert json.loads(get("/healthz"))["state"] == "running"
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(LIMIT) == 143
 

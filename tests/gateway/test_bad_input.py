@@ -10,14 +10,15 @@ import trio
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, ResponseReceived
+from h2.settings import SettingCodes
 
 from runtime.gateway import RequestLimits
 from runtime.gateway.server import ServerLimits
 from tests.failures.error_examples import check_answer
 from tests.gateway.conftest import World, gateway
-from tests.waiting import until
 
 ADD = "/v1/actors/counter/add"
+SLOWLY = "/v1/actors/counter/add_slowly"
 
 
 def request(body: bytes, *headers: str, line: str = f"POST {ADD} HTTP/1.1") -> bytes:
@@ -261,22 +262,74 @@ async def test_a_head_that_trickles_is_cut_off(world: World) -> None:
 
 async def test_too_many_connections_are_turned_away(world: World) -> None:
     limits = ServerLimits(most_connections=2)
-    async with gateway(world.node, server_limits=limits) as http:
-        async with http.connect() as first, http.connect() as second:
-            for one in (first, second):
-                await one.send("POST", "/v1/actors/counter/read", b"{}")
-                assert (await one.answer()).status == 200
-            third = await http.ask("POST", "/v1/actors/counter/add", b"{}")
-            assert (third.status, third.json["outcome"]) == (503, "not executed")
-            assert third.json["error"] == "TooManyConnections"
-            check_answer("TooManyConnections", third.json)
-            assert third.headers["retry-after"] == "1"
+    async with (
+        gateway(world.node, server_limits=limits) as http,
+        http.connect() as first,
+        http.connect() as second,
+    ):
+        await first.send("POST", SLOWLY, b'{"word": "a"}')
+        await world.counter.wait_for("a begun")
+        await second.send("POST", SLOWLY, b'{"word": "b"}')
+        await world.counter.wait_for("b begun")
+        third = await http.ask("POST", "/v1/actors/counter/read", b"{}")
+        assert (third.status, third.json["outcome"]) == (503, "not executed")
+        assert third.json["error"] == "TooManyConnections"
+        check_answer("TooManyConnections", third.json)
+        assert third.headers["retry-after"] == "1"
+        await world.counter.note_word("a may end")
+        assert (await first.answer()).json == 2
+        await world.counter.note_word("b may end")
+        assert (await second.answer()).json == 2
+        # Now they wait for their clients, and make room.
+        for _ in range(5):
+            assert (await http.call("counter", "read")).status == 200
 
-        async def is_served() -> bool:
-            return (await http.call("counter", "read")).status == 200
 
-        await until(is_served, "there is room for connections again", seconds=5)
-    assert await ran(world) == 0
+async def test_silent_connections_keep_nobody_out_and_end_no_call(world: World) -> None:
+    limits = ServerLimits(most_connections=4)
+    async with gateway(world.node, server_limits=limits) as http, http.connect() as calling:
+        await calling.send("POST", SLOWLY, b'{"word": "a"}')
+        await world.counter.wait_for("a begun")
+        silent = [await trio.open_tcp_stream("127.0.0.1", http.port) for _ in range(40)]
+        for one in silent[::2]:
+            try:
+                await one.send_all(b"POST /v1/act")
+            except trio.BrokenResourceError:
+                # Ended for another one already.
+                pass
+        assert (await http.call("counter", "read")).status == 200
+        await world.counter.note_word("a may end")
+        assert (await calling.answer()).json == 1
+        for one in silent:
+            await one.aclose()
+
+
+async def test_clients_that_take_no_answer_keep_nobody_out(world: World) -> None:
+    limits = ServerLimits(most_connections=2)
+    async with (
+        gateway(world.node, server_limits=limits) as http,
+        http.connect() as first,
+        http.connect() as second,
+    ):
+        for one in (first, second):
+            with trio.move_on_after(0.5):
+                while True:
+                    await one.stream.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500)
+        assert (await http.call("counter", "read")).status == 200
+
+
+async def test_an_http2_client_that_takes_no_answer_is_cut_off(world: World) -> None:
+    client = H2Connection(H2Configuration(client_side=True))
+    client.initiate_connection()
+    client.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    names = {":method": "GET", ":scheme": "http", ":authority": "localhost", ":path": "/"}
+    client.send_headers(1, list(names.items()), end_stream=True)
+    limits = ServerLimits(head_seconds=0.3, stall_seconds=0.3)
+    async with gateway(world.node, server_limits=limits) as http, http.connect() as one:
+        await one.stream.send_all(client.data_to_send())
+        with trio.fail_after(10):
+            while await one.stream.receive_some(65536):
+                pass
 
 
 async def test_too_many_requests_are_turned_away(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.membership.lease import LeaseClock
 from runtime.metrics.definitions import DEFINITIONS
-from runtime.metrics.endpoint import MetricsEndpoint
+from runtime.metrics.endpoint import MOST_CONNECTIONS, MetricsEndpoint
 from runtime.metrics.readings import LoopHealth, read
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
@@ -200,7 +201,7 @@ async def test_other_requests(node: Node, method: str, path: str, status: int) -
         b"GET /metrics HTTP/1.1\r\nhost: x\r\nlong: " + b"x" * 100_000 + b"\r\n\r\n",
         b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\n\r\n",
-        b"GET /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: no\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nhost: localhost\r\ncontent-length: no\r\n\r\n",
     ],
     ids=["garbage", "huge head", "huge path", "no host", "bad length"],
 )
@@ -215,6 +216,45 @@ async def test_what_is_no_request_is_refused(node: Node, sent: bytes) -> None:
             answer = b""
     assert answer[:10] in (b"HTTP/1.1 4", b"")
     assert (await get_json(node.metrics_address, "/healthz"))[0] == 200
+
+
+async def asked_as(node: Node, host: str | None, path: str = "/metrics") -> bytes:
+    """The answer to a request with this Host header; None for none, as HTTP/1.0 allows."""
+    where, port = node.metrics_address.split(":")
+    version, header = ("1.0", "") if host is None else ("1.1", f"host: {host}\r\n")
+    async with await trio.open_tcp_stream(where, int(port)) as stream:
+        await stream.send_all(f"GET {path} HTTP/{version}\r\n{header}\r\n".encode())
+        return b"".join([data async for data in stream])
+
+
+async def test_a_page_cannot_read_it_under_a_name_of_its_own(node: Node) -> None:
+    for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1"):
+        for path in ("/metrics", "/healthz", "/readyz"):
+            answer = await asked_as(node, host, path)
+            assert answer.startswith(b"HTTP/1.1 403"), (host, path)
+            assert b"ask for it as localhost" in answer
+            assert b"alone" not in answer
+    for given in (
+        "localhost:9464",
+        "LOCALHOST",
+        "127.0.0.1",
+        "[::1]:1",
+        socket.gethostname(),
+        None,
+    ):
+        answer = await asked_as(node, given)
+        assert answer.startswith(b"HTTP/1.1 200"), given
+        # No page of another site is allowed to read it either.
+        assert b"access-control" not in answer.lower()
+
+
+async def test_silent_connections_keep_no_health_check_out(node: Node) -> None:
+    host, port = node.metrics_address.split(":")
+    streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(3 * MOST_CONNECTIONS)]
+    for _ in range(5):
+        assert (await get_json(node.metrics_address, "/healthz"))[0] == 200
+    for stream in streams:
+        await stream.aclose()
 
 
 @pytest.mark.parametrize("timings", [Timings(metrics_request=0.5)], ids=["impatient"])
