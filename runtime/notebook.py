@@ -21,7 +21,7 @@ from runtime.node import internals_of
 from runtime.observation.cluster_html import status_html
 from runtime.observation.node_queries import ask_for_actors
 from runtime.observation.tree import Tree, draw_tree
-from runtime.printable import plain
+from runtime.printable import many, plain
 
 MAGIC = "understudy"
 VARIABLE = "cluster"
@@ -134,7 +134,7 @@ class NotebookMagic:
         identities = [NodeId(member.name, member.incarnation) for member in members]
         ask = partial(ask_for_actors, internals_of(node).endpoint, identities)
         reports = cluster._door.wait(ask)
-        lines = [f"cluster {node.cluster}: {len(members)} nodes"]
+        lines = [f"cluster {node.cluster}: {many(len(members), 'node')}"]
         for member in members:
             state = member.state if member.name in reports else "does not answer"
             lines.append(f"  {plain(member.name):<16} {state}")

@@ -28,3 +28,8 @@ def without_controls(text: str) -> str:
 def plain_lines(text: str) -> str:
     """Like `plain`, line by line; tabs become spaces."""
     return "\n".join(plain(line.expandtabs()) for line in text.split("\n"))
+
+
+def many(count: int, thing: str) -> str:
+    """`1 value`, `2 values`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

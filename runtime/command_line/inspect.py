@@ -22,10 +22,10 @@ from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import inspection, why
-from runtime.command_line.units import many, size
+from runtime.command_line.units import size
 from runtime.logs.formats import iso
 from runtime.observation.open_calls import OpenCall, read_calls
-from runtime.printable import plain
+from runtime.printable import many, plain
 
 SHOWN_CALLS = 10
 

@@ -15,10 +15,11 @@ from actors.errors import CallError, JournalError, StoreError
 from actors.pools import JournalSummary
 from runtime.command_line.connect import connect
 from runtime.command_line.tables import table
-from runtime.command_line.units import age, many
+from runtime.command_line.units import age
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.journals import check_journal_name
 from runtime.pools.journal_service import JournalClient
+from runtime.printable import many
 
 COLUMNS = ("name", "what", "items", "size", "driver", "unused")
 

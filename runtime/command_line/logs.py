@@ -24,7 +24,7 @@ from runtime.command_line.node_answers import (
     ask_nodes,
     why,
 )
-from runtime.command_line.units import many, seconds_ago
+from runtime.command_line.units import seconds_ago
 from runtime.environment import SystemEnvironment
 from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes
 from runtime.logs.formats import iso
@@ -32,7 +32,7 @@ from runtime.logs.ring import FIELDS, LogQuestion
 from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.members import PREFIX as NODES
-from runtime.printable import plain
+from runtime.printable import many, plain
 from runtime.service_calls import LONG_POLL_SECONDS
 
 LEVELS = ("debug", "info", "warning", "error", "critical")

@@ -16,10 +16,9 @@ from actors.errors import (
     NodeUnreachableError,
     NotAllowedError,
 )
-from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.inspection_service import inspection_of
-from runtime.printable import plain
+from runtime.printable import many, plain
 
 NODE_SECONDS = 3.0
 """How long a node may take to answer."""

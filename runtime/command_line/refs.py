@@ -16,8 +16,8 @@ import trio
 from actors.errors import NodeNotFoundError
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
-from runtime.command_line.units import age, many, size
-from runtime.printable import plain
+from runtime.command_line.units import age, size
+from runtime.printable import many, plain
 from runtime.references.inspection import (
     MOST_LISTED,
     ListedSum,

@@ -14,6 +14,7 @@ import attrs
 import click
 
 from runtime.command_line.units import Number
+from runtime.printable import many
 from runtime.simulation.faults import KINDS, check_kinds
 from runtime.simulation.first_contacts import first_contacts
 from runtime.simulation.page import page
@@ -175,8 +176,8 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     click.echo("")
     drawn = ", ".join(f"{kind} every {often:g} s" for kind, often in report.faults.items())
     click.echo(
-        f"seed {report.seed}, {len(report.nodes)} nodes: {report.seconds:.1f} virtual seconds in "
-        f"{report.took:.2f} s"
+        f"seed {report.seed}, {many(len(report.nodes), 'node')}: {report.seconds:.1f} virtual "
+        f"seconds in {report.took:.2f} s"
     )
     click.echo(f"faults drawn: {drawn or 'none'}")
     click.echo("calls: " + ", ".join(f"{count} {how}" for how, count in report.calls.items()))

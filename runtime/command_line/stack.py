@@ -14,9 +14,8 @@ from actors.errors import CallError, NodeUnreachableError
 from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import Member, ask_nodes, inspection, why
-from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient
-from runtime.printable import plain
+from runtime.printable import many, plain
 
 RUNTIME = str(Path(runtime.__file__).parent)
 

@@ -11,9 +11,9 @@ import trio
 
 from actors.errors import CallError
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.units import age, many, size
+from runtime.command_line.units import age, size
 from runtime.environment import SystemEnvironment
-from runtime.printable import plain
+from runtime.printable import many, plain
 
 NODE_SECONDS = 3.0
 """How long a node may take to answer."""

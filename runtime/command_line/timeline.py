@@ -13,11 +13,11 @@ from actors.errors import NotExecutedError
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes, inspection
-from runtime.command_line.units import Number, many
+from runtime.command_line.units import Number
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.recordings import MOST_SECONDS
 from runtime.observation.timeline import NodeRecording, Timeline, estimate_clock
-from runtime.printable import plain
+from runtime.printable import many, plain
 
 ANSWERS = 8
 """How often a node is asked for its clock before the recording, and again after it."""

@@ -77,8 +77,3 @@ def seconds_ago(
             parameter,
         ) from None
     return max(0.0, seconds)
-
-
-def many(count: int, thing: str) -> str:
-    """`1 value`, `2 values`."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"

@@ -19,6 +19,7 @@ from runtime.console.evaluation import BackgroundTasks
 from runtime.doors.connections import starting_on
 from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
+from runtime.printable import many
 
 MODULE = "__console__"
 """The module in which statements run, and whose classes are those that statements define."""
@@ -90,7 +91,7 @@ class ConsoleCluster:
 
     def __repr__(self) -> str:
         names = ", ".join(member.name for member in self.members()[:10])
-        return f"<cluster {self.name}: {len(self.members())} nodes: {names}>"
+        return f"<cluster {self.name}: {many(len(self.members()), 'node')}: {names}>"
 
 
 def console_namespace(

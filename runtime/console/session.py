@@ -24,6 +24,7 @@ from runtime.console.tracebacks import users_traceback
 from runtime.environment import Environment
 from runtime.node import Node
 from runtime.observation.tree import Tree, draw_tree, lines_for
+from runtime.printable import many
 from runtime.user_errors import text_of
 
 PROMPT, MORE = ">>> ", "... "
@@ -61,8 +62,8 @@ class ConsoleSession:
         me = self._node._introduction.peer
         who = f"node {me.name}" if me.role == "node" else f"{me.name}, with the role {me.rights!r}"
         return (
-            f"cluster {self.cluster.name}: {_many(len(members), 'node')}, "
-            f"{_many(len(names), 'actor')} with names; this shell is {who}\n"
+            f"cluster {self.cluster.name}: {many(len(members), 'node')}, "
+            f"{many(len(names), 'actor')} with names; this shell is {who}\n"
             'Here are cluster, node, lookup("NAME"), spawn(CLASS, ...), options(...), nursery,\n'
             "enter(BLOCK) and trio; use await. TAB completes, Ctrl-C ends a statement, "
             "Ctrl-D the shell."
@@ -230,7 +231,3 @@ def _say(text: str) -> None:
     except OSError:
         # Nobody reads it any more.
         return
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"

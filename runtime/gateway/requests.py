@@ -49,6 +49,7 @@ stands before the gateway.
 """
 
 _SECONDS = re.compile(r"\d{1,7}(\.\d{1,6})?")
+_ABSOLUTE = re.compile(r"https?://([^/]*)", re.IGNORECASE)
 _KEY = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 
 
@@ -138,7 +139,7 @@ class RequestHead:
     @classmethod
     def of(cls, scope: Scope) -> RequestHead:
         """Raises ProblemError for a header that is there twice and must not be, and for a path that
-        is no text.
+        is no text. The request may name its address in full.
         """
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
@@ -146,9 +147,19 @@ class RequestHead:
         for name in _SINGLE:
             if len(headers.get(name, ())) > 1:
                 _refuse(400, "HeaderTwice", f"the header {name} is there twice", "send it once")
+        target: bytes = scope.get("raw_path") or scope["path"].encode()
+        path = target.partition(b"?")[0].decode("latin-1")
+        absolute = _ABSOLUTE.match(path)
+        if absolute is not None:
+            # The absolute form, as for a proxy: its host counts, and not that of the header
+            # (RFC 9112, section 3.2.2). So who may ask is decided by what it names.
+            if not absolute[1] or "@" in absolute[1]:
+                _refuse(400, "BadPath", "the address names no host", "ask for a path")
+            headers["host"] = [absolute[1]]
+            path = path[absolute.end() :]
         return cls(
             scope["method"].upper(),
-            _path(scope),
+            _parts(path, scope.get("root_path", "")),
             scope.get("query_string", b"").decode("latin-1"),
             headers,
         )
@@ -272,11 +283,8 @@ def _too_large(limits: RequestLimits) -> NoReturn:
     )
 
 
-def _path(scope: Scope) -> tuple[str, ...]:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    root: str = scope.get("root_path", "")
+def _parts(path: str, root: str) -> tuple[str, ...]:
     # Split into parts before they are decoded: the name of an actor may have a slash.
-    path = raw.partition(b"?")[0].decode("latin-1")
     if root and path.startswith(root):
         path = path[len(root) :]
     try:

@@ -29,6 +29,33 @@ async def test_a_page_cannot_reach_the_gateway_under_a_name_of_its_own(world: Wo
         assert (await world.http.ask("POST", ADD, b"{}", {"Host": host})).status == 200, host
 
 
+@pytest.mark.parametrize(
+    ("named", "header", "status"),
+    [
+        ("http://localhost", "evil.example", 200),
+        ("HTTP://127.0.0.1:80", "localhost", 200),
+        ("http://evil.example", "localhost", 403),
+        ("http://localhost@evil.example", "localhost", 400),
+        ("http://evil.example@localhost", "localhost", 400),
+        ("http://", "localhost", 400),
+        ("ftp://localhost", "localhost", 404),
+    ],
+)
+async def test_the_host_of_an_address_in_full_counts_and_not_that_of_the_header(
+    world: World, named: str, header: str, status: int
+) -> None:
+    """RFC 9112, section 3.2.2."""
+    answer = await world.http.ask("POST", f"{named}{ADD}", b"{}", {"Host": header})
+    assert answer.status == status
+    described = await world.http.ask("GET", f"{named}/v1/openapi.json?a=http://b/", None)
+    assert described.status == status
+
+
+async def test_an_address_in_full_without_a_path_is_the_page(world: World) -> None:
+    assert (await world.http.ask("GET", "http://localhost", None)).status == 200
+    assert (await world.http.ask("GET", "http://localhost?a=b", None)).status == 200
+
+
 async def test_a_page_of_another_site_is_refused(world: World) -> None:
     own = f"127.0.0.1:{world.http.port}"
     for headers in (
