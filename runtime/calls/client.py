@@ -1920,24 +1920,24 @@ class CallClient:
 
     def refuse_self_call(self, task: trio.lowlevel.Task, bound: Bound) -> None:
         """Raises `SelfCallError` if the method that runs in `task` would wait for itself."""
-        job = self._running.get(task)
+        invocation = self._running.get(task)
         if (
-            job is not None
+            invocation is not None
             # A call that another actor's start makes from within that method is reported with the
             # whole chain.
             and task not in self._starts
-            and job.cell.address.name == bound._address.name
+            and invocation.cell.address.name == bound._address.name
             and not (
                 bound._definition.concurrent
-                or job.definition.concurrent
-                or job.definition.reentrant
+                or invocation.definition.concurrent
+                or invocation.definition.reentrant
             )
         ):
             name = bound._address.name
             raise SelfCallError(
-                f"{name}.{job.definition.name} awaited {name}.{bound._definition.name}: it would "
-                f"wait for itself. Call self.{bound._definition.name}(...) instead, mark one of "
-                f"the two as concurrent, or {job.definition.name} as reentrant",
+                f"{name}.{invocation.definition.name} awaited {name}.{bound._definition.name}: it "
+                f"would wait for itself. Call self.{bound._definition.name}(...) instead, mark one "
+                f"of the two as concurrent, or {invocation.definition.name} as reentrant",
                 actor=name,
                 method=bound._definition.name,
             )

@@ -115,9 +115,9 @@ class DedupServer:
             self._send(link, call.method, (cast("bytes", head), tuple(segments)))
         elif record.state == "running":
             # The repeat joins the run: its answer goes over the link of the latest attempt.
-            assert record.job is not None
+            assert record.invocation is not None
             self._host.counts.repeats += 1
-            cast("_Asked", record.job.link).link = link
+            cast("_Asked", record.invocation.link).link = link
         else:
             self._run(link, client, record, flags, call)
 
@@ -132,15 +132,15 @@ class DedupServer:
             self._host.completion_log.on_over(
                 self._host.cells.get(record.target[0]), RequestId(client.identity, record.number)
             )
-        for job in client.records.confirm(watermark, beyond):
-            taken_back(job)
+        for invocation in client.records.confirm(watermark, beyond):
+            taken_back(invocation)
 
     def cancel(self, link: Link, number: int) -> None:
         """Handle that the caller of a call gave up, if the call is on record."""
         client = self._clients.get(link.peer.identity)
-        job = client.records.give_up(number) if client is not None else None
-        if job is not None:
-            taken_back(job)
+        invocation = client.records.give_up(number) if client is not None else None
+        if invocation is not None:
+            taken_back(invocation)
 
     def link_ended(self, link: Link) -> None:
         """A link has ended. Its calls go on for now: their repeats may come over the next link."""
@@ -163,41 +163,45 @@ class DedupServer:
         if client is not None:
             client.over.set()
             self._host.completion_log.on_silent(client.identity)
-            for job in client.records.end():
-                caller_gone(job)
+            for invocation in client.records.end():
+                caller_gone(invocation)
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: record the answer and send it to the latest attempt's link."""
-        asked = cast("_Asked", job.link)
+        asked = cast("_Asked", invocation.link)
         # No caller waits any more, and the record may be gone.
         if asked.record.given_up:
             return
         self._answer(
-            job, asked, self._reply_encoder.of_value(asked.record.number, job, value, asked.link)
+            invocation,
+            asked,
+            self._reply_encoder.of_value(asked.record.number, invocation, value, asked.link),
         )
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method has raised: record the answer and send it to the latest attempt's link."""
-        asked = cast("_Asked", job.link)
+        asked = cast("_Asked", invocation.link)
         if not asked.record.given_up:
             self._answer(
-                job, asked, self._reply_encoder.of_raised(asked.record.number, asked.link, error)
+                invocation,
+                asked,
+                self._reply_encoder.of_raised(asked.record.number, asked.link, error),
             )
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The runtime has ended the call. If it certainly did not run, its record goes, so that a
         repeat may run.
         """
-        asked = cast("_Asked", job.link)
+        asked = cast("_Asked", invocation.link)
         if asked.record.given_up:
             return
         reply = self._reply_encoder.of_error(asked.record.number, asked.link, error)
         # Taken off the record: it did not run, so a repeat of the same number may.
         if error.outcome == "not executed":
             asked.client.records.on_not_executed(asked.record)
-            self._send(asked.link, job.definition.name, reply)
+            self._send(asked.link, invocation.definition.name, reply)
         else:
-            self._answer(job, asked, reply, unknown=True)
+            self._answer(invocation, asked, reply, unknown=True)
 
     def _run(
         self,
@@ -233,7 +237,7 @@ class DedupServer:
             if call.remaining == math.inf
             else self._environment.now() + call.remaining
         )
-        job = Invocation(
+        invocation = Invocation(
             cell,
             definition,
             call.args,
@@ -243,32 +247,34 @@ class DedupServer:
             call.number,
             deadline,
         )
-        job.chain = call.chain
-        job.context = call.context
-        job.attempt = call.attempt
-        job.held_bytes = call.held_bytes
+        invocation.chain = call.chain
+        invocation.context = call.context
+        invocation.attempt = call.attempt
+        invocation.held_bytes = call.held_bytes
         if flags & KEEP_RESULT:
-            self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
+            self._kept.keep(
+                invocation, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE)
+            )
         if self._kept.references_arrived:
-            self._kept.prepare(job)
+            self._kept.prepare(invocation)
         repeated = bool(flags & REPEAT) or call.first > 0
-        job.call = RequestOrigin(
+        invocation.call = RequestOrigin(
             RequestId(client.identity, call.first or call.number), repeated, call.first > 0
         )
         # Before it is delivered: the invocation may end within `deliver`.
-        client.records.on_started(record, job)
-        refusal = self._host.deliver(job)
+        client.records.on_started(record, invocation)
+        refusal = self._host.deliver(invocation)
         if refusal is not None:
-            job.sink.refused(job, refusal)
+            invocation.sink.refused(invocation, refusal)
 
     def _answer(
-        self, job: Invocation, asked: _Asked, reply: Reply, *, unknown: bool = False
+        self, invocation: Invocation, asked: _Asked, reply: Reply, *, unknown: bool = False
     ) -> None:
         head, segments = reply
         asked.client.records.on_answered(asked.record, (head, *segments), unknown=unknown)
         if self.total.is_over:
             self._make_room()
-        self._send(asked.link, job.definition.name, reply)
+        self._send(asked.link, invocation.definition.name, reply)
 
     def _send(self, link: Link, method: str, reply: Reply) -> None:
         if link.ended is None and (

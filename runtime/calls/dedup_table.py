@@ -20,7 +20,7 @@ import attrs
 from actors.errors import CallError, MailboxFullError, OutcomeUnknownError
 from runtime.wire.frames import Buffer
 
-J = TypeVar("J")
+T = TypeVar("T")
 
 MOST_RECORDS = 10_000
 MOST_BYTES = 16 * 1024 * 1024
@@ -62,12 +62,12 @@ class RecordsTotal:
         return self.bytes > self.most_bytes
 
 
-class CallRecord(Generic[J]):
-    """The record of one repeatable call. `job`: its invocation while it runs; `answer`: the frame
-    that answered.
+class CallRecord(Generic[T]):
+    """The record of one repeatable call. `invocation`: what it runs as, while it runs; `answer`:
+    the frame that answered.
     """
 
-    __slots__ = ("answer", "given_up", "job", "number", "size", "state", "target", "unknown")
+    __slots__ = ("answer", "given_up", "invocation", "number", "size", "state", "target", "unknown")
 
     def __init__(self, number: int, target: tuple[str, int]) -> None:
         self.number = number
@@ -76,7 +76,7 @@ class CallRecord(Generic[J]):
         `ActorId`: each repeatable call has one.
         """
         self.state: Literal["new", "running", "answered"] = "new"
-        self.job: J | None = None
+        self.invocation: T | None = None
         self.answer: tuple[Buffer, ...] = ()
         self.size = RECORD_BYTES
         self.unknown = False
@@ -85,7 +85,7 @@ class CallRecord(Generic[J]):
         """True if the client has given up the call, and the table has no record of it any more."""
 
 
-class DedupTable(Generic[J]):
+class DedupTable(Generic[T]):
     """The table of one client. At most `most_records` calls and `most_bytes` of answers. `total`:
     of all tables of the node.
     """
@@ -108,8 +108,8 @@ class DedupTable(Generic[J]):
         total: RecordsTotal | None = None,
     ) -> None:
         self._total = total or RecordsTotal()
-        self.records: dict[int, CallRecord[J]] = {}
-        self._answered: dict[int, CallRecord[J]] = {}
+        self.records: dict[int, CallRecord[T]] = {}
+        self._answered: dict[int, CallRecord[T]] = {}
         self._bytes = 0
         self._watermark = 0
         self._evicted = 0
@@ -124,7 +124,7 @@ class DedupTable(Generic[J]):
 
     def arrive(
         self, number: int, target: tuple[str, int], *, repeat: bool
-    ) -> CallRecord[J] | CallError:
+    ) -> CallRecord[T] | CallError:
         """Note that a repeatable call has arrived; `repeat`: its client has sent it before.
 
         The state of the returned record says what to do: run it ("new", then call `on_started`),
@@ -164,18 +164,18 @@ class DedupTable(Generic[J]):
         self._count(record.size)
         return record
 
-    def on_started(self, record: CallRecord[J], job: J) -> None:
+    def on_started(self, record: CallRecord[T], invocation: T) -> None:
         """Note that the call was handed to its actor."""
         record.state = "running"
-        record.job = job
+        record.invocation = invocation
 
     def on_answered(
-        self, record: CallRecord[J], answer: tuple[Buffer, ...], *, unknown: bool = False
+        self, record: CallRecord[T], answer: tuple[Buffer, ...], *, unknown: bool = False
     ) -> None:
         """Record the answer of a call that has ended, for repeats, unless the client has given it
         up.
         """
-        record.job = None
+        record.invocation = None
         # Given up while it ran: the table does not have it any more, and its bytes are not counted.
         if record.given_up:
             return
@@ -191,21 +191,21 @@ class DedupTable(Generic[J]):
         while self._bytes > self._most_bytes and self._evict_one():
             pass
 
-    def on_not_executed(self, record: CallRecord[J]) -> None:
+    def on_not_executed(self, record: CallRecord[T]) -> None:
         """Delete the record of a call that was refused: it certainly did not run, so a repeat may
         run.
         """
         self._remove(record)
 
-    def confirm(self, watermark: int, beyond: Iterable[int]) -> list[J]:
+    def confirm(self, watermark: int, beyond: Iterable[int]) -> list[T]:
         """Apply a confirmation: the client will repeat no call below `watermark`, nor those in
         `beyond`. Return the invocations of these that still run; no caller waits for them.
         """
-        jobs = [self.give_up(record.number) for record in self.covered(watermark, beyond)]
+        invocations = [self.give_up(record.number) for record in self.covered(watermark, beyond)]
         self._watermark = max(self._watermark, watermark)
-        return [job for job in jobs if job is not None]
+        return [invocation for invocation in invocations if invocation is not None]
 
-    def covered(self, watermark: int, beyond: Iterable[int]) -> list[CallRecord[J]]:
+    def covered(self, watermark: int, beyond: Iterable[int]) -> list[CallRecord[T]]:
         """Return the records that `confirm` would delete."""
         found = [self.records[number] for number in beyond if number in self.records]
         if watermark > self._watermark:
@@ -214,7 +214,7 @@ class DedupTable(Generic[J]):
             found += [record for number, record in self.records.items() if number < watermark]
         return found
 
-    def give_up(self, number: int) -> J | None:
+    def give_up(self, number: int) -> T | None:
         """Delete the record of a call that the client has given up; return its invocation, if that
         still runs.
         """
@@ -225,22 +225,24 @@ class DedupTable(Generic[J]):
         self._remove(record)
         # The invocation leads to the record as well: what keeps one of them must not keep both
         # until the cyclic collector comes.
-        job, record.job = record.job, None
-        return job
+        invocation, record.invocation = record.invocation, None
+        return invocation
 
-    def end(self) -> list[J]:
+    def end(self) -> list[T]:
         """Delete all records, because the client has ended; return the invocations that still
         run.
         """
-        jobs = [record.job for record in self.records.values() if record.job is not None]
+        invocations = [
+            record.invocation for record in self.records.values() if record.invocation is not None
+        ]
         for record in self.records.values():
             record.given_up = True
-            record.job = None
+            record.invocation = None
         self._total.records -= len(self.records)
         self._count(-self._bytes)
         self.records.clear()
         self._answered.clear()
-        return jobs
+        return invocations
 
     def make_room(self) -> None:
         """Evict the oldest answers until all clients together are within their bounds, or this one
@@ -264,7 +266,7 @@ class DedupTable(Generic[J]):
             assert number == record.number >= self._watermark, "what is confirmed is forgotten"
             assert not record.given_up
             assert (record.state == "answered") == (self._answered.get(number) is record)
-            assert (record.state == "running") == (record.job is not None)
+            assert (record.state == "running") == (record.invocation is not None)
             grown = sum(len(buffer) for buffer in record.answer)
             assert record.size == RECORD_BYTES + grown
         assert self._answered.keys() <= self.records.keys(), "an answer belongs to a record"
@@ -280,7 +282,7 @@ class DedupTable(Generic[J]):
             return True
         return False
 
-    def _remove(self, record: CallRecord[J]) -> None:
+    def _remove(self, record: CallRecord[T]) -> None:
         if self.records.get(record.number) is record:
             del self.records[record.number]
             self._answered.pop(record.number, None)

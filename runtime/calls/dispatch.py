@@ -142,8 +142,8 @@ class Dispatch:
         # nothing.
         table = self._tables.pop(link, None)
         if table is not None:
-            for job in table.end():
-                caller_gone(job)
+            for invocation in table.end():
+                caller_gone(invocation)
         self._one_way.pop(link, None)
         self._produced.link_ended(link)
         self._dedup_server.link_ended(link)
@@ -155,9 +155,9 @@ class Dispatch:
         """
         for link, table in self._tables.items():
             assert link.ended is None, "the calls of a peer end with its link"
-            for number, job in table.running.items():
-                assert job.number == number
-                assert job.link is link
+            for number, invocation in table.running.items():
+                assert invocation.number == number
+                assert invocation.link is link
         for link, running in self._one_way.items():
             assert link.ended is None
             assert 0 < running <= MOST_SERVICE_CALLS
@@ -261,27 +261,29 @@ class Dispatch:
             if refused is not None:
                 self._post(link, method, self._reply_encoder.of_error(number, link, refused))
                 return
-        job = Invocation(
+        invocation = Invocation(
             found[0], found[1], args, kwargs, self, link, number, self._deadline(remaining)
         )
-        job.chain = call.chain
-        job.context = call.context
-        job.attempt = call.attempt
-        job.held_bytes = call.held_bytes
+        invocation.chain = call.chain
+        invocation.context = call.context
+        invocation.attempt = call.attempt
+        invocation.held_bytes = call.held_bytes
         if flags & TELL_DEPTH:
-            job.sink = self._depth_sink
+            invocation.sink = self._depth_sink
         if flags & KEEP_RESULT:
-            self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
+            self._kept.keep(
+                invocation, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE)
+            )
         if self._kept.references_arrived:
-            self._kept.prepare(job)
+            self._kept.prepare(invocation)
             # The sender holds a fork for each reference until it knows that this message has
             # arrived.
             link.acknowledge(anyway=True)
         # Entered before it is delivered: the invocation may end within `deliver`.
-        table.accept(number, job)
-        refusal = self._host.deliver(job)
+        table.accept(number, invocation)
+        refusal = self._host.deliver(invocation)
         if refusal is not None:
-            job.sink.refused(job, refusal)
+            invocation.sink.refused(invocation, refusal)
 
     def _over_budget(self, link: Link, frame: Frame, call: CallRequest) -> CallError | None:
         """Count the arguments of a client's call; return an error if it may hold no more. Raises
@@ -354,19 +356,19 @@ class Dispatch:
             not found[0].system
             or (refusal := self._refused_service(link, found[0], call, self._one_way[link])) is None
         ):
-            job = Invocation(
+            invocation = Invocation(
                 found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)
             )
-            job.context = call.context
-            job.held_bytes = call.held_bytes
+            invocation.context = call.context
+            invocation.held_bytes = call.held_bytes
             # Without the link: it has no answer.
-            job.peer = link.verified
+            invocation.peer = link.verified
             if found[0].system:
                 self._one_way[link] += 1
-                job.sink = _OneWay(self, link, self._one_way)
+                invocation.sink = _OneWay(self, link, self._one_way)
             if self._kept.references_arrived:
-                self._kept.prepare(job)
-            refusal = self._host.deliver(job)
+                self._kept.prepare(invocation)
+            refusal = self._host.deliver(invocation)
         if refusal is not None:
             self._log.warning("a one-way call from %s was refused: %s", link.peer.name, refusal)
 
@@ -374,59 +376,65 @@ class Dispatch:
         number = self._codec.peek_number(frame.control)
         table = self._tables.get(link)
         # The call is at one of four places: running, waiting for an import, a stream, or on record.
-        job = table.cancel(number) if table is not None else None
-        if job is not None:
-            taken_back(job)
+        invocation = table.cancel(number) if table is not None else None
+        if invocation is not None:
+            taken_back(invocation)
         elif not self._imports.cancel(link, number) and not self._produced.cancel(link, number):
             self._dedup_server.cancel(link, number)
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: answer the caller, unless it has cancelled the call or wants no
         answer.
         """
-        link: Link | None = job.link
-        if link is not None and self._finish(link, job.number):
+        link: Link | None = invocation.link
+        if link is not None and self._finish(link, invocation.number):
             self._post_value(
                 link,
-                job,
+                invocation,
                 value,
-                self._reply_encoder.of_value(job.number, job, value, link, copied=False),
+                self._reply_encoder.of_value(
+                    invocation.number, invocation, value, link, copied=False
+                ),
             )
 
-    def value_and_depth(self, job: Invocation, value: object) -> None:
+    def value_and_depth(self, invocation: Invocation, value: object) -> None:
         """Like `value`, with the number of other calls that the actor has."""
-        link: Link = job.link
-        if self._finish(link, job.number):
+        link: Link = invocation.link
+        if self._finish(link, invocation.number):
             head, segments = self._reply_encoder.of_value(
-                job.number, job, value, link, copied=False
+                invocation.number, invocation, value, link, copied=False
             )
-            head = with_depth(head, job.cell.depth_beside(job))
-            self._post_value(link, job, value, (head, segments))
+            head = with_depth(head, invocation.cell.depth_beside(invocation))
+            self._post_value(link, invocation, value, (head, segments))
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method has raised: answer the caller; for a one-way call, log the error."""
-        link: Link | None = job.link
+        link: Link | None = invocation.link
         if link is None:
             self._log.log(
                 logging.ERROR,
                 "%s.%s raised in a one-way call\n%s",
-                job.cell.address.name,
-                job.definition.name,
+                invocation.cell.address.name,
+                invocation.definition.name,
                 traceback_of(error),
             )
-        elif self._finish(link, job.number):
+        elif self._finish(link, invocation.number):
             self._post(
-                link, job.definition.name, self._reply_encoder.of_raised(job.number, link, error)
+                link,
+                invocation.definition.name,
+                self._reply_encoder.of_raised(invocation.number, link, error),
             )
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The runtime has ended the call: answer the caller; for a one-way call, log that."""
-        link: Link | None = job.link
+        link: Link | None = invocation.link
         if link is None:
             self._log.warning("a one-way call was not run: %s", error)
-        elif self._finish(link, job.number):
+        elif self._finish(link, invocation.number):
             self._post(
-                link, job.definition.name, self._reply_encoder.of_error(job.number, link, error)
+                link,
+                invocation.definition.name,
+                self._reply_encoder.of_error(invocation.number, link, error),
             )
 
     def _deadline(self, remaining: float) -> float:
@@ -436,9 +444,11 @@ class Dispatch:
         table = self._tables.get(link)
         return table is not None and table.finish(number)
 
-    def _post_value(self, link: Link, job: Invocation, value: object, reply: Reply) -> None:
+    def _post_value(self, link: Link, invocation: Invocation, value: object, reply: Reply) -> None:
         # The actor may go on changing what it has returned, but for what is kept for references.
-        self._post(link, job.definition.name, reply, changing=not isinstance(value, StoredValue))
+        self._post(
+            link, invocation.definition.name, reply, changing=not isinstance(value, StoredValue)
+        )
 
     def _post(self, link: Link, method: str, reply: Reply, *, changing: bool = False) -> None:
         # `at_once` if the receive had one frame only: then there is no other answer to gather this
@@ -463,17 +473,17 @@ class _DepthSink:
     def __init__(self, sink: Dispatch) -> None:
         self._sink = sink
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """Answer with the value and the actor's number of other calls."""
-        self._sink.value_and_depth(job, value)
+        self._sink.value_and_depth(invocation, value)
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """Answer with the error alone."""
-        self._sink.raised(job, error)
+        self._sink.raised(invocation, error)
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """Answer with the error alone."""
-        self._sink.refused(job, error)
+        self._sink.refused(invocation, error)
 
 
 class _OneWay:
@@ -486,20 +496,20 @@ class _OneWay:
         self._link = link
         self._running = running
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The call has ended: count it no longer."""
         self._over()
-        self._sink.value(job, value)
+        self._sink.value(invocation, value)
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The call has ended: count it no longer, and have the error logged."""
         self._over()
-        self._sink.raised(job, error)
+        self._sink.raised(invocation, error)
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The call was not run: count it no longer, and have that logged."""
         self._over()
-        self._sink.refused(job, error)
+        self._sink.refused(invocation, error)
 
     def _over(self) -> None:
         # Nothing is counted of a link that has ended: a Counter has 0 for it, and deletes nothing.

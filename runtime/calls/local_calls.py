@@ -70,26 +70,26 @@ class LocalCalls:
             later = partial(self._begin_later, call, address, request)
             self._host.claiming[address.name].calls.append(later)
             return
-        job = self._job(address, request, call)
+        invocation = self._invocation(address, request, call)
         refusal: CallError | None
-        if isinstance(job, CallError):
-            refusal = job
+        if isinstance(invocation, CallError):
+            refusal = invocation
         else:
-            call.ticket = job
-            job.chain = request.chain
-            job.context = request.context
-            job.attempt = request.attempt
+            call.ticket = invocation
+            invocation.chain = request.chain
+            invocation.context = request.context
+            invocation.attempt = request.attempt
             if request.state is not None:
-                self._kept.keep_in(job, request.state)
+                self._kept.keep_in(invocation, request.state)
             if request.first:
-                job.call = RequestOrigin(
+                invocation.call = RequestOrigin(
                     RequestId(self._client, request.first), request.repeated, request.elsewhere
                 )
             if isinstance(call, StreamCall):
-                job.stream_output = LocalStreamProducer(
+                invocation.stream_output = LocalStreamProducer(
                     self._codec, call, self._cleanup, self._host.counts.credit_waits
                 )
-            refusal = self._host.deliver(job)
+            refusal = self._host.deliver(invocation)
         if refusal is not None:
             call.fail(_placed(refusal, call.place))
 
@@ -140,20 +140,20 @@ class LocalCalls:
             )
             return
         request = OutgoingRequest(bound, args, kwargs, math.inf, context=context)
-        job = self._job(address, request, None)
+        invocation = self._invocation(address, request, None)
         refusal: CallError | None
-        if isinstance(job, CallError):
-            refusal = job
+        if isinstance(invocation, CallError):
+            refusal = invocation
         else:
-            job.context = context
-            refusal = self._host.deliver(job)
+            invocation.context = context
+            refusal = self._host.deliver(invocation)
         if refusal is not None:
             self._lifetime.check()
             logger.warning("a one-way call was refused: %s", refusal)
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: wake the caller with a copy of the value."""
-        call = cast("Waiting | None", job.link)
+        call = cast("Waiting | None", invocation.link)
         if call is None or call.finished:
             # A one-way call, or one whose caller does not wait any more.
             return
@@ -169,16 +169,16 @@ class LocalCalls:
             )
         self._finish(call)
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method has raised: wake the caller with the error that a remote caller would get; for
         a one-way call, log it.
         """
-        call = cast("Waiting | None", job.link)
+        call = cast("Waiting | None", invocation.link)
         if call is None:
             logger.error(
                 "%s.%s raised in a one-way call\n%s",
-                job.cell.address.name,
-                job.definition.name,
+                invocation.cell.address.name,
+                invocation.definition.name,
                 traceback_of(error),
             )
         elif not call.finished:
@@ -190,9 +190,9 @@ class LocalCalls:
             call.error = rebuild(code, plain, call.place, self._find_class)
             self._finish(call)
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The runtime has ended the call: wake the caller with the error."""
-        call = cast("Waiting | None", job.link)
+        call = cast("Waiting | None", invocation.link)
         if call is not None and not call.finished:
             call.error = _placed(error, call.place)
             self._finish(call)
@@ -202,7 +202,7 @@ class LocalCalls:
         call.ticket = 0
         wake(call)
 
-    def _job(
+    def _invocation(
         self, address: Address, request: OutgoingRequest, call: Waiting | None
     ) -> Invocation | CallError:
         bound, args, kwargs = request.bound, request.args, request.kwargs
@@ -235,12 +235,12 @@ class LocalCalls:
             }
         except EncodeError as error:
             raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
-        job = Invocation(
+        invocation = Invocation(
             cell, hosted_definition, copied, copied_kwargs, self, call, 0, request.deadline
         )
         if self._kept.references_arrived:
-            self._kept.prepare(job)
-        return job
+            self._kept.prepare(invocation)
+        return invocation
 
 
 def _placed(error: CallError, place: CallPlace) -> CallError:

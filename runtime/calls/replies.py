@@ -41,13 +41,13 @@ class IncomingCalls(Generic[J]):
     def __init__(self) -> None:
         self.running: dict[int, J] = {}
 
-    def accept(self, number: int, job: J) -> None:
+    def accept(self, number: int, invocation: J) -> None:
         """Enter a call. Raises ProtocolError if the number is in use: the link delivers each frame
         once.
         """
         if number in self.running:
             raise ProtocolError(f"call {number} was sent twice on one link")
-        self.running[number] = job
+        self.running[number] = invocation
 
     def finish(self, number: int) -> bool:
         """Note that the call has ended. Returns False if the caller had cancelled it, so that no
@@ -61,9 +61,9 @@ class IncomingCalls(Generic[J]):
 
     def end(self) -> list[J]:
         """Note that the link has ended: return the calls whose callers are gone."""
-        jobs = list(self.running.values())
+        invocations = list(self.running.values())
         self.running.clear()
-        return jobs
+        return invocations
 
 
 # The outcomes of calls whose results stay on the node that runs them.
@@ -93,43 +93,43 @@ class RetainedResultSink:
         self._sink = sink
         self._tentative = tentative
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: keep the value under its reference, and answer with its size."""
-        if job.cancelled:
+        if invocation.cancelled:
             # It came too late: its maker makes the call anew, or has given it up.
-            self._sink.value(job, 0)
+            self._sink.value(invocation, 0)
             return
         try:
             size = self._references.owned.resolve(self._state, value)
         except EncodeError as error:
-            name = f"{job.cell.address.name}.{job.definition.name}"
+            name = invocation.full_name
             self.refused(
-                job, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}")
+                invocation, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}")
             )
         else:
-            self._sink.value(job, size)
+            self._sink.value(invocation, size)
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method has raised: holders of the reference get the error. If no attempt can follow,
         the reference stays without a value.
         """
-        self._attempted(job, *raised_by_method(error, self._codec.size_of))
+        self._attempted(invocation, *raised_by_method(error, self._codec.size_of))
         if not self._tentative:
             self._references.close_attempts(self._state)
-        self._sink.raised(job, error)
+        self._sink.raised(invocation, error)
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The runtime has ended the call: holders of the reference get this attempt's error."""
-        self._attempted(job, *described(error, self._codec.size_of))
-        self._sink.refused(job, error)
+        self._attempted(invocation, *described(error, self._codec.size_of))
+        self._sink.refused(invocation, error)
 
-    def given_up(self, job: Invocation, error: CallError) -> None:
+    def given_up(self, invocation: Invocation, error: CallError) -> None:
         """The caller took the call back: stop it, for all who have the reference."""
-        self._attempted(job, *described(error, self._codec.size_of))
-        job.cancel()
+        self._attempted(invocation, *described(error, self._codec.size_of))
+        invocation.cancel()
 
-    def _attempted(self, job: Invocation, code: str, plain: Plain) -> None:
-        address, method = job.cell.address, job.definition.name
+    def _attempted(self, invocation: Invocation, code: str, plain: Plain) -> None:
+        address, method = invocation.cell.address, invocation.definition.name
         failure = FailedValue(code, plain, address.name, method, address.node, address.epoch)
         self._references.on_attempt_failed(self._state, failure)
 
@@ -144,7 +144,7 @@ class ResultRetention:
         self._passed = references.passed
 
     def keep(
-        self, job: Invocation, maker: NodeId, kept: tuple[int, int], *, tentative: bool
+        self, invocation: Invocation, maker: NodeId, kept: tuple[int, int], *, tentative: bool
     ) -> None:
         """Keep the result of an invocation for another node here. `kept`: the number of its
         reference, and the version of the maker's hold; `tentative`: see `RetainedResultSink`.
@@ -154,17 +154,17 @@ class ResultRetention:
             (maker.name, maker.incarnation, number),
             maker,
             version,
-            f"{job.cell.address.name}.{job.definition.name}",
+            invocation.full_name,
         )
-        self._keep_in(job, state, tentative=tentative)
+        self._keep_in(invocation, state, tentative=tentative)
 
-    def keep_in(self, job: Invocation, state: ReferenceState) -> None:
+    def keep_in(self, invocation: Invocation, state: ReferenceState) -> None:
         """Keep the result of an invocation for this node's own call here."""
-        self._keep_in(job, state, tentative=True)
+        self._keep_in(invocation, state, tentative=True)
 
-    def _keep_in(self, job: Invocation, state: ReferenceState, *, tentative: bool) -> None:
-        job.sink = RetainedResultSink(
-            self._references, self._references.codec, state, job.sink, tentative=tentative
+    def _keep_in(self, invocation: Invocation, state: ReferenceState, *, tentative: bool) -> None:
+        invocation.sink = RetainedResultSink(
+            self._references, self._references.codec, state, invocation.sink, tentative=tentative
         )
 
     @property
@@ -183,29 +183,29 @@ class ResultRetention:
         """Restore what `forget_arrivals` returned: that request becomes an invocation now."""
         self._passed.read_any = arrived
 
-    def prepare(self, job: Invocation) -> None:
+    def prepare(self, invocation: Invocation) -> None:
         """Note which arguments are references that the method takes as values: they are fetched
         before it starts.
         """
         self._passed.read_any = False
-        job.needs = job.definition.by_value.needs(job.args, job.kwargs)
+        invocation.needs = invocation.definition.by_value.needs(invocation.args, invocation.kwargs)
 
 
-def caller_gone(job: Invocation) -> None:
+def caller_gone(invocation: Invocation) -> None:
     """Stop a call whose caller has ended, unless its result stays here for others."""
-    if not isinstance(job.sink, RetainedResultSink):
-        job.cancel()
+    if not isinstance(invocation.sink, RetainedResultSink):
+        invocation.cancel()
 
 
-def taken_back(job: Invocation) -> None:
+def taken_back(invocation: Invocation) -> None:
     """The caller asks for the call to be stopped."""
-    if isinstance(job.sink, RetainedResultSink):
-        job.sink.given_up(
-            job,
-            CallError(f"{job.cell.address.name}.{job.definition.name} was cancelled by its caller"),
+    if isinstance(invocation.sink, RetainedResultSink):
+        invocation.sink.given_up(
+            invocation,
+            CallError(f"{invocation.full_name} was cancelled by its caller"),
         )
     else:
-        job.cancel()
+        invocation.cancel()
 
 
 SMALL_BYTES = 1024
@@ -232,7 +232,7 @@ class ReplyEncoder:
         self._plain_errors = PlainErrorEncoder(self._tracebacks)
 
     def of_value(
-        self, number: int, job: Invocation, value: object, link: Link, *, copied: bool = True
+        self, number: int, invocation: Invocation, value: object, link: Link, *, copied: bool = True
     ) -> Reply:
         """Encode the `value` that a method has returned; if it cannot be sent, an error that says
         why. `copied`: no code will change the segments; otherwise other tasks may.
@@ -242,12 +242,10 @@ class ReplyEncoder:
             encoded = self._codec.encode(value, segments, "result")
             if not segments:
                 if len(encoded) > SMALL_BYTES and link.backlog > 2 * link.most_backlog:
-                    return self._dropped(
-                        number, link, f"{job.cell.address.name}.{job.definition.name}"
-                    )
+                    return self._dropped(number, link, invocation.full_name)
                 return reply_frame(number, encoded, ()), ()
             if link.backlog > 2 * link.most_backlog:
-                return self._dropped(number, link, f"{job.cell.address.name}.{job.definition.name}")
+                return self._dropped(number, link, invocation.full_name)
             # What is kept here is never changed.
             unchanged = not copied or isinstance(value, StoredValue)
             return (
@@ -255,7 +253,7 @@ class ReplyEncoder:
                 tuple(segments) if unchanged else kept(segments),
             )
         except EncodeError as error:
-            name = f"{job.cell.address.name}.{job.definition.name}"
+            name = invocation.full_name
             return self.of_error(
                 number,
                 link,

@@ -44,18 +44,18 @@ class StreamProducer(ABC):
         self._window = SendingWindow()
         self._producer: trio.lowlevel.Task | None = None
 
-    async def produce(self, job: Invocation, items: AsyncGenerator[object, None]) -> None:
+    async def produce(self, invocation: Invocation, items: AsyncGenerator[object, None]) -> None:
         """Send all items of `items`, and close it, whatever happens. Runs in the worker that runs
         the invocation.
         """
-        name = f"{job.cell.address.name}.{job.definition.name}"
+        name = invocation.full_name
         done = False
         try:
             # Opened before any scope of the generator's own and closed after them, so that they
             # nest even if it yields inside one.
             with trio.CancelScope() as closing:
                 try:
-                    done = await self._send_all(name, job, items)
+                    done = await self._send_all(name, invocation, items)
                 finally:
                     closing.deadline = trio.current_time() + self._cleanup
                     closing.shield = True
@@ -86,7 +86,7 @@ class StreamProducer(ABC):
         """Send one item. Raises EncodeError."""
 
     async def _send_all(
-        self, name: str, job: Invocation, items: AsyncGenerator[object, None]
+        self, name: str, invocation: Invocation, items: AsyncGenerator[object, None]
     ) -> bool:
         """True when there is no more to send."""
         window = self._window
@@ -94,8 +94,9 @@ class StreamProducer(ABC):
             try:
                 await self.send(item)
             except EncodeError as error:
-                job.sink.refused(
-                    job, ReplyEncodeError(f"{name} yielded an item that cannot be sent: {error}")
+                invocation.sink.refused(
+                    invocation,
+                    ReplyEncodeError(f"{name} yielded an item that cannot be sent: {error}"),
                 )
                 break
             if not window.open:
@@ -197,72 +198,80 @@ class StreamServer:
             if call.remaining == math.inf
             else self._environment.now() + call.remaining
         )
-        job = Invocation(*found, call.args, call.kwargs, self, link, call.number, deadline)
-        job.chain = call.chain
-        job.context = call.context
-        job.attempt = call.attempt
-        job.held_bytes = call.held_bytes
-        job.stream_output = RemoteStreamProducer(
+        invocation = Invocation(*found, call.args, call.kwargs, self, link, call.number, deadline)
+        invocation.chain = call.chain
+        invocation.context = call.context
+        invocation.attempt = call.attempt
+        invocation.held_bytes = call.held_bytes
+        invocation.stream_output = RemoteStreamProducer(
             self._codec, link, call.number, self._cleanup, self._host.counts.credit_waits
         )
         if self._kept.references_arrived:
-            self._kept.prepare(job)
-        table.accept(call.number, job)
-        refusal = self._host.deliver(job)
+            self._kept.prepare(invocation)
+        table.accept(call.number, invocation)
+        refusal = self._host.deliver(invocation)
         if refusal is not None:
-            self.refused(job, refusal)
+            self.refused(invocation, refusal)
 
     def on_credit(self, link: Link, frame: Frame) -> None:
         """Handle a CREDIT frame: `[number, items consumed]`. Raises ProtocolError."""
         number, consumed, *_ = answer_items(self._codec.decode(frame.control, frame.segments), 2)
         table = self._tables.get(link)
-        job = table.running.get(number) if table is not None else None
+        invocation = table.running.get(number) if table is not None else None
         # Otherwise it is late: the stream has ended.
-        if job is not None and job.stream_output is not None:
-            job.stream_output.grant(consumed)
+        if invocation is not None and invocation.stream_output is not None:
+            invocation.stream_output.grant(consumed)
 
     def cancel(self, link: Link, number: int) -> bool:
         """The reader of a stream has gone; False if there is none of that number."""
         table = self._tables.get(link)
-        job = table.cancel(number) if table is not None else None
-        if job is not None:
-            job.cancel()
-        return job is not None
+        invocation = table.cancel(number) if table is not None else None
+        if invocation is not None:
+            invocation.cancel()
+        return invocation is not None
 
     def link_ended(self, link: Link) -> None:
         """All its readers have gone."""
         table = self._tables.pop(link, None)
         if table is not None:
-            for job in table.end():
-                job.cancel()
+            for invocation in table.end():
+                invocation.cancel()
 
     @property
     def count(self) -> int:
         """The number of streams that run for a reader."""
         return sum(len(table.running) for table in self._tables.values())
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The generator has returned: end the stream at its reader."""
-        if self._finish(job):
-            self._post(job.link, job.number, (reply_frame(job.number, NOTHING, ()), ()))
+        if self._finish(invocation):
+            self._post(
+                invocation.link,
+                invocation.number,
+                (reply_frame(invocation.number, NOTHING, ()), ()),
+            )
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The generator has raised: end the stream at its reader with the error."""
-        if self._finish(job):
+        if self._finish(invocation):
             self._post(
-                job.link, job.number, self._reply_encoder.of_raised(job.number, job.link, error)
+                invocation.link,
+                invocation.number,
+                self._reply_encoder.of_raised(invocation.number, invocation.link, error),
             )
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The runtime has ended the stream: end it at its reader with the error."""
-        if self._finish(job):
+        if self._finish(invocation):
             self._post(
-                job.link, job.number, self._reply_encoder.of_error(job.number, job.link, error)
+                invocation.link,
+                invocation.number,
+                self._reply_encoder.of_error(invocation.number, invocation.link, error),
             )
 
-    def _finish(self, job: Invocation) -> bool:
-        table = self._tables.get(job.link)
-        return table is not None and table.finish(job.number)
+    def _finish(self, invocation: Invocation) -> bool:
+        table = self._tables.get(invocation.link)
+        return table is not None and table.finish(invocation.number)
 
     def _post(self, link: Link, number: int, reply: Reply) -> None:
         # In the lane of the items, so that none of them comes after the end.

@@ -77,10 +77,10 @@ class ActorStates:
             return ActorState(problem=text)
         answer = _StateSink()
         definition = MethodDefinition(name="on_inspect", function=self._ask)
-        job = Invocation(cell, definition, (cell,), {}, answer, None, 0, float("inf"))
+        invocation = Invocation(cell, definition, (cell,), {}, answer, None, 0, float("inf"))
         # In front of the calls that wait, and whatever their number: it is short, and those who
         # inspect an actor do so because too much waits.
-        cell.put_back(job)
+        cell.put_back(invocation)
         if not cell.busy:
             cell.busy = True
             self._host.workers.submit(cell)
@@ -90,12 +90,12 @@ class ActorStates:
                 await answer.over.wait()
             finally:
                 if not answer.over.is_set():
-                    job.cancel()
-        if job.begun:
+                    invocation.cancel()
+        if invocation.begun:
             # Not one of the calls that it serves for others.
             cell.served -= 1
         if answer.state is None:
-            what = "on_inspect did not return" if job.begun else "its turn did not come"
+            what = "on_inspect did not return" if invocation.begun else "its turn did not come"
             return ActorState(problem=f"{what} within {seconds:g} s")
         return answer.state
 
@@ -158,18 +158,18 @@ class _StateSink:
         self.over = trio.Event()
         self.state: ActorState | None = None
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The hook has returned the state to report."""
         assert isinstance(value, ActorState)
         self.state = value
         self.over.set()
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The hook has raised: answer with the error."""
         self.state = ActorState(problem=summary_of(error))
         self.over.set()
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The actor has ended before the hook could run: answer with that error."""
         self.state = ActorState(problem=str(error))
         self.over.set()

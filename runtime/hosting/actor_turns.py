@@ -161,9 +161,9 @@ class ActorTurns:
                 if part.holds(inside, through):
                     return part.turn.chain_of_calls()
                 part = part.outer
-            job = self._running.get(inside)
-            if job is not None:
-                return job.chain_of_calls(self._mark)
+            invocation = self._running.get(inside)
+            if invocation is not None:
+                return invocation.chain_of_calls(self._mark)
             through = inside.parent_nursery
             if through is None:
                 return None

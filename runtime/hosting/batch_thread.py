@@ -38,9 +38,9 @@ class ThreadedBatch:
     """A batch in the thread, and the call that it came with. It is the runner of its call."""
 
     def __init__(
-        self, job: Invocation | None, running: RunningBatch, definition: MethodDefinition
+        self, invocation: Invocation | None, running: RunningBatch, definition: MethodDefinition
     ) -> None:
-        self.job = job
+        self.invocation = invocation
         """None for a batch whose call is not the turn: no other one follows it."""
         self.running = running
         self.definition = definition
@@ -68,7 +68,7 @@ class BatchThread:
         stopwatch: Callable[[], float],
     ) -> None:
         self.cell = cell
-        self.accepts = first.job is not None
+        self.accepts = first.invocation is not None
         """False once the turn is to end."""
         self._first = first
         self._answer_first = answer_first
@@ -130,13 +130,13 @@ class BatchThread:
                 else:
                     # The one after the next could be late, if this answer waited.
                     signal.set_at_once()
-            job = batch.job
-            if job is not None and batch is not self._first:
+            invocation = batch.invocation
+            if invocation is not None and batch is not self._first:
                 # The thread's own context, which ends with it.
-                THREAD_TURN.set(job)
-                CURRENT.set(job.context)
-                if job.timer is not None:
-                    job.timer.started = self._stopwatch()
+                THREAD_TURN.set(invocation)
+                CURRENT.set(invocation.context)
+                if invocation.timer is not None:
+                    invocation.timer.started = self._stopwatch()
             function: Callable[..., Any] = batch.definition.function
             batch.running.run(function, self.cell.instance, self._stopwatch)
             before = batch.running

@@ -151,9 +151,11 @@ class Breakpoints:
         if run is not None and _asyncio_task() is not None:
             self._stop_asyncio(frame, run)
             return
-        job = THREAD_TURN.get(None)
+        invocation = THREAD_TURN.get(None)
         try:
-            talk = trio.from_thread.run_sync(self._at_breakpoint, frame, _name_of(job), job)
+            talk = trio.from_thread.run_sync(
+                self._at_breakpoint, frame, _name_of(invocation), invocation
+            )
         except RuntimeError:
             logger.warning("a breakpoint() in a thread of your own is passed over: %s", _at(frame))
             return
@@ -184,22 +186,22 @@ class Breakpoints:
             )
             return
         task = trio.lowlevel.current_task()
-        job = self._workers.running.get(task)
-        turn = task if job is None else job
+        invocation = self._workers.running.get(task)
+        turn = task if invocation is None else invocation
         talk = self._at_breakpoint(frame, self._name_of_task(task), turn)
         if talk is None:
             return
 
         def read_line() -> str:
             # Only a method holds up others, which wait for its worker.
-            with nullcontext() if job is None else self._workers.waiting_inside(job):
+            with nullcontext() if invocation is None else self._workers.waiting_inside(invocation):
                 line: str = greenback.await_(talk.next_line())
                 return line
 
         def over() -> bool:
-            if job is None:
+            if invocation is None:
                 return bool(getattr(task.coro, "cr_frame", None) is None)
-            return self._workers.running.get(task) is not job
+            return self._workers.running.get(task) is not invocation
 
         debugger = RemotePdb(
             talk,
@@ -360,8 +362,10 @@ def _asyncio_task() -> asyncio.Task[Any] | None:
     return task
 
 
-def _name_of(job: Invocation | None) -> tuple[str, str] | None:
-    return None if job is None else (job.cell.address.name, job.definition.name)
+def _name_of(invocation: Invocation | None) -> tuple[str, str] | None:
+    return (
+        None if invocation is None else (invocation.cell.address.name, invocation.definition.name)
+    )
 
 
 def _at(frame: FrameType) -> str:

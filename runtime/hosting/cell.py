@@ -156,15 +156,15 @@ class ReplySink(Protocol):
     node, for retained results and for one-way calls.
     """
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The method returned."""
         ...
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method raised."""
         ...
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The runtime ended the call."""
         ...
 
@@ -174,13 +174,13 @@ class ReportedSink:
     the method does from then on is reported to no caller.
     """
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """Drop the value."""
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """Drop the error."""
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """Drop the error."""
 
 
@@ -214,7 +214,7 @@ class StreamOutput(Protocol):
     """
 
     def produce(
-        self, job: Invocation, items: AsyncGenerator[object, None]
+        self, invocation: Invocation, items: AsyncGenerator[object, None]
     ) -> Coroutine[Any, Any, None]:
         """Send all items, and close their generator in every case."""
         ...
@@ -311,6 +311,11 @@ class Invocation:
         """The proven identity of the caller; None for a call of this process."""
         found: VerifiedPeer | None = self.peer or getattr(self.link, "verified", None)
         return found
+
+    @property
+    def full_name(self) -> str:
+        """The names of the actor and of its method, as messages give them: `counter.add`."""
+        return f"{self.cell.address.name}.{self.definition.name}"
 
     def chain_of_calls(self, mark: Callable[[], int]) -> Chain:
         """Return the chain for calls that its method awaits. `mark()` gives the run its mark."""
@@ -435,9 +440,9 @@ class ActorCell:
         """How many calls wait or run."""
         return self.waiting + len(self.running)
 
-    def depth_beside(self, job: Invocation) -> int:
+    def depth_beside(self, invocation: Invocation) -> int:
         """How many calls other than this one wait or run."""
-        return self.waiting + sum(one is not job for one in self.running)
+        return self.waiting + sum(one is not invocation for one in self.running)
 
     @property
     def is_in_use(self) -> bool:
@@ -455,14 +460,14 @@ class ActorCell:
         """The invocation whose turn it is; None if there is none."""
         return self._turn
 
-    def waits_for(self, job: Invocation) -> bool:
+    def waits_for(self, invocation: Invocation) -> bool:
         """True if the method whose turn it is waits for this call, directly or through others."""
         turn = self._turn
-        if turn is None or turn.waits_in is None or job.chain is None:
+        if turn is None or turn.waits_in is None or invocation.chain is None:
             return False
-        return turn.waits_in.links[-1].mark in job.chain
+        return turn.waits_in.links[-1].mark in invocation.chain
 
-    def offer(self, job: Invocation, now: Callable[[], float]) -> CallError | None:
+    def offer(self, invocation: Invocation, now: Callable[[], float]) -> CallError | None:
         """Put an invocation into the mailbox; return an error if it must be refused. The caller
         then submits the cell, if it is not busy.
         """
@@ -472,21 +477,21 @@ class ActorCell:
         if mailbox is None:
             mailbox = self.mailbox = deque()
             if self._turn is not None:
-                job.queued_at = now()
-            mailbox.append(job)
+                invocation.queued_at = now()
+            mailbox.append(invocation)
             return None
         if len(mailbox) >= self.limit and not self._drop_cancelled():
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its "
                 "limit; slow down, or raise mailbox_limit"
             )
-        job.queued_at = at = now()
-        if job.deadline != math.inf and self._too_late_behind(job.deadline - at):
+        invocation.queued_at = at = now()
+        if invocation.deadline != math.inf and self._too_late_behind(invocation.deadline - at):
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} cannot answer this call before its "
                 "deadline, because too many calls wait there; slow down, or allow more time"
             )
-        mailbox.append(job)
+        mailbox.append(invocation)
         return None
 
     def count_bytes(self, held: HeldBytes) -> CallError | None:
@@ -504,13 +509,13 @@ class ActorCell:
             "mailbox_bytes"
         )
 
-    def append(self, job: Invocation) -> None:
+    def append(self, invocation: Invocation) -> None:
         """Put an invocation into the mailbox regardless of its limit; the caller bounds how many.
         See `offer`.
         """
         if self.mailbox is None:
             self.mailbox = deque()
-        self.mailbox.append(job)
+        self.mailbox.append(invocation)
 
     def take(self) -> Invocation | None:
         """Take the next invocation to run. Returns None if there is none; then the cell is not
@@ -519,9 +524,9 @@ class ActorCell:
         mailbox = self.mailbox
         # A cancelled invocation was answered when it was cancelled, if at all.
         while mailbox and self.ended is None and not self.paused:
-            job = mailbox.popleft()
-            if not job.cancelled:
-                return job
+            invocation = mailbox.popleft()
+            if not invocation.cancelled:
+                return invocation
         if not mailbox:
             self.mailbox = None
         self.busy = False
@@ -530,24 +535,24 @@ class ActorCell:
             self.tell_if_quiet()
         return None
 
-    def put_back(self, job: Invocation) -> None:
+    def put_back(self, invocation: Invocation) -> None:
         """Put an invocation whose turn had come back to the front, because the cell is paused or
         about to be.
         """
         if self.mailbox is None:
             self.mailbox = deque()
-        self.mailbox.appendleft(job)
+        self.mailbox.appendleft(invocation)
 
-    def late(self, job: Invocation, now: float) -> bool:
+    def late(self, invocation: Invocation, now: float) -> bool:
         """True if an invocation with a deadline is not worth running any more at its turn."""
-        left = job.deadline - now
+        left = invocation.deadline - now
         return left <= 0 if self._pace is None else self._pace.too_late_now(self.waiting, left)
 
-    def begin(self, job: Invocation) -> CallError | None:
+    def begin(self, invocation: Invocation) -> CallError | None:
         """Note that an invocation is about to run; return an error if too many run already."""
         self.served += 1
-        if self._turn is None and not job.definition.concurrent:
-            self._turn = job
+        if self._turn is None and not invocation.definition.concurrent:
+            self._turn = invocation
             return None
         # Reentrant calls run beside the turn as concurrent ones do, and count for the same bound.
         if self._beside is None:
@@ -558,14 +563,14 @@ class ActorCell:
                 "running, its limit; "
                 "slow down, or raise mailbox_limit"
             )
-        self._beside.add(job)
+        self._beside.add(invocation)
         return None
 
-    def finish(self, job: Invocation, seconds: float | None) -> None:
+    def finish(self, invocation: Invocation, seconds: float | None) -> None:
         """Note that an invocation has ended. `seconds`: how long it ran, if that was measured."""
-        if job.held_bytes is not None:
-            job.held_bytes.release()
-        if self._turn is job:
+        if invocation.held_bytes is not None:
+            invocation.held_bytes.release()
+        if self._turn is invocation:
             self._turn = None
             if seconds is not None:
                 if self._pace is None:
@@ -573,7 +578,7 @@ class ActorCell:
                 self._pace.on_ran(seconds)
                 self.slow = self._pace.is_slow
         elif self._beside is not None:
-            self._beside.discard(job)
+            self._beside.discard(invocation)
             if not self._beside:
                 self._beside = None
         if self.quiet is not None:
@@ -596,7 +601,7 @@ class ActorCell:
         """Remove cancelled invocations; True if there is room then."""
         if self.given_up and self.mailbox is not None:
             self.given_up = False
-            kept = [job for job in self.mailbox if not job.cancelled]
+            kept = [invocation for invocation in self.mailbox if not invocation.cancelled]
             self.mailbox.clear()
             self.mailbox.extend(kept)
             self.tell_if_quiet()
@@ -615,18 +620,18 @@ class ActorCell:
                 self.quiet = trio.Event()
             await self.quiet.wait()
 
-    def hold(self, job: Invocation, report: Callable[[], None]) -> None:
+    def hold(self, invocation: Invocation, report: Callable[[], None]) -> None:
         """Keep the outcome of an invocation during a pause; `report` is called when the cell goes
         on.
         """
         if self.ended is not None:
             # The actor ended in the pause, while the method still ran: nothing will go on, and the
             # caller must hear of it now, as those did whose outcomes were held at the end.
-            job.sink.refused(job, self.died())
+            invocation.sink.refused(invocation, self.died())
             return
         if self.held is None:
             self.held = []
-        self.held.append((job, report))
+        self.held.append((invocation, report))
 
     def resume(self) -> bool:
         """End the pause and report what was held back; True if there is mail and the cell must be
@@ -645,16 +650,16 @@ class ActorCell:
         # Set first: refusing the calls below may lead to further calls, which must find the actor
         # ended.
         self.ended = reason
-        waiting = [job for job in self.mailbox or () if not job.cancelled]
+        waiting = [invocation for invocation in self.mailbox or () if not invocation.cancelled]
         self.mailbox = None
         # No run ends any more that would wake the tasks that wait for quiet, such as a node that
         # drains. Wake them here.
         self.tell_if_quiet()
         held, self.held = self.held or (), None
-        for job, _ in held:
+        for invocation, _ in held:
             # It ran while the lease was in doubt: it may have taken effect, and the name's next
             # owner knows nothing of it. So its outcome is unknown.
-            job.sink.refused(job, self.died())
+            invocation.sink.refused(invocation, self.died())
         return waiting
 
     def check_invariants(self) -> None:
@@ -665,7 +670,7 @@ class ActorCell:
         assert len({*map(id, waiting), *map(id, running)}) == len(waiting) + len(running), (
             "an invocation waits or runs, once"
         )
-        assert all(job.cell is self for job in (*waiting, *running))
+        assert all(invocation.cell is self for invocation in (*waiting, *running))
         assert self._beside is None or 0 < len(self._beside) <= self.limit
         assert self._turn is None or not self._turn.definition.concurrent, "it takes no turn"
         # Otherwise a wake-up was lost: nothing would ever take this mail.

@@ -117,10 +117,12 @@ class CompletionLog:
 
     async def save(self, cell: ActorCell, state: object, answer: object) -> None:
         """Save the state of an actor, with the call that runs in its method. See `Actor.save`."""
-        job = self.job_running(cell)
+        invocation = self.invocation_running(cell)
         await self.save_with(
             cell,
-            job.call.identity if job is not None and job.call is not None else None,
+            invocation.call.identity
+            if invocation is not None and invocation.call is not None
+            else None,
             state,
             answer,
         )
@@ -148,14 +150,14 @@ class CompletionLog:
                 await self._commit(table, calls, change, claims.change_applied(name, epoch, change))
             await self._commit(table, calls, change, claims.save(name, epoch, state, change))
 
-    async def run(self, job: Invocation, method: Method) -> object:
+    async def run(self, invocation: Invocation, method: Method) -> object:
         """Run `method` for a call that was made before, or return the recorded answer if the call
         led to a saved state.
 
         Raises `RefusedInTurnError` if the call must not run again and no answer is recorded.
         """
         try:
-            found = await self._found(job)
+            found = await self._found(invocation)
         except BaseException:
             method.close()
             raise
@@ -164,13 +166,13 @@ class CompletionLog:
         method.close()
         return self._claims().decode_answer(found.encoded)
 
-    async def recorded(self, job: Invocation) -> object:
+    async def recorded(self, invocation: Invocation) -> object:
         """Return the recorded answer to a call that must not run again; attrs.NOTHING if there is
         no record. Raises the CallError to answer with if its record has no answer or cannot be
         read.
         """
         try:
-            found = await self._found(job)
+            found = await self._found(invocation)
         except RefusedInTurnError as refused:
             raise refused.refusal from None
         return attrs.NOTHING if found is None else self._claims().decode_answer(found.encoded)
@@ -228,21 +230,21 @@ class CompletionLog:
                 table.calls.check_invariants()
             assert table.doubt is None or table.calls is not None
 
-    def job_running(self, cell: ActorCell) -> Invocation | None:
+    def invocation_running(self, cell: ActorCell) -> Invocation | None:
         """Return the invocation of this actor whose method runs in this task, or in a task that
         opened this one's nursery; None if there is none.
         """
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
         while task is not None:
-            job = self._workers.running.get(task)
-            if job is not None:
-                return job if job.cell is cell else None
+            invocation = self._workers.running.get(task)
+            if invocation is not None:
+                return invocation if invocation.cell is cell else None
             task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
         return None
 
-    async def _found(self, job: Invocation) -> CompletedAnswer | None:
+    async def _found(self, invocation: Invocation) -> CompletedAnswer | None:
         """Return the recorded answer to a call made before; None if it is to run."""
-        cell, origin = job.cell, job.call
+        cell, origin = invocation.cell, invocation.call
         assert isinstance(origin, RequestOrigin)
         table = self._tables.get(cell)
         if not cell.leased or (table is None and not origin.elsewhere):
@@ -257,22 +259,22 @@ class CompletionLog:
             except StoreError as error:
                 raise RefusedInTurnError(
                     NotExecutedError(
-                        f"{_what(job)} was made before, and its record cannot be read now, so it "
-                        f"was not run: {error}"
+                        f"{invocation.full_name} was made before, and its record cannot be "
+                        f"read now, so it was not run: {error}"
                     )
                 ) from error
         calls.confirm(origin.identity.client, self._watermarks.get(origin.identity.client, 0))
         found = calls.find(origin.identity)
         if isinstance(found, CallError):
-            raise RefusedInTurnError(type(found)(f"{_what(job)}: {found}"))
+            raise RefusedInTurnError(type(found)(f"{invocation.full_name}: {found}"))
         if found is None:
             # Reading took time: the actor may have ended or been paused meanwhile.
             if cell.ended is not None:
                 raise RefusedInTurnError(cell.gone())
             if not self._workers.may_run(cell):
                 text = (
-                    f"{_what(job)} was not run: node {cell.address.node} may have lost its lease, "
-                    "and with it the name; repeat the call"
+                    f"{invocation.full_name} was not run: node {cell.address.node} may have "
+                    "lost its lease, and with it the name; repeat the call"
                 )
                 raise RefusedInTurnError(NotExecutedError(text))
         return found
@@ -323,7 +325,3 @@ def _checked(encoded: bytes) -> bytes:
             path="answer",
         )
     return encoded
-
-
-def _what(job: Invocation) -> str:
-    return f"{job.cell.address.name}.{job.definition.name}"

@@ -58,12 +58,14 @@ class FilteredMethod(MethodDefinition):
     ) -> object:
         """Run the filters around one run of the method."""
         try:
-            job = self.running[trio.lowlevel.current_task()]
-            run = FilteredRun(self.filters, _call_of(job, self.name, args, kwargs), lambda: method)
+            invocation = self.running[trio.lowlevel.current_task()]
+            run = FilteredRun(
+                self.filters, _call_of(invocation, self.name, args, kwargs), lambda: method
+            )
             try:
                 value = await run.run()
                 # A stream has ended with its last item: there is no value to send.
-                return None if job.stream_output is not None else value
+                return None if invocation.stream_output is not None else value
             except CallError as error:
                 if isinstance(error, FilterFailedError) or not run.reached:
                     # Said by the runtime, and not raised by the method.
@@ -100,22 +102,26 @@ def has_filters(methods: Mapping[str, MethodDefinition]) -> bool:
 
 
 def _call_of(
-    job: Invocation, method: str, args: tuple[object, ...], kwargs: dict[str, object]
+    invocation: Invocation, method: str, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Call:
-    address = job.cell.address
+    address = invocation.cell.address
     return Call(
         side="server",
-        kind="stream" if job.stream_output is not None else "send" if job.link is None else "call",
+        kind="stream"
+        if invocation.stream_output is not None
+        else "send"
+        if invocation.link is None
+        else "call",
         actor=address.name,
         class_path=address.class_path,
-        # Not that of the job: that may be a batch of calls.
+        # Not that of the invocation: that may be a batch of calls.
         method=method,
         node=address.node,
         epoch=address.epoch,
         incarnation=address.incarnation,
         args=args,
         kwargs=kwargs,
-        deadline=job.deadline,
-        attempt=job.attempt,
-        peer=job.verified,
+        deadline=invocation.deadline,
+        attempt=invocation.attempt,
+        peer=invocation.verified,
     )

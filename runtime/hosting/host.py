@@ -361,9 +361,9 @@ async def _finish(cell: ActorCell, until: float) -> bool:
     with trio.move_on_at(until):
         await cell.wait_quiet()
     late = tuple(cell.running)
-    for job in late:
-        if job.runner is not None:
-            job.runner.cancel()
+    for invocation in late:
+        if invocation.runner is not None:
+            invocation.runner.cancel()
     return not late
 
 
@@ -559,7 +559,7 @@ class ActorHost:
             self.pause_names,
             # The log reads which calls the workers run, and the workers run repeated calls through
             # the log: one of the two comes second.
-            lambda job, method: self.completion_log.run(job, method),
+            lambda invocation, method: self.completion_log.run(invocation, method),
             self.threads,
         )
         self.turns = ActorTurns(self.workers.running, environment)
@@ -707,12 +707,12 @@ class ActorHost:
         is_proxy = hasattr(cell.instance, "batch_methods")
         return method != "@items" or not (is_proxy and has_filters(cell.methods))
 
-    def deliver(self, job: Invocation) -> CallError | None:
+    def deliver(self, invocation: Invocation) -> CallError | None:
         """Queue an invocation, or run it now if its method is concurrent; return an error if
         refused.
         """
-        cell = job.cell
-        held = job.held_bytes
+        cell = invocation.cell
+        held = invocation.held_bytes
         if held is not None and held.size >= COUNTED_FROM and not cell.system:
             # First: what is concurrent does not wait, and holds its arguments as well.
             refused = cell.count_bytes(held)
@@ -725,25 +725,30 @@ class ActorHost:
             # Inline, for the hot path.
             path = cell.address.class_path or class_of(cell.address)
             try:
-                one = statistics.by_class[path][job.definition.name]
+                one = statistics.by_class[path][invocation.definition.name]
             except KeyError:
-                one = statistics.of(path, job.definition.name)
+                one = statistics.of(path, invocation.definition.name)
             sampler = one.arrived
             left = sampler.left = sampler.left - 1
             if not left:
                 now = self._environment.stopwatch()
-                job.timer = TurnTimer(one, sampler.take(now), now)
-        if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
-            self.workers.submit(job)
+                invocation.timer = TurnTimer(one, sampler.take(now), now)
+        if (
+            invocation.definition.concurrent
+            and cell.started
+            and not cell.paused
+            and cell.ended is None
+        ):
+            self.workers.submit(invocation)
             return None
-        if cell.following is not None and cell.following(job):
+        if cell.following is not None and cell.following(invocation):
             return None
-        if job.chain is not None:
-            if not cell.started and start_mark(cell.address) in job.chain:
-                return self._called_in_start(job.chain, cell, job.definition.name)
-            if not job.definition.concurrent and cell.waits_for(job):
-                return self._let_in(job)
-        refusal = cell.offer(job, self._environment.now)
+        if invocation.chain is not None:
+            if not cell.started and start_mark(cell.address) in invocation.chain:
+                return self._called_in_start(invocation.chain, cell, invocation.definition.name)
+            if not invocation.definition.concurrent and cell.waits_for(invocation):
+                return self._let_in(invocation)
+        refusal = cell.offer(invocation, self._environment.now)
         if refusal is not None:
             self.counts.refused.add(reason_of(refusal))
         # A busy cell is with a worker, or queued for one: the mail is seen without another
@@ -753,23 +758,23 @@ class ActorHost:
             self.workers.submit(cell)
         return refusal
 
-    def _let_in(self, job: Invocation) -> CallError | None:
+    def _let_in(self, invocation: Invocation) -> CallError | None:
         """Run a call beside the turn that waits for it, if that turn's method is reentrant; else
         return the CallCycleError that describes the cycle.
         """
-        cell, turn = job.cell, job.cell.turn
+        cell, turn = invocation.cell, invocation.cell.turn
         assert turn is not None
-        assert job.chain is not None
+        assert invocation.chain is not None
         name, running = cell.address.name, turn.definition.name
         if turn.definition.reentrant and not cell.paused and cell.ended is None:
-            self.workers.submit(job)
+            self.workers.submit(invocation)
             return None
         return CallCycleError(
-            f"call cycle: {job.chain.text(name, job.definition.name)}. {name}.{running} waits for "
-            "this call, and the call for it. "
+            f"call cycle: {invocation.chain.text(name, invocation.definition.name)}. "
+            f"{name}.{running} waits for this call, and the call for it. "
             f"Mark {running} with @method(reentrant=True) to let calls of its own chain in while "
-            f"it waits, or {job.definition.name} as "
-            "concurrent, or send one of the calls one way"
+            f"it waits, or {invocation.definition.name} as concurrent, or send one of the calls "
+            "one way"
         )
 
     def _called_in_start(self, chain: Chain, cell: ActorCell, method: str = "") -> CallCycleError:
@@ -1169,9 +1174,9 @@ class ActorHost:
             self.end_at_once(cell, killed if shutdown == "kill" or reason.is_normal else reason)
         if cell.ended is not None:
             return await self.watch(name, cell.address.epoch)
-        jobs = cell.end(reason)
-        for job in jobs:
-            job.sink.refused(job, cell.gone())
+        invocations = cell.end(reason)
+        for invocation in invocations:
+            invocation.sink.refused(invocation, cell.gone())
         self.extensions.on_ending(cell)
         # Shielded, and bounded by `shutdown`: a stop that was abandoned would leave the name taken.
         with trio.CancelScope(shield=True):
@@ -1370,11 +1375,13 @@ class ActorHost:
         """
         reason = ExitReason("shutdown", f"node {self.node.name} has left")
         for cell in self.cells.values():
-            for job in (*cell.running, *cell.end(reason)):
-                job.sink.refused(job, cell.died() if job.begun else cell.gone())
+            for invocation in (*cell.running, *cell.end(reason)):
+                invocation.sink.refused(
+                    invocation, cell.died() if invocation.begun else cell.gone()
+                )
                 # The methods that run are cancelled later, with the tasks of the node: what they
                 # report then would be a second outcome.
-                job.sink = REPORTED
+                invocation.sink = REPORTED
         self.cells.clear()
 
     async def stop_all(
@@ -1459,11 +1466,11 @@ class ActorHost:
     def end_at_once(self, cell: ActorCell, reason: ExitReason) -> None:
         """End an actor without `on_stop`; its running methods and tasks are cancelled."""
         waiting = cell.end(reason)
-        for job in waiting:
-            job.sink.refused(job, cell.gone())
-        for job in tuple(cell.running):
-            if job.runner is not None:
-                job.runner.cancel()
+        for invocation in waiting:
+            invocation.sink.refused(invocation, cell.gone())
+        for invocation in tuple(cell.running):
+            if invocation.runner is not None:
+                invocation.runner.cancel()
         if cell in self._nurseries:
             self._nurseries[cell].cancel()
         self.extensions.on_ending(cell)
@@ -1515,8 +1522,8 @@ class ActorHost:
 
     def _end(self, cell: ActorCell, reason: ExitReason) -> None:
         if cell.ended is None:
-            for job in cell.end(reason):
-                job.sink.refused(job, cell.gone())
+            for invocation in cell.end(reason):
+                invocation.sink.refused(invocation, cell.gone())
         if self.cells.get(cell.address.name) is cell:
             del self.cells[cell.address.name]
             self.supervisors.pop(cell.address.name, None)

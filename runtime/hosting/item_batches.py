@@ -114,13 +114,17 @@ class ItemBatches:
         running = self._running.get((cell.address.name, batch))
         if running is not None:
             return running.close()
-        for job in cell.mailbox or ():
-            if job.definition.name == "@items" and len(job.args) == 3 and job.args[1] == batch:
-                rows = job.args[2]
+        for invocation in cell.mailbox or ():
+            if (
+                invocation.definition.name == "@items"
+                and len(invocation.args) == 3
+                and invocation.args[1] == batch
+            ):
+                rows = invocation.args[2]
                 if not isinstance(rows, list):
                     return -1
                 count = len(cast("list[object]", rows))
-                job.args = (job.args[0], batch, RecalledRows(count))
+                invocation.args = (invocation.args[0], batch, RecalledRows(count))
                 return 0
         return -1
 
@@ -199,71 +203,71 @@ class ItemBatches:
         while mailbox and not mailbox[0].cancelled and self._add(thread, mailbox[0]):
             mailbox.popleft()
 
-    def _follow(self, thread: BatchThread, job: Invocation) -> bool:
+    def _follow(self, thread: BatchThread, invocation: Invocation) -> bool:
         """Run a batch that has arrived behind the one that runs; False if it is none, or must wait
         for its turn.
         """
         # The calls of one node start in the order in which they were made.
-        return not thread.cell.mailbox and self._add(thread, job)
+        return not thread.cell.mailbox and self._add(thread, invocation)
 
-    def _add(self, thread: BatchThread, job: Invocation) -> bool:
+    def _add(self, thread: BatchThread, invocation: Invocation) -> bool:
         cell = thread.cell
         if (
-            job.definition.name != "@items"
+            invocation.definition.name != "@items"
             or not thread.accepts
             or cell.ended is not None
-            or job.deadline != math.inf
-            or len(job.args) != 3
-            or any((job.kwargs, job.needs, job.call, job.chain))
+            or invocation.deadline != math.inf
+            or len(invocation.args) != 3
+            or any((invocation.kwargs, invocation.needs, invocation.call, invocation.chain))
             # As the workers ask before each run.
             or cell.paused
             or not self._workers.may_run(cell)
         ):
             return False
         try:
-            definition, rows = _checked(cell, job.args[0], job.args[2])
+            definition, rows = _checked(cell, invocation.args[0], invocation.args[2])
         except NotExecutedError:
             # Refused when its turn has come; what was recalled is answered then.
             return False
         if (
             not definition.in_thread
             or isinstance(definition, FilteredMethod)
-            or cell.begin(job) is not None
+            or cell.begin(invocation) is not None
         ):
             return False
         running = RunningBatch(rows, lambda: not cell.paused)
-        batch = job.runner = ThreadedBatch(job, running, definition)
-        job.begun = True
-        self._running[cell.address.name, str(job.args[1])] = running
+        batch = invocation.runner = ThreadedBatch(invocation, running, definition)
+        invocation.begun = True
+        self._running[cell.address.name, str(invocation.args[1])] = running
         thread.add(batch)
         return True
 
     def answer_first(self, batch: ThreadedBatch) -> None:
         """Answer the call whose turn lasts longer than its own batch."""
-        job = batch.job
-        assert job is not None, "without its call no batch follows"
-        cell = job.cell
+        invocation = batch.invocation
+        assert invocation is not None, "without its call no batch follows"
+        cell = invocation.cell
         self._workers.check_lease(cell)
         # Otherwise its method's end says how it has ended: that of a killed actor is cancelled.
-        if not job.cancelled and not cell.paused and cell.ended is None:
-            job.sink.value(job, self._answer(batch.running))
+        if not invocation.cancelled and not cell.paused and cell.ended is None:
+            invocation.sink.value(invocation, self._answer(batch.running))
             # What its method returns at the end of the turn would be a second answer.
-            job.sink = REPORTED
+            invocation.sink = REPORTED
 
     def answer(self, batch: ThreadedBatch) -> None:
         """Answer the call of a batch that has followed another one."""
-        job, running = batch.job, batch.running
-        assert job is not None, "without its call no batch follows"
-        cell = job.cell
-        self._forget((cell.address.name, str(job.args[1])), running)
-        job.runner = None
-        if job.timer is not None:
-            job.timer.end(self._stopwatch())
+        invocation, running = batch.invocation, batch.running
+        assert invocation is not None, "without its call no batch follows"
+        cell = invocation.cell
+        self._forget((cell.address.name, str(invocation.args[1])), running)
+        invocation.runner = None
+        if invocation.timer is not None:
+            invocation.timer.end(self._stopwatch())
         if not batch.cancelled:
-            self._workers.returned(job, self._answer(running))
+            self._workers.returned(invocation, self._answer(running))
         elif cell.ended is not None:
-            job.sink.refused(job, cell.died() if running.close() else cell.gone())
-        cell.finish(job, None)
+            invocation.sink.refused(invocation, cell.died() if running.close() else cell.gone())
+        cell.finish(invocation, None)
 
     def _forget(self, key: tuple[str, str], running: RunningBatch) -> None:
         running.close()

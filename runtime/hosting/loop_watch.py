@@ -109,7 +109,7 @@ def actor_of_code(frame: FrameType) -> str:
 
 
 _ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
-    TaskWorkers._run.__code__: lambda found: found["job"].cell.address.name,
+    TaskWorkers._run.__code__: lambda found: found["invocation"].cell.address.name,
     ActorHost.begin.__code__: lambda found: found["address"].name,
     host.run_on_stop.__code__: lambda found: found["cell"].address.name,
     LazyNursery.run.__code__: lambda found: found["self"].name,
@@ -117,9 +117,7 @@ _ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
 
 
 _ACTORS_CODE: dict[CodeType, Callable[[dict[str, Any]], str]] = {
-    TaskWorkers._run.__code__: lambda found: (
-        f"{found['job'].cell.address.name}.{found['job'].definition.name}"
-    ),
+    TaskWorkers._run.__code__: lambda found: found["invocation"].full_name,
     ActorHost.begin.__code__: lambda found: f"on_start of {found['address'].name}",
     host.run_on_stop.__code__: lambda found: f"on_stop of {found['cell'].address.name}",
     LazyNursery.run.__code__: lambda found: f"a task of {found['self'].name}",

@@ -186,8 +186,8 @@ class NodeService(Actor):
         """Count starts for the client that asks for them; for a node, nothing. `started`: its
         actors at the end of the block.
         """
-        job = self._host.workers.running.get(trio.lowlevel.current_task())
-        peer = job.verified if job is not None else None
+        invocation = self._host.workers.running.get(trio.lowlevel.current_task())
+        peer = invocation.verified if invocation is not None else None
         if peer is None or peer.role == "node":
             return nullcontext()
         return self._quotas.starting(peer, count, started)

@@ -84,25 +84,25 @@ class StackReader:
         waiting: list[tuple[trio.lowlevel.Task, str]] = [(root, "")]
         while waiting:
             task, actor = waiting.pop()
-            job = self._running.get(task)
-            if job is not None and not job.cell.system:
-                actor = job.cell.address.name
+            invocation = self._running.get(task)
+            if invocation is not None and not invocation.cell.system:
+                actor = invocation.cell.address.name
             elif not actor:
                 actor = _owner_of_nursery(task)
-            yield task, actor, job
+            yield task, actor, invocation
             for nursery in task.child_nurseries:
                 waiting.extend((child, actor) for child in nursery.child_tasks)
 
     def _told(
-        self, task: trio.lowlevel.Task, actor: str, job: Invocation | None
+        self, task: trio.lowlevel.Task, actor: str, invocation: Invocation | None
     ) -> dict[str, object]:
         since = None
-        if job is not None and job.suspended_at:
-            since = self._now - job.suspended_at
+        if invocation is not None and invocation.suspended_at:
+            since = self._now - invocation.suspended_at
         return {
             "task": task.name,
             "actor": actor,
-            "method": "" if job is None else job.definition.name,
+            "method": "" if invocation is None else invocation.definition.name,
             "seconds": since,
             "stack": [line.plain() for line in stack_of(task.coro)],
         }

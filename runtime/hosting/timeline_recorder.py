@@ -74,31 +74,33 @@ class TimelineRecorder:
         self._over = False
         self._calls: dict[int, MadeCall] = {}
         self._earlier = {
-            id(job): job for job in running.values() if not job.cell.system and job.begun
+            id(invocation): invocation
+            for invocation in running.values()
+            if not invocation.cell.system and invocation.begun
         }
         self.began = now()
 
     async def run(self, run: Callable[[Invocation, Any, Any], Awaitable[None]], *args: Any) -> None:
-        """Run an invocation by `run(job, ...)`, and record its turn. One that does not come to its
-        turn, because it is refused or put back, is not recorded.
+        """Run an invocation by `run(invocation, ...)`, and record its turn. One that does not come
+        to its turn, because it is refused or put back, is not recorded.
         """
-        job: Invocation = args[0]
-        if job.cell.system:
+        invocation: Invocation = args[0]
+        if invocation.cell.system:
             await run(*args)
             return
         self._numbered += 1
         number, began = self._numbered, self._now()
-        self._turns[job] = number, began
+        self._turns[invocation] = number, began
         try:
             await run(*args)
         finally:
-            del self._turns[job]
-            if job.begun:
-                self._turn(job, number, began, self._now())
+            del self._turns[invocation]
+            if invocation.begun:
+                self._turn(invocation, number, began, self._now())
 
-    def _turn(self, job: Invocation, number: int, began: float, ended: float | None) -> None:
-        address = job.cell.address
-        peer = getattr(job.link, "peer", None)
+    def _turn(self, invocation: Invocation, number: int, began: float, ended: float | None) -> None:
+        address = invocation.cell.address
+        peer = getattr(invocation.link, "peer", None)
         self._add(
             address.name,
             address.class_path,
@@ -106,14 +108,16 @@ class TimelineRecorder:
                 "kind": "turn",
                 "began": began,
                 "ended": ended,
-                "method": job.definition.name[:MOST_TEXT],
+                "method": invocation.definition.name[:MOST_TEXT],
                 "turn": number,
                 "epoch": address.epoch,
-                "waited": max(0.0, began - job.queued_at) if job.queued_at else 0.0,
-                "attempt": job.attempt,
+                "waited": max(0.0, began - invocation.queued_at) if invocation.queued_at else 0.0,
+                "attempt": invocation.attempt,
                 # A call of this node has its own pending call in the place of the link.
                 "from": [peer.name, peer.incarnation] if peer is not None else None,
-                "number": job.number if peer is not None else getattr(job.link, "number", 0),
+                "number": invocation.number
+                if peer is not None
+                else getattr(invocation.link, "number", 0),
             },
         )
 
@@ -234,14 +238,14 @@ class TimelineRecorder:
         before the recording begin with it.
         """
         ended = self._now()
-        running = {id(job) for job in self._running.values()}
-        for key, job in self._earlier.items():
-            if key in running and job not in self._turns:
+        running = {id(invocation) for invocation in self._running.values()}
+        for key, invocation in self._earlier.items():
+            if key in running and invocation not in self._turns:
                 self._numbered += 1
-                self._turn(job, self._numbered, self.began, None)
-        for job, (number, began) in self._turns.items():
-            if job.begun:
-                self._turn(job, number, began, None)
+                self._turn(invocation, self._numbered, self.began, None)
+        for invocation, (number, began) in self._turns.items():
+            if invocation.begun:
+                self._turn(invocation, number, began, None)
         for made in self._calls.values():
             self._call("call", made, None, "")
         # What still runs has its wrapper until it ends: it changes nothing that was given away.
@@ -265,9 +269,9 @@ class TimelineRecorder:
         for _ in range(MOST_OUTER_TASKS):
             if inside is None:
                 break
-            job = self._running.get(inside)
-            if job is not None:
-                return job.cell.address.name, self._turns.get(job, (0, 0.0))[0]
+            invocation = self._running.get(inside)
+            if invocation is not None:
+                return invocation.cell.address.name, self._turns.get(invocation, (0, 0.0))[0]
             nursery = inside.parent_nursery
             inside = nursery.parent_task if nursery is not None else None
         return "", 0

@@ -50,7 +50,7 @@ NOT_ON_ASYNCIO: Final = (
 
 
 async def with_values(
-    job: Invocation, needs: Needs
+    invocation: Invocation, needs: Needs
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return the arguments of an invocation with the values of references in their places.
 
@@ -77,15 +77,15 @@ async def with_values(
                 nursery.start_soon(partial(fetch, place, reference))
     if lost:
         place, error = lost[0]
-        name = f"{job.cell.address.name}.{job.definition.name}"
+        name = invocation.full_name
         what = f"argument {place!r}" if isinstance(place, str) else f"argument number {place + 1}"
         raise ArgumentLostError(
             f"{name} was not run: its {what} is a reference without a value: "
             f"{type(error).__name__}: {error}"
         ) from error
     return (
-        tuple(found.get(index, argument) for index, argument in enumerate(job.args)),
-        {name: found.get(name, argument) for name, argument in job.kwargs.items()},
+        tuple(found.get(index, argument) for index, argument in enumerate(invocation.args)),
+        {name: found.get(name, argument) for name, argument in invocation.kwargs.items()},
     )
 
 
@@ -170,20 +170,19 @@ class LeftOpenError(Exception):
     later method could wait for anything.
     """
 
-    def __init__(self, job: Invocation, task: Any) -> None:
+    def __init__(self, invocation: Invocation, task: Any) -> None:
         super().__init__(
-            f"{job.cell.address.name}.{job.definition.name} has left a cancel scope or nursery "
-            "open; it is closed now, and what ran in it "
-            "is cancelled. Use `with` and `async with`; for tasks that outlive the call there is "
-            "self.nursery"
+            f"{invocation.full_name} has left a cancel scope or nursery open; it is closed now, "
+            "and what ran in it is cancelled. Use `with` and `async with`; for tasks that outlive "
+            "the call there is self.nursery"
         )
         close_left_open(task)
 
 
-def _too_late(job: Invocation) -> DeadlineExceededError:
+def _too_late(invocation: Invocation) -> DeadlineExceededError:
     return DeadlineExceededError(
-        f"{job.cell.address.name}.{job.definition.name} was not run: at its turn, its deadline "
-        "had passed or too little time was left; allow more time"
+        f"{invocation.full_name} was not run: at its turn, its deadline had passed or too "
+        "little time was left; allow more time"
     )
 
 
@@ -196,14 +195,14 @@ def _advise(error: BaseException) -> None:
             error.add_note(NOT_ON_ASYNCIO)
 
 
-def _refuse(cell: ActorCell, job: Invocation, error: CallError) -> None:
+def _refuse(cell: ActorCell, invocation: Invocation, error: CallError) -> None:
     """Report the refusal to the caller; for a paused actor only when it is known that the lease has
     held.
     """
     if cell.paused:
-        cell.hold(job, functools.partial(job.sink.refused, job, error))
+        cell.hold(invocation, functools.partial(invocation.sink.refused, invocation, error))
     else:
-        job.sink.refused(job, error)
+        invocation.sink.refused(invocation, error)
 
 
 def _does_not_fit(cell: ActorCell, error: TypeError) -> BadArgumentsError:
@@ -222,8 +221,8 @@ class TaskWorkers:
     `doubt()` is called when a named actor is about to run at `names_until` or later, and must pause
     all named actors. A timer alone would be too late: after the process was stopped, or its loop
     blocked, for longer than its lease, runs are ready to go on before any timer. So the clock is
-    read right before each run. `replay(job, method)` returns what to run in place of the method for
-    a call that was made before.
+    read right before each run. `replay(invocation, method)` returns what to run in place of the
+    method for a call that was made before.
     """
 
     def __init__(
@@ -308,10 +307,10 @@ class TaskWorkers:
             self._add_worker()
 
     @contextmanager
-    def waiting_inside(self, job: Invocation) -> Iterator[None]:
+    def waiting_inside(self, invocation: Invocation) -> Iterator[None]:
         """Around a wait of plain code below a method: others do not wait for its worker."""
         # In its first step nothing has counted the worker as suspended yet.
-        first = not job.suspended_at
+        first = not invocation.suspended_at
         if first:
             self._ready -= 1
             if self._queue and not self._ready:
@@ -380,7 +379,7 @@ class TaskWorkers:
         queue = self._queue
         count, since = 0, math.inf
         item: ActorCell | Invocation | None
-        job: Invocation | None
+        invocation: Invocation | None
         while True:
             while queue:
                 item = queue.popleft()
@@ -392,16 +391,16 @@ class TaskWorkers:
                         if scopes_of(task) is not scopes:
                             raise LeftOpenError(item, task)
                 else:
-                    while (job := item.take()) is not None:
-                        if job.definition.concurrent:
+                    while (invocation := item.take()) is not None:
+                        if invocation.definition.concurrent:
                             # It waited for the start or the pause of its actor. A concurrent method
                             # takes no turn, so it is submitted beside the mailbox.
-                            self.submit(job)
+                            self.submit(invocation)
                             continue
                         try:
-                            await self.run(job, worker, task)
+                            await self.run(invocation, worker, task)
                             if scopes_of(task) is not scopes:
-                                raise LeftOpenError(job, task)
+                                raise LeftOpenError(invocation, task)
                         except BaseException:
                             self._requeue(item)
                             raise
@@ -425,7 +424,7 @@ class TaskWorkers:
             count, since = 0, math.inf
             # A parked worker drops its locals: an invocation may contain references, whose values
             # are kept as long as they live.
-            item = job = None
+            item = invocation = None
             self._ready -= 1
             self.running.pop(task, None)
             self._parked.append(task)
@@ -445,44 +444,45 @@ class TaskWorkers:
             # If the last of the mail was refused at its turn, no run ends and calls `finish`.
             cell.tell_if_quiet()
 
-    async def _run(self, job: Invocation, worker: TaskWorker, task: trio.lowlevel.Task) -> None:
-        cell, timed, began = job.cell, job.deadline != math.inf, 0.0
+    async def _run(
+        self, invocation: Invocation, worker: TaskWorker, task: trio.lowlevel.Task
+    ) -> None:
+        cell, timed, began = invocation.cell, invocation.deadline != math.inf, 0.0
         if timed:
             began = self._environment.now()
-            if cell.late(job, began):
-                job.sink.refused(job, _too_late(job))
+            if cell.late(invocation, began):
+                invocation.sink.refused(invocation, _too_late(invocation))
                 return
         try:
-            if job.needs is None:
-                coroutine = self._method(job, job.args, job.kwargs)
+            if invocation.needs is None:
+                coroutine = self._method(invocation, invocation.args, invocation.kwargs)
             else:
-                coroutine = self._with_values(job, job.needs)
+                coroutine = self._with_values(invocation, invocation.needs)
         except TypeError as error:
-            job.sink.refused(job, _does_not_fit(cell, error))
+            invocation.sink.refused(invocation, _does_not_fit(cell, error))
             return
         # Nothing that takes time may come between this look at the clock and the first step.
         if cell.leased and not self.may_run(cell):
             coroutine.close()
-            cell.put_back(job)
+            cell.put_back(invocation)
             self._doubt()
             return
-        refusal = cell.begin(job)
-        if refusal is not None:
+        if (refusal := cell.begin(invocation)) is not None:
             coroutine.close()
-            job.sink.refused(job, refusal)
+            invocation.sink.refused(invocation, refusal)
             return
-        job.begun = True
-        job.runner = worker
-        self.running[task] = job
-        if job.timer is not None:
-            job.timer.started = self._environment.stopwatch()
+        invocation.begun = True
+        invocation.runner = worker
+        self.running[task] = invocation
+        if invocation.timer is not None:
+            invocation.timer.started = self._environment.stopwatch()
         if timed:
-            worker.scope.deadline = job.deadline
+            worker.scope.deadline = invocation.deadline
         # Set for each run, so that nothing that an earlier run left behind has an effect.
-        if CURRENT.get() is not job.context:
-            CURRENT.set(job.context)
-        if job.call is not None and job.call.repeated:
-            coroutine = self._replay(job, coroutine)
+        if CURRENT.get() is not invocation.context:
+            CURRENT.set(invocation.context)
+        if invocation.call is not None and invocation.call.repeated:
+            coroutine = self._replay(invocation, coroutine)
         try:
             try:
                 # The first step by hand: a method that never waits costs no task switch.
@@ -492,78 +492,80 @@ class TaskWorkers:
                     # It has blocked the loop for so long that another node may have the name: its
                     # outcome is held back.
                     self._doubt_if_in_doubt()
-                self._returned(job, stop.value)
+                self._returned(invocation, stop.value)
             else:
-                self._returned(job, await self._suspended(job, coroutine, trap))
+                self._returned(invocation, await self._suspended(invocation, coroutine, trap))
         except RefusedElsewhereError as refused:
-            _refuse(cell, job, refused.error)
+            _refuse(cell, invocation, refused.error)
         except Exception as error:
             if cell.leased and self._environment.now() >= self.names_until:
                 self._doubt_if_in_doubt()
-            self._raised(job, error)
+            self._raised(invocation, error)
         except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
-            if self._goes_on(job, error):
+            if self._goes_on(invocation, error):
                 raise
             # A group may hold a cancellation besides, which is raised afresh here.
             await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
         finally:
-            job.runner = None
-            if job.timer is not None:
-                self._count(job, job.timer)
-            measured = timed and job.stream_output is None
-            cell.finish(job, self._environment.now() - began if measured else None)
+            invocation.runner = None
+            if invocation.timer is not None:
+                self._count(invocation, invocation.timer)
+            measured = timed and invocation.stream_output is None
+            cell.finish(invocation, self._environment.now() - began if measured else None)
             if timed:
                 worker.scope.deadline = math.inf
 
-    def _goes_on(self, job: Invocation, error: BaseException) -> bool:
+    def _goes_on(self, invocation: Invocation, error: BaseException) -> bool:
         """Report a method that raised something other than an Exception. Returns True if it must
         not be raised further here.
         """
         if is_cancellation(error):
-            self._cancelled(job)
+            self._cancelled(invocation)
         if is_cancellation(error) or is_interrupt(error):
             # An interrupt ends the process, and is no error of the method's: no caller gets it.
             return True
-        self._raised(job, error)
+        self._raised(invocation, error)
         if issubclass(type(error), SystemExit):
-            self._crashed(job.cell, error)
+            self._crashed(invocation.cell, error)
         return False
 
-    def _count(self, job: Invocation, timer: TurnTimer) -> None:
+    def _count(self, invocation: Invocation, timer: TurnTimer) -> None:
         turn = timer.end(self._environment.stopwatch())
         # Those that have waited for something are all counted when they go on.
-        if turn > LONG_TURN_SECONDS and not job.suspended_at and self.statistics is not None:
-            self.statistics.ran_long(job.cell.address, job.definition.name)
+        if turn > LONG_TURN_SECONDS and not invocation.suspended_at and self.statistics is not None:
+            self.statistics.ran_long(invocation.cell.address, invocation.definition.name)
 
     def _method(
-        self, job: Invocation, args: tuple[object, ...], kwargs: dict[str, object]
+        self, invocation: Invocation, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Method:
         """Return the coroutine to run. Raises TypeError if the arguments do not fit."""
-        if job.cell.system:
+        if invocation.cell.system:
             # Types are checked: what a peer sends to a service enters tables of the whole node.
-            check_arguments(job.definition.function, args, kwargs)
-        if job.stream_output is None:
-            if job.cell.threads is not None and job.definition.in_thread:
-                return job.definition.run(
-                    job.cell.instance,
+            check_arguments(invocation.definition.function, args, kwargs)
+        if invocation.stream_output is None:
+            if invocation.cell.threads is not None and invocation.definition.in_thread:
+                return invocation.definition.run(
+                    invocation.cell.instance,
                     args,
                     kwargs,
-                    functools.partial(self._in_thread, of_actor=job.cell.threads),
+                    functools.partial(self._in_thread, of_actor=invocation.cell.threads),
                 )
-            return job.definition.run(job.cell.instance, args, kwargs, self._in_thread)
-        definition = job.definition
-        items = definition.items(job.cell.instance, args, kwargs)
-        produced = job.stream_output.produce(job, items)
+            return invocation.definition.run(
+                invocation.cell.instance, args, kwargs, self._in_thread
+            )
+        definition = invocation.definition
+        items = definition.items(invocation.cell.instance, args, kwargs)
+        produced = invocation.stream_output.produce(invocation, items)
         if isinstance(definition, FilteredMethod):
             return definition.around(produced, args, kwargs)
         return produced
 
-    async def _with_values(self, job: Invocation, needs: Needs) -> object:
+    async def _with_values(self, invocation: Invocation, needs: Needs) -> object:
         """Fetch the values of references among the arguments, then run the method."""
-        cell = job.cell
+        cell = invocation.cell
         try:
-            args, kwargs = await with_values(job, needs)
-            method = self._method(job, args, kwargs)
+            args, kwargs = await with_values(invocation, needs)
+            method = self._method(invocation, args, kwargs)
         except ArgumentLostError as error:
             raise RefusedInTurnError(error) from error
         except TypeError as error:
@@ -587,12 +589,12 @@ class TaskWorkers:
             cell.paused or (self._environment.now() >= self.names_until and self._is_in_doubt())
         )
 
-    def returned(self, job: Invocation, value: object) -> None:
+    def returned(self, invocation: Invocation, value: object) -> None:
         """Report the value of a run outside of the workers, as soon as it is certain that the lease
         has held.
         """
-        self.check_lease(job.cell)
-        self._returned(job, value)
+        self.check_lease(invocation.cell)
+        self._returned(invocation, value)
 
     def check_lease(self, cell: ActorCell) -> None:
         """Pause the actor, if it may run only as long as its node holds its lease, and that is in
@@ -614,29 +616,31 @@ class TaskWorkers:
         if self._is_in_doubt():
             self._doubt()
 
-    def _returned(self, job: Invocation, value: object) -> None:
-        if job.cell.paused:
-            job.cell.hold(job, functools.partial(job.sink.value, job, value))
+    def _returned(self, invocation: Invocation, value: object) -> None:
+        if invocation.cell.paused:
+            invocation.cell.hold(
+                invocation, functools.partial(invocation.sink.value, invocation, value)
+            )
         else:
-            job.sink.value(job, value)
+            invocation.sink.value(invocation, value)
 
-    def _raised(self, job: Invocation, error: BaseException) -> None:
+    def _raised(self, invocation: Invocation, error: BaseException) -> None:
         _advise(error)
         if type(error) is RefusedInTurnError:
-            report = functools.partial(job.sink.refused, job, error.refusal)
+            report = functools.partial(invocation.sink.refused, invocation, error.refusal)
         else:
             if self.statistics is not None:
-                self.statistics.run_raised(job.cell.address, job.definition.name)
+                self.statistics.run_raised(invocation.cell.address, invocation.definition.name)
             if self.on_failure is not None:
-                self.on_failure(job.cell, job.definition.name, error)
-            report = functools.partial(job.sink.raised, job, error)
-        if job.cell.paused:
-            job.cell.hold(job, report)
+                self.on_failure(invocation.cell, invocation.definition.name, error)
+            report = functools.partial(invocation.sink.raised, invocation, error)
+        if invocation.cell.paused:
+            invocation.cell.hold(invocation, report)
         else:
             report()
 
-    async def _suspended(self, job: Invocation, coroutine: Method, trap: object) -> object:
-        job.suspended_at = self._environment.now()
+    async def _suspended(self, invocation: Invocation, coroutine: Method, trap: object) -> object:
+        invocation.suspended_at = self._environment.now()
         self._ready -= 1
         if self._queue and not self._ready:
             # This worker will be suspended for a while. Invocations that are queued behind it need
@@ -648,19 +652,17 @@ class TaskWorkers:
             self._ready += 1
             statistics = self.statistics
             if statistics is not None and (
-                self._environment.now() - job.suspended_at > LONG_TURN_SECONDS
+                self._environment.now() - invocation.suspended_at > LONG_TURN_SECONDS
             ):
-                statistics.ran_long(job.cell.address, job.definition.name)
-            if job.cell.leased:
+                statistics.ran_long(invocation.cell.address, invocation.definition.name)
+            if invocation.cell.leased:
                 self._doubt_if_in_doubt()
 
-    def _cancelled(self, job: Invocation) -> None:
-        if job.cell.ended is not None:
-            job.sink.refused(job, job.cell.died())
-        elif job.deadline != math.inf and self._environment.now() >= job.deadline:
-            job.sink.refused(
-                job,
-                CallTimeoutError(
-                    f"{job.cell.address.name}.{job.definition.name} was cancelled at its deadline"
-                ),
+    def _cancelled(self, invocation: Invocation) -> None:
+        if invocation.cell.ended is not None:
+            invocation.sink.refused(invocation, invocation.cell.died())
+        elif invocation.deadline != math.inf and self._environment.now() >= invocation.deadline:
+            invocation.sink.refused(
+                invocation,
+                CallTimeoutError(f"{invocation.full_name} was cancelled at its deadline"),
             )

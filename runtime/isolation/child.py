@@ -318,9 +318,9 @@ class NodeClient(BaseNode):
         if not isinstance(handle, Handle):
             raise TypeError(f"stop takes a handle, not {handle!r}")
         host = self._endpoint.host
-        job = host.workers.running.get(trio.lowlevel.current_task())
-        if job is not None and job.cell.address.name == handle.name:
-            host.nursery_of(job.cell).start_soon(self._api.stop, handle.address, reason)
+        invocation = host.workers.running.get(trio.lowlevel.current_task())
+        if invocation is not None and invocation.cell.address.name == handle.name:
+            host.nursery_of(invocation.cell).start_soon(self._api.stop, handle.address, reason)
             await trio.lowlevel.checkpoint()
         else:
             await self._api.stop(handle.address, reason)
@@ -374,21 +374,21 @@ class WatchingClient:
             name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended)
         )
         delivery = self._deliveries[notice.watch] = _NoticeDelivery(host)
-        delivery.job = job = Invocation(
+        delivery.invocation = invocation = Invocation(
             cell, definition, (notice,), {}, delivery, None, notice.watch, math.inf
         )
         # That of the code that watches: the node calls this service in it.
-        job.context = CURRENT.get()
+        invocation.context = CURRENT.get()
         # Regardless of the mailbox's limit: the node sends one notice at a time, and the actor has
         # asked for each of them.
-        cell.append(job)
+        cell.append(invocation)
         if not cell.busy and cell.started and not cell.paused:
             cell.busy = True
             host.workers.submit(cell)
         try:
             await delivery.over.wait()
         except trio.Cancelled:
-            job.cancel()
+            invocation.cancel()
             raise
         finally:
             del self._deliveries[notice.watch]
@@ -426,30 +426,30 @@ class _NoticeDelivery:
 
     def __init__(self, host: ActorHost) -> None:
         self._host = host
-        self.job: Invocation | None = None
+        self.invocation: Invocation | None = None
         self.over = trio.Event()
 
     def recall(self) -> None:
         """Drop the notice, if its `on_ended` has not begun: the watch was cancelled."""
-        if self.job is not None and not self.job.begun:
-            self.job.cancel()
+        if self.invocation is not None and not self.invocation.begun:
+            self.invocation.cancel()
             self.over.set()
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """`on_ended` has returned."""
         self.over.set()
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """`on_ended` has raised. Ends the actor, because no caller would learn of the error."""
         if not issubclass(type(error), SystemExit):
             # SystemExit ends the actor already, in the worker.
-            self._host.crash(job.cell, error)
+            self._host.crash(invocation.cell, error)
         self.over.set()
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The notice cannot be handled. Ends the actor, unless it has ended already."""
-        if job.cell.ended is None:
-            self._host.crash(job.cell, error)
+        if invocation.cell.ended is None:
+            self._host.crash(invocation.cell, error)
         self.over.set()
 
 
@@ -544,9 +544,9 @@ class SavedStatesClient(CompletionLog):
         """Save the actor's state through the node, with the answer of the call whose turn it is.
         Calls of concurrent methods are not recorded.
         """
-        job = self.job_running(cell)
+        invocation = self.invocation_running(cell)
         answers = () if answer is attrs.NOTHING else (answer,)
-        in_turn = job is not None and not job.definition.concurrent
+        in_turn = invocation is not None and not invocation.definition.concurrent
         await self._api.save(cell.address.name, cell.address.epoch, state, answers, in_turn)
 
     async def saved(self, name: str) -> Any:

@@ -230,8 +230,8 @@ class NodeApi:
                 self._lookups.forget(name)
                 return
             address = found
-        job = self._endpoint.host.workers.running.get(trio.lowlevel.current_task())
-        if job is not None and job.cell.address == address:
+        invocation = self._endpoint.host.workers.running.get(trio.lowlevel.current_task())
+        if invocation is not None and invocation.cell.address == address:
             # An actor that stops itself cannot wait for its own end: it ends when this method has.
             self._nursery.start_soon(self._spawner.stop_address, address, why)
         else:

@@ -272,15 +272,15 @@ def entry_from(record: logging.LogRecord, fields: LogFields) -> LogEntry:
     )
 
 
-def _id_of(job: Invocation, node: str) -> str:
+def _id_of(invocation: Invocation, node: str) -> str:
     """The call's id: the client and number that stay the same when it is repeated, or, for a call
     that is not, the node that made it and its number there.
     """
-    if job.call is not None:
-        identity = job.call.identity
+    if invocation.call is not None:
+        identity = invocation.call.identity
         return f"{identity.client.name}/{identity.number}"
-    peer = getattr(job.link, "peer", None)
-    return f"{node if peer is None else peer.name}/{job.number}"
+    peer = getattr(invocation.link, "peer", None)
+    return f"{node if peer is None else peer.name}/{invocation.number}"
 
 
 def _trace_ids() -> tuple[str, str]:

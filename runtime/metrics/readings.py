@@ -183,8 +183,8 @@ def _with_mail(host: ActorHost) -> Iterable[ActorCell]:
     a worker. Mail of an actor that pauses or starts is not counted.
     """
     cells: dict[int, ActorCell] = {}
-    for job in host.workers.running.values():
-        cells[id(job.cell)] = job.cell
+    for invocation in host.workers.running.values():
+        cells[id(invocation.cell)] = invocation.cell
     for cell in host.workers.queued():
         if len(cells) >= MOST_BUSY:
             break

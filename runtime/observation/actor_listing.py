@@ -245,14 +245,16 @@ class BestRows:
 
 def longest_wait(cell: ActorCell, now: float) -> float | None:
     """Seconds that the oldest call in the mailbox has waited; None if none waits."""
-    oldest = next((job for job in cell.mailbox or () if not job.cancelled), None)
+    oldest = next(
+        (invocation for invocation in cell.mailbox or () if not invocation.cancelled), None
+    )
     return None if oldest is None else _seconds(oldest.queued_at, now)
 
 
 def longest_turn(cell: ActorCell, now: float) -> float | None:
     """Seconds for which the longest running call has run; None if none runs."""
     running: tuple[Invocation, ...] = cell.running
-    return max((_seconds(job.suspended_at, now) for job in running), default=None)
+    return max((_seconds(invocation.suspended_at, now) for invocation in running), default=None)
 
 
 def _seconds(since: float, now: float) -> float:

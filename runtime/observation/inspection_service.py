@@ -280,7 +280,7 @@ class InspectionService(Actor):
         if cell is None or cell.system:
             return None
         now = self._environment.now()
-        waiting = [job for job in cell.mailbox or () if not job.cancelled]
+        waiting = [invocation for invocation in cell.mailbox or () if not invocation.cancelled]
         oldest = waiting[0] if waiting else None
         instance = cell.instance
         return {

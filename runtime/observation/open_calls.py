@@ -76,12 +76,12 @@ class _LongestCalls:
 
     def add(self, cells: Iterable[ActorCell]) -> None:
         found = [
-            (_since(job, state), state, job)
+            (_since(invocation, state), state, invocation)
             for cell in cells
             if not cell.system
-            for state, jobs in (("running", cell.running), ("waiting", cell.mailbox or ()))
-            for job in jobs
-            if not job.cancelled
+            for state, invocations in (("running", cell.running), ("waiting", cell.mailbox or ()))
+            for invocation in invocations
+            if not invocation.cancelled
         ]
         self._count += len(found)
         if found:
@@ -92,25 +92,27 @@ class _LongestCalls:
 
     def described(self, node: str, now: float) -> dict[str, Any]:
         return {
-            "calls": [_told(job, state, node, now) for _, state, job in self._longest],
+            "calls": [
+                _told(invocation, state, node, now) for _, state, invocation in self._longest
+            ],
             "left_out": self._count - len(self._longest),
         }
 
 
-def _since(job: Invocation, state: str) -> float:
-    return job.suspended_at if state == "running" else job.queued_at
+def _since(invocation: Invocation, state: str) -> float:
+    return invocation.suspended_at if state == "running" else invocation.queued_at
 
 
-def _told(job: Invocation, state: str, node: str, now: float) -> dict[str, Any]:
-    since = _since(job, state)
-    links = job.chain.links if job.chain is not None else ()
-    peer = getattr(job.link, "peer", None)
+def _told(invocation: Invocation, state: str, node: str, now: float) -> dict[str, Any]:
+    since = _since(invocation, state)
+    links = invocation.chain.links if invocation.chain is not None else ()
+    peer = getattr(invocation.link, "peer", None)
     return {
-        "actor": job.cell.address.name,
-        "method": job.definition.name,
+        "actor": invocation.cell.address.name,
+        "method": invocation.definition.name,
         "state": state,
         "seconds": now - since if since else None,
-        "left": None if job.deadline == float("inf") else job.deadline - now,
+        "left": None if invocation.deadline == float("inf") else invocation.deadline - now,
         "caller": [links[-1].actor, links[-1].method] if links else None,
         "from_node": node if peer is None else str(getattr(peer, "name", "")),
     }

@@ -93,11 +93,11 @@ class PlainTarget:
 class _Run:
     """One run of a method, and the calls that wait for it."""
 
-    __slots__ = ("call", "ended", "job", "outcome", "waited", "waiters")
+    __slots__ = ("call", "ended", "invocation", "outcome", "waited", "waiters")
 
     def __init__(self) -> None:
         self.ended = trio.Event()
-        self.job: Invocation | None = None
+        self.invocation: Invocation | None = None
         """None until it is handed to its actor."""
         self.outcome: PlainOutcome | None = None
         self.waiters = 0
@@ -149,7 +149,7 @@ class PlainCallService(Actor):
         except CallError as error:
             return described_error(error)
         run = _Run()
-        self._deliver(run, self._job(cell, definition, arguments, seconds, run))
+        self._deliver(run, self._invocation(cell, definition, arguments, seconds, run))
         return await self._outcome(run, seconds)
 
     @method(concurrent=True, idempotent=True)
@@ -186,15 +186,15 @@ class PlainCallService(Actor):
         except CallError as error:
             return described_error(error)
         run.call = call
-        job = self._job(cell, definition, arguments, seconds, run)
+        invocation = self._invocation(cell, definition, arguments, seconds, run)
         client = RequestClient(KEY_CLIENT, 0, name.life)
         # Perhaps made before: through another gateway, to an earlier epoch, on another node. The
         # completion records of the actor say.
-        job.call = RequestOrigin(RequestId(client, 1), repeated=True, elsewhere=True)
+        invocation.call = RequestOrigin(RequestId(client, 1), repeated=True, elsewhere=True)
         if (known is not None or tried) and not definition.idempotent:
-            await self._answer_from_record(run, job, known)
+            await self._answer_from_record(run, invocation, known)
         else:
-            self._deliver(run, job)
+            self._deliver(run, invocation)
         return await self._outcome(run, seconds)
 
     @method(concurrent=True)
@@ -228,17 +228,17 @@ class PlainCallService(Actor):
 
     # What follows is the service's own; the first three make it a `ReplySink`.
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: finish the call with the value as plain data."""
-        self._finish(job.link, self._value(job.cell, job.definition, value))
+        self._finish(invocation.link, self._value(invocation.cell, invocation.definition, value))
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method has raised: finish the call with the error as plain data."""
-        self._finish(job.link, _raised(raised_by_method(error, self._codec.size_of)[1]))
+        self._finish(invocation.link, _raised(raised_by_method(error, self._codec.size_of)[1]))
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The runtime has ended the call: finish it with the error as plain data."""
-        self._finish(job.link, described_error(error))
+        self._finish(invocation.link, described_error(error))
 
     async def _read(
         self, target: PlainTarget, body: bytes, *, stream: bool
@@ -286,8 +286,8 @@ class PlainCallService(Actor):
 
     def _peer(self) -> VerifiedPeer:
         """Return the proven identity of the caller of this service."""
-        job = self._host.workers.running.get(trio.lowlevel.current_task())
-        peer = job.verified if job is not None else None
+        invocation = self._host.workers.running.get(trio.lowlevel.current_task())
+        peer = invocation.verified if invocation is not None else None
         return self._admission.own if peer is None else peer
 
     def _found(self, target: PlainTarget) -> tuple[ActorCell, MethodDefinition]:
@@ -309,7 +309,7 @@ class PlainCallService(Actor):
     async def _in_thread(self, read: Callable[[], T]) -> T:
         return await self._host.threads.method(read)
 
-    def _job(
+    def _invocation(
         self,
         cell: ActorCell,
         definition: MethodDefinition,
@@ -320,33 +320,35 @@ class PlainCallService(Actor):
         own = definition.options.timeout
         limits = [one for one in (seconds, own) if one is not None]
         deadline = self._environment.now() + min(limits) if limits else math.inf
-        job = Invocation(cell, definition, arguments.args, arguments.kwargs, self, run, 0, deadline)
-        job.context = CURRENT.get()
-        job.peer = self._peer()
-        return job
+        invocation = Invocation(
+            cell, definition, arguments.args, arguments.kwargs, self, run, 0, deadline
+        )
+        invocation.context = CURRENT.get()
+        invocation.peer = self._peer()
+        return invocation
 
-    def _deliver(self, run: _Run, job: Invocation) -> None:
-        run.job = job
-        refusal = self._host.deliver(job)
+    def _deliver(self, run: _Run, invocation: Invocation) -> None:
+        run.invocation = invocation
+        refusal = self._host.deliver(invocation)
         if refusal is not None:
             self._finish(run, described_error(refusal))
 
     async def _answer_from_record(
-        self, run: _Run, job: Invocation, known: PlainOutcome | None
+        self, run: _Run, invocation: Invocation, known: PlainOutcome | None
     ) -> None:
         """Answer a call that may have run, and must not run again: with what its actor has saved of
         it, or with what is known.
         """
         outcome = known or described_error(
             OutcomeUnknownError(
-                f"{job.cell.address.name}.{job.definition.name} was called with this key before, "
-                "and may have run; its outcome is on no record, and it was not run again"
+                f"{invocation.full_name} was called with this key before, and may have "
+                "run; its outcome is on no record, and it was not run again"
             )
         )
         try:
-            answer = await self._host.completion_log.recorded(job)
+            answer = await self._host.completion_log.recorded(invocation)
             if answer is not attrs.NOTHING:
-                outcome = self._value(job.cell, job.definition, answer)
+                outcome = self._value(invocation.cell, invocation.definition, answer)
         except CallError as error:
             if outcome_of(error) == "unknown":
                 outcome = described_error(error)
@@ -392,21 +394,20 @@ class PlainCallService(Actor):
 
     def _give_up(self, run: _Run) -> PlainOutcome:
         """Stop a run for which no call waits any more; its outcome says whether it had begun."""
-        job = run.job
-        if job is None or not job.begun:
+        invocation = run.invocation
+        if invocation is None or not invocation.begun:
             outcome = described_error(
                 DeadlineExceededError("the call had not begun when its time was over; it will not")
             )
         else:
             outcome = described_error(
                 CallTimeoutError(
-                    f"{job.cell.address.name}.{job.definition.name} was cancelled before it had "
-                    "ended, because its time was over or its caller had gone; it may have taken "
-                    "effect"
+                    f"{invocation.full_name} was cancelled before it had ended, because its "
+                    "time was over or its caller had gone; it may have taken effect"
                 )
             )
-        if job is not None:
-            job.cancel()
+        if invocation is not None:
+            invocation.cancel()
         self._finish(run, outcome)
         return outcome
 

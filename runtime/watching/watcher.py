@@ -68,13 +68,15 @@ class Notices:
         definition = MethodDefinition(
             name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended)
         )
-        job = Invocation(cell, definition, (notice,), {}, self, None, one.number, float("inf"))
-        job.context = one.context
+        invocation = Invocation(
+            cell, definition, (notice,), {}, self, None, one.number, float("inf")
+        )
+        invocation.context = one.context
         # A watch leaves the table with its notice, so there is no second one.
         assert one.number not in self._queued, "each watch gives one notice"
-        self._queued[one.number] = job
+        self._queued[one.number] = invocation
         # Regardless of the mailbox's limit: the actor has asked for each notice.
-        cell.append(job)
+        cell.append(invocation)
         if not cell.busy and cell.started and not cell.paused:
             cell.busy = True
             self._host.workers.submit(cell)
@@ -83,28 +85,28 @@ class Notices:
         """Drop the notice of a cancelled watch. One whose `on_ended` has begun is not
         interrupted.
         """
-        job = self._queued.pop(number, None)
-        if job is not None and not job.begun:
-            job.cancel()
+        invocation = self._queued.pop(number, None)
+        if invocation is not None and not invocation.begun:
+            invocation.cancel()
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         """`on_ended` has returned; its value is dropped."""
-        self._queued.pop(job.number, None)
+        self._queued.pop(invocation.number, None)
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         """`on_ended` has raised. Ends the actor, because no caller would learn of the error."""
-        self._queued.pop(job.number, None)
+        self._queued.pop(invocation.number, None)
         if not issubclass(type(error), SystemExit):
             # SystemExit ends the actor already, in the worker.
-            self._host.crash(job.cell, error)
+            self._host.crash(invocation.cell, error)
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         """The notice cannot be handled, for example because its filters cannot run. Ends the actor,
         unless it has ended already.
         """
-        self._queued.pop(job.number, None)
-        if job.cell.ended is None:
-            self._host.crash(job.cell, error)
+        self._queued.pop(invocation.number, None)
+        if invocation.cell.ended is None:
+            self._host.crash(invocation.cell, error)
 
     def _end(self, cell: ActorCell, notice: Ended) -> None:
         reason = notice.reason

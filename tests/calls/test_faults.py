@@ -236,10 +236,10 @@ def test_a_client_that_is_gone_for_good_leaves_no_running_call_behind() -> None:
         assert await both.ledger.all_runs() == {1: 1}
         assert both.nothing_is_left()
         assert [
-            job
+            invocation
             for cell in internals_of(both.there).cells.values()
             if not cell.system
-            for job in cell.running
+            for invocation in cell.running
         ] == []
 
     in_virtual_time(test)

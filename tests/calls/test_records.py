@@ -38,15 +38,15 @@ def test_a_repeat_while_the_call_runs_is_attached_to_that_run() -> None:
     records: DedupTable[str] = DedupTable()
     first = arrived(records, 1)
     assert first.state == "new"
-    records.on_started(first, "job")
+    records.on_started(first, "invocation")
     again = arrived(records, 1, repeat=True)
-    assert (again.state, again.job) == ("running", "job")
+    assert (again.state, again.invocation) == ("running", "invocation")
 
 
 def test_a_repeat_after_the_answer_was_lost_gets_that_answer() -> None:
     records: DedupTable[str] = DedupTable()
     first = arrived(records, 1)
-    records.on_started(first, "job")
+    records.on_started(first, "invocation")
     records.on_answered(first, (b"answer", b"segment"))
     again = arrived(records, 1, repeat=True)
     assert (again.state, again.answer) == ("answered", (b"answer", b"segment"))
@@ -61,7 +61,7 @@ def test_a_call_that_was_refused_runs_when_it_is_made_again() -> None:
 def test_a_call_that_died_with_its_actor_is_not_run_again_there_but_by_the_next_epoch() -> None:
     records: DedupTable[str] = DedupTable()
     first = arrived(records, 1)
-    records.on_started(first, "job")
+    records.on_started(first, "invocation")
     records.on_answered(first, (b"died",), unknown=True)
     assert arrived(records, 1, repeat=True).answer == (b"died",)
     assert arrived(records, 1, repeat=True, target=("counter", 8)).state == "new"
@@ -70,7 +70,7 @@ def test_a_call_that_died_with_its_actor_is_not_run_again_there_but_by_the_next_
 def test_an_answer_of_an_earlier_epoch_is_replayed_although_the_actor_has_been_restarted() -> None:
     records: DedupTable[str] = DedupTable()
     first = arrived(records, 1)
-    records.on_started(first, "job")
+    records.on_started(first, "invocation")
     records.on_answered(first, (b"five",))
     assert arrived(records, 1, repeat=True, target=("counter", 8)).answer == (b"five",)
 
@@ -79,7 +79,7 @@ def test_what_is_confirmed_is_forgotten_and_a_late_copy_of_it_is_refused() -> No
     records: DedupTable[str] = DedupTable()
     for number in (1, 2):
         record = arrived(records, number)
-        records.on_started(record, "job")
+        records.on_started(record, "invocation")
         records.on_answered(record, (b"answer",))
     assert records.confirm(3, []) == []
     assert records.size == 0
@@ -107,7 +107,7 @@ def test_over_the_bound_the_oldest_answers_go_and_their_repeats_are_refused_rath
     records: DedupTable[str] = DedupTable(most_records=3)
     for number in range(1, 6):
         record = arrived(records, number)
-        records.on_started(record, "job")
+        records.on_started(record, "invocation")
         records.on_answered(record, (b"answer",))
     assert len(records.records) == 3
     assert isinstance(records.arrive(1, ACTOR, repeat=True), OutcomeUnknownError)
@@ -119,7 +119,7 @@ def test_over_the_bound_the_oldest_answers_go_and_their_repeats_are_refused_rath
 def test_with_nothing_but_running_calls_a_full_table_takes_no_more_of_them() -> None:
     records: DedupTable[str] = DedupTable(most_records=2)
     for number in (1, 2):
-        records.on_started(arrived(records, number), "job")
+        records.on_started(arrived(records, number), "invocation")
     assert isinstance(records.arrive(3, ACTOR, repeat=False), MailboxFullError)
     assert arrived(records, 1, repeat=True).state == "running"
 
@@ -128,7 +128,7 @@ def test_large_answers_are_kept_only_up_to_the_bound_in_bytes() -> None:
     records: DedupTable[str] = DedupTable(most_bytes=10_000)
     for number in range(1, 20):
         record = arrived(records, number)
-        records.on_started(record, "job")
+        records.on_started(record, "invocation")
         records.on_answered(record, (bytes(3_000),))
         assert records.size <= 10_000
     assert isinstance(records.arrive(1, ACTOR, repeat=True), OutcomeUnknownError)
@@ -137,7 +137,7 @@ def test_large_answers_are_kept_only_up_to_the_bound_in_bytes() -> None:
 def test_an_answer_larger_than_the_whole_table_is_not_kept() -> None:
     records: DedupTable[str] = DedupTable(most_bytes=1_000)
     record = arrived(records, 1)
-    records.on_started(record, "job")
+    records.on_started(record, "invocation")
     records.on_answered(record, (bytes(5_000),))
     assert records.size == 0
     assert isinstance(records.arrive(1, ACTOR, repeat=True), OutcomeUnknownError)
@@ -169,7 +169,7 @@ def test_no_call_runs_twice_and_every_repeat_is_answered_or_refused(
         elif found.state == "answered":
             assert found.answer == (b"%d" % number,)
         else:
-            assert found.job == number
+            assert found.invocation == number
 
     for _ in range(data.draw(st.integers(0, 60))):
         step = data.draw(st.sampled_from(["call", "lost call", "repeat", "end", "confirm"]))
@@ -188,8 +188,8 @@ def test_no_call_runs_twice_and_every_repeat_is_answered_or_refused(
             number = data.draw(st.sampled_from(open_calls))
             open_calls.remove(number)
             if confirmations.end(number):
-                for job in records.confirm(*confirmations.take()):
-                    running.pop(job)
+                for invocation in records.confirm(*confirmations.take()):
+                    running.pop(invocation)
         assert len(records.records) <= most_records
         assert all(count == 1 for count in runs.values())
         # What a client still waits for and what runs for it is never forgotten.
@@ -216,7 +216,7 @@ def test_one_long_call_does_not_hold_back_the_confirmation_of_those_after_it() -
 
 def answer(records: DedupTable[str], number: int, size: int) -> None:
     record = arrived(records, number)
-    records.on_started(record, "job")
+    records.on_started(record, "invocation")
     records.on_answered(record, (bytes(size),))
 
 
@@ -284,7 +284,7 @@ def test_the_total_is_the_sum_of_the_tables(steps: list[tuple[int, str, int]]) -
         else:
             record = records.arrive(number, ACTOR, repeat=False)
             if isinstance(record, CallRecord) and record.state == "new":
-                records.on_started(record, "job")
+                records.on_started(record, "invocation")
                 if step == "answer":
                     records.on_answered(record, (bytes(number * 50),))
                     records.make_room()

@@ -263,7 +263,7 @@ class Reader(Diary):
 
 
 def open_streams(nodes: list[Node]) -> int:
-    """What any table of these nodes holds of streams and their jobs."""
+    """What any table of these nodes holds of streams and their invocations."""
     count = 0
     for node in nodes:
         endpoint = internals_of(node).endpoint
@@ -271,14 +271,14 @@ def open_streams(nodes: list[Node]) -> int:
         for table in endpoint.caller.routes.tables.values():
             count += sum(isinstance(call, StreamCall) for call in table.pending.values())
         count += sum(
-            job.definition.stream
+            invocation.definition.stream
             for cell in endpoint.host.cells.values()
-            for job in (*cell.running, *(cell.mailbox or ()))
+            for invocation in (*cell.running, *(cell.mailbox or ()))
         )
         count += sum(
-            job.definition.stream
-            for job in endpoint.host.workers.running.values()
-            if job.runner is not None
+            invocation.definition.stream
+            for invocation in endpoint.host.workers.running.values()
+            if invocation.runner is not None
         )
     return count
 

@@ -28,7 +28,6 @@ def test_what_is_said_of_answers_that_are_not_read(monkeypatch: pytest.MonkeyPat
     encoder = ReplyEncoder(Codec(sentinel=bytes(8)))
     refused: list[object] = []
     monkeypatch.setattr(encoder, "of_error", lambda number, link, error: refused.append(error))
-    cell = SimpleNamespace(address=SimpleNamespace(name="counter"))
-    job: Any = SimpleNamespace(cell=cell, definition=SimpleNamespace(name="large"))
-    encoder.of_value(1, job, bytes(1_000_000), LINK)
+    invocation: Any = SimpleNamespace(full_name="counter.large")
+    encoder.of_value(1, invocation, bytes(1_000_000), LINK)
     check_shown("AnswerDroppedError", said(refused[0]))

@@ -192,7 +192,9 @@ async def test_a_batch_whose_caller_gives_up_does_not_start(scene: Scene) -> Non
     given_up = await scene.send(1)
     await scene.send(2)
     given_up.cancel()
-    await until(lambda: any(job.cancelled for job in scene.cell.running), "the node knows")
+    await until(
+        lambda: any(invocation.cancelled for invocation in scene.cell.running), "the node knows"
+    )
     scene.stage.open_all(3)
     await scene.until_ended(0, 2)
     assert scene.stage.begun == [0, 2]

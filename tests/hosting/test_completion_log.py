@@ -378,9 +378,9 @@ async def test_a_lease_renewed_beside_the_loop_is_asked_before_a_repeat_is_refus
         read_late.append(name)
         return records
 
-    async def found(self: CompletionLog, job: Any) -> Any:
+    async def found(self: CompletionLog, invocation: Any) -> Any:
         try:
-            return await original_found(self, job)
+            return await original_found(self, invocation)
         except RefusedInTurnError as error:
             refused.append(str(error))
             raise

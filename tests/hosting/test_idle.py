@@ -59,23 +59,23 @@ def test_the_idle_time_begins_when_the_last_call_has_ended_however_long_that_too
 
 
 class Outcomes:
-    """Where a job says how it went."""
+    """Where an invocation says how it went."""
 
     def __init__(self) -> None:
         self.all: list[object] = []
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         self.all.append(value)
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         self.all.append(error)
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         self.all.append(error)
 
 
 class AtTheLastMoment(Instrument):
-    """Delivers a job when the end of an idle actor has been decided, and nothing of it has
+    """Delivers an invocation when the end of an idle actor has been decided, and nothing of it has
     run yet.
     """
 
@@ -88,7 +88,7 @@ class AtTheLastMoment(Instrument):
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
         if self.times and task.name.rpartition(".")[2] in ("stop", "_end_of_idleness"):
             self.times -= 1
-            job = Invocation(
+            invocation = Invocation(
                 self.cell,
                 self.cell.methods[self.method],
                 (0.0,),
@@ -98,7 +98,7 @@ class AtTheLastMoment(Instrument):
                 1,
                 float("inf"),
             )
-            assert self.host.deliver(job) is None
+            assert self.host.deliver(invocation) is None
 
 
 @pytest.mark.parametrize("concurrent", [False, True])

@@ -39,13 +39,13 @@ class Outcomes:
     def __init__(self) -> None:
         self.heard: list[object] = []
 
-    def value(self, job: Invocation, value: object) -> None:
+    def value(self, invocation: Invocation, value: object) -> None:
         self.heard.append(value)
 
-    def raised(self, job: Invocation, error: BaseException) -> None:
+    def raised(self, invocation: Invocation, error: BaseException) -> None:
         self.heard.append(error)
 
-    def refused(self, job: Invocation, error: CallError) -> None:
+    def refused(self, invocation: Invocation, error: CallError) -> None:
         self.heard.append(error)
 
 
@@ -53,16 +53,16 @@ def test_a_run_that_ends_after_its_actor_did_in_a_pause_is_reported_at_once() ->
     cell = ActorCell(Address("slow", "here", 1, 1, "", True), Slow(), 10)
     cell.started = True
     outcomes = Outcomes()
-    job = Invocation(cell, Slow.__methods__["work"], (), {}, outcomes, None, 1, float("inf"))
-    assert cell.offer(job, lambda: 0.0) is None
-    assert cell.take() is job
-    cell.begin(job)
+    invocation = Invocation(cell, Slow.__methods__["work"], (), {}, outcomes, None, 1, float("inf"))
+    assert cell.offer(invocation, lambda: 0.0) is None
+    assert cell.take() is invocation
+    cell.begin(invocation)
     cell.paused = True
     assert cell.end(ExitReason("shutdown", "the node leaves")) == []
     assert outcomes.heard == []
     # The method has returned only now. No resume will come: what is held would be held for ever.
-    cell.hold(job, lambda: outcomes.value(job, "done"))
-    cell.finish(job, None)
+    cell.hold(invocation, lambda: outcomes.value(invocation, "done"))
+    cell.finish(invocation, None)
     (error,) = outcomes.heard
     assert isinstance(error, ActorDiedError), "in doubt, another node may have had the name by then"
     cell.check_invariants()
@@ -94,14 +94,14 @@ async def test_a_method_that_runs_when_its_node_has_left_has_one_outcome(
         nursery.start_soon(call)
         host = internals_of(pair.there).host
         await until(lambda: host.cells["slow"].running, "the method runs")
-        (job,) = host.cells["slow"].running
-        assert isinstance(job.link.record, CallRecord)
-        number = job.link.record.number
-        assert job.runner is not None
+        (invocation,) = host.cells["slow"].running
+        assert isinstance(invocation.link.record, CallRecord)
+        number = invocation.link.record.number
+        assert invocation.runner is not None
         host.close()
         # It raises as it is cancelled, before its caller can say that it needs no answer any more.
-        job.runner.cancel()
+        invocation.runner.cancel()
         await until(lambda: ended, "the caller hears of it")
-        await until(lambda: job.runner is None, "the method has ended")
+        await until(lambda: invocation.runner is None, "the method has ended")
     assert answers.count(number) == 1
     assert isinstance(ended[0], ActorDiedError)

@@ -77,7 +77,9 @@ async def test_calls_are_counted_on_both_sides_with_their_outcomes(pair: Pair, w
         nursery.start_soon(worker.work, 2)
         cell = internals_of(node).cells[worker.address.name]
         # The calls that were given up may still be in the mailbox, until room is needed.
-        await until(lambda: (2,) in [job.args for job in cell.mailbox or ()], "one waits")
+        await until(
+            lambda: (2,) in [invocation.args for invocation in cell.mailbox or ()], "one waits"
+        )
         with pytest.raises(MailboxFullError):
             await worker.work(3)
         await worker.let_go()

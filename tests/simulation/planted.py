@@ -268,10 +268,10 @@ def unbounded_queue() -> AbstractContextManager[object]:
     """A mailbox takes whatever comes."""
     original = ActorCell.offer
 
-    def offer(self: ActorCell, job: Invocation, now: Callable[[], float]) -> Any:
+    def offer(self: ActorCell, invocation: Invocation, now: Callable[[], float]) -> Any:
         limit, self.limit = self.limit, 10**9
         try:
-            return original(self, job, now)
+            return original(self, invocation, now)
         finally:
             self.limit = limit
 
