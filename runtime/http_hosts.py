@@ -1,4 +1,4 @@
-"""Names in the Host headers of HTTP requests, as protection from DNS rebinding.
+"""The hosts that HTTP requests name, as protection from DNS rebinding.
 
 A page in a browser may ask the server that it came from. Its site can give its own name an address
 of this machine, and the page then reads what a server there answers. Such a request arrives with
@@ -9,6 +9,9 @@ other site can have. No I/O.
 from __future__ import annotations
 
 import ipaddress
+import re
+
+_ABSOLUTE = re.compile(r"https?://([^/?]*)", re.IGNORECASE)
 
 
 def host_name(host: str) -> str:
@@ -16,6 +19,20 @@ def host_name(host: str) -> str:
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0].lower().rstrip(".")
+
+
+def split_target(target: str, host: str | None) -> tuple[str, str | None]:
+    """Return the path of a request target, with its query, and the host that it is for. `host`: the
+    Host header. A target may be an address in full, whose host counts and not that of the header
+    (RFC 9112, section 3.2.2). Raises ValueError for one that names no host, or a user.
+    """
+    absolute = _ABSOLUTE.match(target)
+    if absolute is None:
+        return target, host
+    if not absolute[1] or "@" in absolute[1]:
+        raise ValueError("the address of the request is not http://HOST/PATH")
+    path = target[absolute.end() :]
+    return path if path.startswith("/") else f"/{path}", absolute[1]
 
 
 def leads_here(name: str) -> bool:

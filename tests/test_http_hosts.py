@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.http_hosts import host_name, host_refusal, leads_here
+from runtime.http_hosts import host_name, host_refusal, leads_here, split_target
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,25 @@ def test_only_what_this_machine_alone_reaches_is_judged() -> None:
     assert not host_refusal(None, "127.0.0.1", "w1")
     # Prometheus asks by whatever name it was given.
     assert not host_refusal("w1.example:9464", "10.0.0.5", "w1")
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("/metrics", ("/metrics", "header")),
+        ("/a?b=http://c/d", ("/a?b=http://c/d", "header")),
+        ("*", ("*", "header")),
+        ("http://a:80/metrics?b", ("/metrics?b", "a:80")),
+        ("HTTPS://A", ("/", "A")),
+        ("http://a?b", ("/?b", "a")),
+        ("ftp://a/b", ("ftp://a/b", "header")),
+    ],
+)
+def test_an_address_in_full_names_the_host_itself(target: str, found: tuple[str, str]) -> None:
+    assert split_target(target, "header") == found
+
+
+@pytest.mark.parametrize("target", ["http://", "http:///a", "http://a@b/", "http://a:80@b/"])
+def test_an_address_without_a_host_or_with_a_user_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match="http://HOST/PATH"):
+        split_target(target, "header")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import trio
 
 from runtime.http_connections import ConnectionLimit
-from runtime.http_hosts import host_refusal
+from runtime.http_hosts import host_refusal, split_target
 
 MAX_REQUEST_BYTES = 8192
 """Bytes of a request's head that are read. What follows is not read, as no request has a body."""
@@ -81,15 +81,16 @@ def _respond(head: bytes, answer: Answer, reached_at: str) -> bytes:
         return _response(
             400, "text/plain", "the request is not HTTP; send GET /healthz or GET /metrics\n"
         )
-    method, path = (
-        words[0].decode("ascii", "replace"),
-        words[1].decode("ascii", "replace").partition("?")[0],
-    )
+    method = words[0].decode("ascii", "replace")
     if method not in ("GET", "HEAD"):
         return _response(405, "text/plain", "this port answers only GET and HEAD\n")
-    if refusal := host_refusal(_host(head), reached_at, socket.gethostname()):
+    try:
+        path, host = split_target(words[1].decode("ascii", "replace"), _host(head))
+    except ValueError as error:
+        return _response(400, "text/plain", f"{error}\n", body=method == "GET")
+    if refusal := host_refusal(host, reached_at, socket.gethostname()):
         return _response(403, "text/plain", refusal, body=method == "GET")
-    found = answer(path)
+    found = answer(path.partition("?")[0])
     if found is None:
         found = (404, "text/plain", "unknown path; request /healthz or /metrics\n")
     return _response(*found, body=method == "GET")

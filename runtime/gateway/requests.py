@@ -18,7 +18,7 @@ import trio
 from actors.call_context import CallContext
 from runtime.gateway.media import CBOR, JSON, media_type_of
 from runtime.gateway.problems import ProblemError
-from runtime.http_hosts import host_name, leads_here
+from runtime.http_hosts import host_name, leads_here, split_target
 from runtime.links.transports import is_loopback
 
 Message = MutableMapping[str, Any]
@@ -49,7 +49,6 @@ stands before the gateway.
 """
 
 _SECONDS = re.compile(r"\d{1,7}(\.\d{1,6})?")
-_ABSOLUTE = re.compile(r"https?://([^/]*)", re.IGNORECASE)
 _KEY = re.compile(r"[!-~]([ -~]{0,253}[!-~])?")
 
 
@@ -149,14 +148,12 @@ class RequestHead:
                 _refuse(400, "HeaderTwice", f"the header {name} is there twice", "send it once")
         target: bytes = scope.get("raw_path") or scope["path"].encode()
         path = target.partition(b"?")[0].decode("latin-1")
-        absolute = _ABSOLUTE.match(path)
-        if absolute is not None:
-            # The absolute form, as for a proxy: its host counts, and not that of the header
-            # (RFC 9112, section 3.2.2). So who may ask is decided by what it names.
-            if not absolute[1] or "@" in absolute[1]:
-                _refuse(400, "BadPath", "the address names no host", "ask for a path")
-            headers["host"] = [absolute[1]]
-            path = path[absolute.end() :]
+        try:
+            path, host = split_target(path, None)
+        except ValueError as error:
+            _refuse(400, "BadPath", str(error), "ask for a path")
+        if host is not None:
+            headers["host"] = [host]
         return cls(
             scope["method"].upper(),
             _parts(path, scope.get("root_path", "")),

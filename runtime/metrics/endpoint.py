@@ -29,7 +29,7 @@ from actors.errors import ListenError
 from runtime.environment import Beside
 from runtime.hosting.loop_watch import running_code
 from runtime.http_connections import ConnectionLimit
-from runtime.http_hosts import host_refusal
+from runtime.http_hosts import host_refusal, split_target
 from runtime.links.tls import FIRST_BYTE
 from runtime.links.transports import join_host_port, split_host_port
 from runtime.metrics.definitions import DEFINITIONS, Definition
@@ -41,6 +41,7 @@ from runtime.timings import Timings
 from runtime.user_errors import summary_of
 
 if TYPE_CHECKING:
+    import h11
     from prometheus_client.core import Metric
 
 MOST_CONNECTIONS = 32
@@ -361,10 +362,8 @@ async def _converse(
         with_body = event.method != b"HEAD"
         if event.method not in (b"GET", b"HEAD"):
             told = _text(405, "this address answers only GET and HEAD\n")
-        elif refusal := host_refusal(_host(event.headers), reached_at, socket.gethostname()):
-            told = _text(403, refusal)
         else:
-            told = await answer(event.target.decode("ascii", "replace").partition("?")[0])
+            told = await _told(event, answer, reached_at)
     except h11.RemoteProtocolError as error:
         told = _text(error.error_status_hint, f"the request is not HTTP as expected: {error}\n")
     headers = [
@@ -381,6 +380,17 @@ async def _converse(
         size = 0
         while size < LINGER_BYTES and (data := await stream.receive_some(4096)):
             size += len(data)
+
+
+async def _told(request: h11.Request, answer: Answer, reached_at: str) -> HttpAnswer:
+    try:
+        target = request.target.decode("ascii", "replace")
+        path, host = split_target(target, _host(request.headers))
+    except ValueError as error:
+        return _text(400, f"{error}\n")
+    if refusal := host_refusal(host, reached_at, socket.gethostname()):
+        return _text(403, refusal)
+    return await answer(path.partition("?")[0])
 
 
 def _host(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

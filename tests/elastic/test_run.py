@@ -552,10 +552,17 @@ def test_an_agent_answers_about_its_health(shell: Shell) -> None:
     assert 'understudy_elastic_rounds_total{run_id="a\\"b",role="default"} 1' in metrics
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get("/else")
-    for garbage in (b"\n\n", b"\xff" * 9000, b"POST / HTTP/1.1\r\n\r\n"):
+    for request, status in (
+        (b"\n\n", b"400"),
+        (b"\xff" * 9000, b"400"),
+        (b"POST / HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET http://localhost/healthz HTTP/1.1\r\nHost: evil.x\r\n\r\n", b"200"),
+        (b"GET http://evil.x/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"403"),
+        (b"GET http:///healthz HTTP/1.1\r\n\r\n", b"400"),
+    ):
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(garbage)
-            assert connection.recv(100).split()[1] in (b"400", b"405")
+            connection.sendall(request)
+            assert connection.recv(100).split()[1] == status
     foreign = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Host": "evil.x"})
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(foreign, timeout=LIMIT)

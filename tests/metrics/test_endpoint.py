@@ -186,6 +186,9 @@ async def test_a_blocked_loop_is_told_with_what_blocks_it(node: Node) -> None:
         ("POST", "/metrics", 405),
         ("HEAD", "/metrics", 200),
         ("GET", "/metrics?name=x", 200),
+        ("GET", "http://localhost/metrics?name=x", 200),
+        ("GET", "http://evil.example/metrics", 403),
+        ("GET", "http:///metrics", 400),
     ],
 )
 async def test_other_requests(node: Node, method: str, path: str, status: int) -> None:
