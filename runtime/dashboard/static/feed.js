@@ -6,6 +6,7 @@ const LEAST_PAUSE = 1000, LONGEST_PAUSE = 10000;
 // The dashboard says every ten seconds that it lives.
 const SILENCE = 25000;
 const POINTS = 180;
+const NOTHING = Object.freeze(Object.create(null));
 
 export const topics = new Map();
 export const state = { link: "connecting", text: "", offset: 0, heard: 0 };
@@ -29,7 +30,7 @@ export function takeToken(text) {
 /** Seconds since 1970 by the clock of the dashboard. */
 export function now() { return Date.now() / 1000 + state.offset; }
 
-export function section(topic, name) { return topics.get(topic)?.sections[name] ?? {}; }
+export function section(topic, name) { return topics.get(topic)?.sections[name] ?? NOTHING; }
 
 /** Show these topics from now on. */
 export function show(names) {
@@ -115,7 +116,7 @@ class Stream {
         text += decoder.decode(value, { stream: true });
         const parts = text.split("\n\n");
         text = parts.pop();
-        for (const part of parts) if (part.startsWith("data: ")) this.take(JSON.parse(part.slice(6)));
+        for (const part of parts) if (part.startsWith("data: ")) this.take(JSON.parse(part.slice(6), bare));
         if (this.stopped) return;
         state.link = "open";
         state.heard = Date.now();
@@ -128,7 +129,7 @@ class Stream {
   take(message) {
     state.offset = Math.max(-1e9, message.at - Date.now() / 1000);
     if (message.sections) {
-      topics.set(message.topic, { at: message.at, sections: message.sections, history: message.history, rates: {} });
+      topics.set(message.topic, { at: message.at, sections: message.sections, history: message.history, rates: Object.create(null) });
     } else {
       const known = topics.get(message.topic);
       if (!known) return;
@@ -136,6 +137,11 @@ class Stream {
     }
     if (message.topic === "cluster") grow(topics.get("cluster"), Boolean(message.sections));
   }
+}
+
+/** An object without a prototype: the keys are names of the cluster, such as "constructor". */
+function bare(key, value) {
+  return value && typeof value === "object" && !Array.isArray(value) ? Object.assign(Object.create(null), value) : value;
 }
 
 class Refused extends Error {
@@ -146,8 +152,8 @@ function apply(known, { at, changed, gone }) {
   known.before = known.at;
   known.at = at;
   for (const [name, rows] of Object.entries(changed)) {
-    const kept = (known.sections[name] ??= {});
-    for (const [key, fields] of Object.entries(rows)) kept[key] = { ...kept[key], ...fields };
+    const kept = (known.sections[name] ??= Object.create(null));
+    for (const [key, fields] of Object.entries(rows)) kept[key] = Object.assign(Object.create(null), kept[key], fields);
   }
   for (const [name, keys] of Object.entries(gone))
     for (const key of keys) delete known.sections[name]?.[key];
@@ -170,8 +176,8 @@ function grow(cluster, whole) {
     add(history.cluster, sections.totals.cluster);
   }
   // Bytes a second of each link, from its count.
-  const counted = cluster.counted ?? {};
-  cluster.counted = {};
+  const counted = cluster.counted ?? Object.create(null);
+  cluster.counted = Object.create(null);
   for (const [key, row] of Object.entries(sections.links)) {
     cluster.counted[key] = [cluster.at, row.bytes_received];
     const was = counted[key];
