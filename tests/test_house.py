@@ -269,23 +269,14 @@ WHITE_BOXES = {
     "tests/scheduling.py": {"_ALLOW_DETERMINISTIC_SCHEDULING", "_r"},  # of trio
     # Bugs that are planted, and peers that lie, which only a change from within can make.
     "tests/simulation/planted.py": {"_consider_restart", "_run"},
-    "tests/wire/fuzz.py": {"_handle", "_limits", "_reassembly", "_receiver"},
-    "tests/wire/proven.py": {"_handle", "_socket"},
-    "tests/wire/test_hostile_frames.py": {"_handle", "_receiver"},
+    "tests/wire/proven.py": {"_socket"},
     # Moments that no event outside marks, and limits that only take long to reach.
-    "tests/cluster/meeting.py": {"_give_up"},
     "tests/cluster/test_local_cluster_end.py": {"_close", "_processes"},
     "tests/doors/test_pictures.py": {"_caller"},
     "tests/isolation/observers.py": {"_all"},
-    "tests/membership/test_members.py": {"_link", "_link_to", "_staying"},
-    "tests/node/test_calls.py": {"_options"},
-    "tests/node/test_false_sessions.py": {"_check_session", "_link"},
     "tests/node/test_mutual_tls.py": {"_files", "_look", "_seen"},
-    "tests/node/test_other_names.py": {"_clients", "_dedup_server", "_one_way", "_receiver"},
-    "tests/node/test_proven_strangers.py": {"_changed"},
     "tests/pytorch/test_plugin.py": {"_loop"},
     "tests/references/conftest.py": {"_parameters"},
-    "tests/references/test_references.py": {"_secret"},
     "tests/supervision/test_many.py": {"_before_the_next", "_definition"},
 }
 """Private names of other rooms that a file of tests uses. What all tests need of a node is in

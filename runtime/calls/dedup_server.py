@@ -96,7 +96,7 @@ class DedupServer:
         self._nursery = nursery
         self._kept = kept
         self._faults = faults
-        self._clients: dict[NodeId, _DedupClient] = {}
+        self.clients: dict[NodeId, _DedupClient] = {}
         self._orphans: dict[NodeId, None] = {}
         """Clients without a link, those first that have been without for the longest time."""
         self.total = RecordsTotal()
@@ -137,7 +137,7 @@ class DedupServer:
 
     def cancel(self, link: Link, number: int) -> None:
         """Handle that the caller of a call gave up, if the call is on record."""
-        client = self._clients.get(link.peer.identity)
+        client = self.clients.get(link.peer.identity)
         invocation = client.records.give_up(number) if client is not None else None
         if invocation is not None:
             taken_back(invocation)
@@ -145,7 +145,7 @@ class DedupServer:
     def link_ended(self, link: Link) -> None:
         """A link has ended. Its calls go on for now: their repeats may come over the next link."""
         identity = link.peer.identity
-        client = self._clients.get(identity)
+        client = self.clients.get(identity)
         if client is not None:
             client.links.discard(link)
             if not client.links:
@@ -158,7 +158,7 @@ class DedupServer:
 
     def on_ended(self, identity: NodeId) -> None:
         """The client has ended, so its calls have no waiting caller."""
-        client = self._clients.pop(identity, None)
+        client = self.clients.pop(identity, None)
         self._orphans.pop(identity, None)
         if client is not None:
             client.over.set()
@@ -284,14 +284,14 @@ class DedupServer:
 
     def _client(self, link: Link) -> _DedupClient:
         identity = link.peer.identity
-        client = self._clients.get(identity)
+        client = self.clients.get(identity)
         if client is not None and client.identity.life != link.life:
             # Its numbers are another process's, and so are the answers.
             self.on_ended(identity)
             self._host.completion_log.on_ended(client.identity)
             client = None
         if client is None:
-            client = self._clients[identity] = _DedupClient(
+            client = self.clients[identity] = _DedupClient(
                 RequestClient(*identity, link.life), link.peer.role, self.total
             )
         if link not in client.links:
@@ -304,7 +304,7 @@ class DedupServer:
         """Forget answers, of one client after another: of those without a link, of other clients
         than nodes, and of who has the most.
         """
-        clients = [client for client in self._clients.values() if client.records.kept]
+        clients = [client for client in self.clients.values() if client.records.kept]
         for client in sorted(
             clients,
             key=lambda one: (not one.links, one.role == "client", one.records.size),
@@ -318,15 +318,15 @@ class DedupServer:
         """Assert what must hold between any two steps. Looks at every record: for tests and
         simulations.
         """
-        for identity, client in self._clients.items():
+        for identity, client in self.clients.items():
             client.records.check_invariants()
             assert (identity in self._orphans) == (not client.links), "an orphan has no link"
             assert not client.over.is_set(), "a client that was given up is forgotten"
             assert client.links_made >= len(client.links)
             assert client.links or client.orphaned, "a task waits to give up each orphan"
-        assert self._orphans.keys() <= self._clients.keys()
+        assert self._orphans.keys() <= self.clients.keys()
         assert len(self._orphans) <= MOST_ORPHANS
-        tables = [client.records for client in self._clients.values()]
+        tables = [client.records for client in self.clients.values()]
         assert self.total.records == sum(len(table.records) for table in tables)
         assert self.total.bytes == sum(table.size for table in tables)
 
@@ -340,5 +340,5 @@ class DedupServer:
             if client.links or client.links_made == seen:
                 break
         client.orphaned = False
-        if not client.links and self._clients.get(identity) is client:
+        if not client.links and self.clients.get(identity) is client:
             self.on_ended(identity)

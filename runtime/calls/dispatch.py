@@ -116,7 +116,7 @@ class Dispatch:
         self._depth_sink = _DepthSink(self)
         self._tables: dict[Link, IncomingCalls[Invocation]] = {}
         self._contexts = ReadContexts()
-        self._one_way: Counter[Link] = Counter()
+        self.one_way: Counter[Link] = Counter()
         """One-way calls of services that run; only of links that have any."""
         self._handlers: dict[int, Callable[[Link, Frame], None]] = {
             Kind.CALL: self._on_call,
@@ -144,7 +144,7 @@ class Dispatch:
         if table is not None:
             for invocation in table.end():
                 caller_gone(invocation)
-        self._one_way.pop(link, None)
+        self.one_way.pop(link, None)
         self._produced.link_ended(link)
         self._dedup_server.link_ended(link)
         self._reply_handler.link_ended(link)
@@ -158,7 +158,7 @@ class Dispatch:
             for number, invocation in table.running.items():
                 assert invocation.number == number
                 assert invocation.link is link
-        for link, running in self._one_way.items():
+        for link, running in self.one_way.items():
             assert link.ended is None
             assert 0 < running <= MOST_SERVICE_CALLS
 
@@ -354,7 +354,7 @@ class Dispatch:
             return
         elif (
             not found[0].system
-            or (refusal := self._refused_service(link, found[0], call, self._one_way[link])) is None
+            or (refusal := self._refused_service(link, found[0], call, self.one_way[link])) is None
         ):
             invocation = Invocation(
                 found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)
@@ -364,8 +364,8 @@ class Dispatch:
             # Without the link: it has no answer.
             invocation.peer = link.verified
             if found[0].system:
-                self._one_way[link] += 1
-                invocation.sink = _OneWay(self, link, self._one_way)
+                self.one_way[link] += 1
+                invocation.sink = _OneWay(self, link, self.one_way)
             if self._kept.references_arrived:
                 self._kept.prepare(invocation)
             refusal = self._host.deliver(invocation)

@@ -168,7 +168,7 @@ class RpcEndpoint:
         self.codec = self.references.codec
         links: dict[NodeId, Link] = {}
         self._node_services: dict[NodeId, Any] = {}
-        routes = self._routes = Routes(identity, self.codec, directory, links)
+        routes = self.routes = Routes(identity, self.codec, directory, links)
         kept = ResultRetention(self.references)
         reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class, environment.now)
         self.host = make_host(self)
@@ -191,13 +191,13 @@ class RpcEndpoint:
         )
         self.users_caller = self._filter(filters)
         """Makes the calls of users' handles; `caller` makes those of the runtime."""
-        self._dispatch = self._make_dispatch(environment, nursery, reply_handler, kept, faults)
+        self.dispatch = self._make_dispatch(environment, nursery, reply_handler, kept, faults)
         self.peers = Peers(
             introduction,
             secret,
             environment,
             network,
-            self._dispatch,
+            self.dispatch,
             nursery,
             links,
             broken,
@@ -291,7 +291,7 @@ class RpcEndpoint:
         self.actor_loads = reply_handler.loads
         """The loads of the actors that pools follow."""
         reply_encoder = ReplyEncoder(self.codec)
-        self._dedup_server = DedupServer(
+        self.dedup_server = DedupServer(
             self.host,
             self.codec,
             reply_encoder,
@@ -308,9 +308,9 @@ class RpcEndpoint:
             environment,
             reply_handler,
             reply_encoder,
-            self._dedup_server,
+            self.dedup_server,
             self.produced,
-            StreamItemHandler(self.codec, self._routes),
+            StreamItemHandler(self.codec, self.routes),
             kept,
             Imports(self.codec, environment, nursery),
             self.admission,
@@ -404,7 +404,7 @@ class RpcEndpoint:
         """
         cells = [cell for cell in self.host.cells.values() if not cell.system]
         return {
-            "calls made": sum(len(table.pending) for table in self._routes.tables.values()),
+            "calls made": sum(len(table.pending) for table in self.routes.tables.values()),
             "calls waiting": sum(cell.waiting for cell in cells),
             "calls running": sum(len(cell.running) for cell in cells),
             "streams": self.produced.count,
@@ -417,8 +417,8 @@ class RpcEndpoint:
         """
         self.peers.check_invariants()
         self.caller.check_invariants()
-        self._dedup_server.check_invariants()
-        self._dispatch.check_invariants()
+        self.dedup_server.check_invariants()
+        self.dispatch.check_invariants()
         self.host.check_invariants()
         self.admission.quotas.check_invariants()
         self.references.check_invariants()
@@ -428,7 +428,7 @@ class RpcEndpoint:
         it.
         """
         self.peers.on_peer_ended(*peer, reason)
-        self._dedup_server.on_ended(peer)
+        self.dedup_server.on_ended(peer)
         self.host.completion_log.on_node_ended(*peer)
         self.caller.on_peer_ended(peer)
         self.references.on_node_ended(peer)

@@ -96,7 +96,7 @@ class Routes:
     ) -> None:
         self._identity = identity
         self._codec = codec
-        self._directory = directory
+        self.directory = directory
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
         self.links = links
         """The existing links, by name and incarnation of the peer."""
@@ -147,7 +147,7 @@ class Routes:
                     method=bound._definition.name,
                     node=address.node,
                 )
-            address = await self._found(bound, self._directory.locate(address.name))
+            address = await self._found(bound, self.directory.locate(address.name))
             self._moved_to(address)
             self._check_class(bound, address)
             route = await self._found(bound, self._make(bound, address))
@@ -291,7 +291,7 @@ class Routes:
     async def _make(self, bound: Bound, address: Address) -> Route | None:
         if (address.node, address.incarnation) == self._identity:
             return self._local(bound, address)
-        link = await self._directory.link_to(address.node, address.incarnation)
+        link = await self.directory.link_to(address.node, address.incarnation)
         return self._over(link, bound, address) if link is not None else None
 
     def _local(self, bound: Bound, address: Address) -> Route:

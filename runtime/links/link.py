@@ -535,7 +535,7 @@ class Link(Outbound):
         """True if the system reports the end of the peer's process to its owner: then silence is no
         sign of anything.
         """
-        self._receiver = receiver
+        self.receiver = receiver
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()
         self._connection_scope: trio.CancelScope | None = None
@@ -623,15 +623,14 @@ class Link(Outbound):
         # The silence of the last connection is not this one's: it would be dropped at the next
         # look, and so would all that follow it.
         self.last_heard = trio.current_time()
-        self._reassembly.on_connected(reader.limits)
-        reader.place = self._reassembly.place
+        self.attach(reader)
         try:
             with trio.CancelScope() as scope:
                 self._connection_scope = scope
                 if self._refused is not None:
                     # While there was no connection.
                     scope.cancel()
-                elif self.ended is not None or self._handle(early, 0):
+                elif self.ended is not None or self.on_frames(early, 0):
                     return
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection, scope)
@@ -654,6 +653,11 @@ class Link(Outbound):
         broken = broken or self._refused
         if broken is not None:
             raise broken
+
+    def attach(self, reader: FrameReader) -> None:
+        """Let the reader of a new connection receive transfers straight into their buffers."""
+        self._reassembly.on_connected(reader.limits)
+        reader.place = self._reassembly.place
 
     async def connected_again(self) -> None:
         """Wait until a connection stands, or the link has ended."""
@@ -691,7 +695,7 @@ class Link(Outbound):
             self.peer_ended = peer_ended
             if self._ended_links is not None:
                 self._ended_links.add(self)
-            self._receiver.link_ended(self, reason)
+            self.receiver.link_ended(self, reason)
             # Handles and routes may refer to the link for long; what it held is freed now.
             self._transfers.clear()
             self._reassembly.clear()
@@ -755,10 +759,10 @@ class Link(Outbound):
             self.last_heard = trio.current_time()
             # The frames are not kept in a variable here: the last of them may be large, and the
             # next may be long in coming.
-            if self._handle(reader.feed(data) if buffer is None else reader.filled(size), size):
+            if self.on_frames(reader.feed(data) if buffer is None else reader.filled(size), size):
                 return
 
-    def _handle(self, frames: list[Frame], size: int) -> bool:
+    def on_frames(self, frames: list[Frame], size: int) -> bool:
         """Act upon frames that have arrived; True if the peer is leaving."""
         session = self.session
         handlers = self._handlers

@@ -134,7 +134,7 @@ class Peers:
         self._environment = environment
         self._timings = environment.timings
         self.network = network
-        self._receiver = receiver
+        self.receiver = receiver
         self._nursery = nursery
         self._broken = broken
         self._outdated = outdated
@@ -144,7 +144,7 @@ class Peers:
         self._policy = policy
         self._departures: deque[tuple[float, Peer]] = deque()
         """Strangers whose sessions have ended, with the times from which they count as gone."""
-        self._limits = limits or Limits()
+        self.limits = limits or Limits()
         self._log = LimitedLog(logger, environment.now)
         self._latest_link = 0
         self.ended_links = LinkCounters()
@@ -168,7 +168,7 @@ class Peers:
     def link(self, peer: Peer) -> Link:
         """The link to `peer`, dialled from now on if it is new. It may be used at once."""
         self._end_false(peer)
-        link = self._link(peer)
+        link = self.passive_link(peer)
         link.wanted = True
         self._keep_connected(link)
         return link
@@ -197,15 +197,15 @@ class Peers:
             dialer = self._dialer(connection, None, turn)
             settled = await self._shake_hands(connection, dialer)
             self._check_store(settled.peer)
-            self._check_session(settled)
+            self.check_session(settled.peer, settled.verified)
             peer = attrs.evolve(
                 settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address)))
             )
-            link = self._link(peer)
+            link = self.passive_link(peer)
             # Another process had this name and incarnation: `_is_same` has ended its link, and the
             # new process gets a new one.
             if not self._is_same(link, peer):
-                link = self._link(peer)
+                link = self.passive_link(peer)
                 link.life = peer.life
         except BaseException:
             connection.close()
@@ -265,22 +265,22 @@ class Peers:
         """
         link = self.links.get(peer.identity)
         if link is not None and link.restricted:
-            self._give_up(link, f"{link.verified} had the name and incarnation of a node")
+            self.give_up(link, f"{link.verified} had the name and incarnation of a node")
 
-    def _check_session(self, settled: _ProvenPeer) -> None:
-        """Raise `WrongPeerError` if the peer resumes a session that belongs to another identity.
-        Its name, incarnation and life are claims of the peer, and it may know those of others.
+    def check_session(self, peer: Peer, new: VerifiedPeer) -> None:
+        """Raise `WrongPeerError` if `peer`, proven to be `new`, resumes a session that belongs to
+        another identity. Its name, incarnation and life are claims of the peer, and it may know
+        those of others.
         """
-        link = self.links.get(settled.peer.identity)
+        link = self.links.get(peer.identity)
         known = link.verified if link is not None else None
-        new = settled.verified
         if link is None or link.ended is not None or known is None:
             return
         if known.role == new.role and (new.role == "node" or known.name == new.name):
             return
         if new.role == "node":
             # It may be the same process, over a Unix socket now; a session keeps its role.
-            self._end_false(settled.peer)
+            self._end_false(peer)
             return
         raise WrongPeerError(
             f"{new} asked for the session that {known} has on this node: each process has a name "
@@ -292,7 +292,7 @@ class Peers:
         for link in tuple(self.links.values()):
             refused = self._policy.judge(link.verified) if link.verified is not None else None
             if refused is not None:
-                self._give_up(link, str(refused))
+                self.give_up(link, str(refused))
 
     def prove_again(self) -> None:
         """Drop all connections. Nothing is lost by it: the sessions go on with those peers that
@@ -313,7 +313,7 @@ class Peers:
                 f"{settled.peer.name} has proven a secret that is not accepted any more"
             )
 
-    def _give_up(self, link: Link, reason: str) -> None:
+    def give_up(self, link: Link, reason: str) -> None:
         """End a link whose peer may live: the session is over, its calls do not report a death, and
         a later link may begin.
         """
@@ -427,14 +427,15 @@ class Peers:
         times = [time for time, _ in self._departures]
         assert times == sorted(times), "only the first is looked at"
 
-    def _link(self, peer: Peer) -> Link:
+    def passive_link(self, peer: Peer) -> Link:
+        """The link to `peer`, made if there is none, but not dialled: it waits for a connection."""
         key = peer.identity
         link = self.links.get(key)
         if link is None or link.ended is not None:
             self._latest_link += 1
             link = self.links[key] = Link(
                 peer,
-                self._receiver,
+                self.receiver,
                 self._latest_link,
                 leads=self.identity < key,
                 ended_links=self.ended_links,
@@ -525,7 +526,7 @@ class Peers:
             return
         # The members' view may have learned of a node that has just joined.
         if self._is_stranger(link):
-            self._give_up(
+            self.give_up(
                 link,
                 f"{link.peer.name} is no member of the cluster, and did not come back within "
                 f"{patience:g} s",
@@ -549,7 +550,7 @@ class Peers:
                 "limit"
             )
         longest = min(lost, key=lambda link: link.lost_at or 0.0)
-        self._give_up(
+        self.give_up(
             longest,
             f"{longest.peer.name} was without a connection for the longest time when another "
             "client needed its room",
@@ -598,7 +599,7 @@ class Peers:
             self._tell_of_dial(link, error)
             if isinstance(error, ExpelledError) and error.proven:
                 # For good: what waits for this peer would wait until the block of the node ends.
-                self._give_up(link, LEFT)
+                self.give_up(link, LEFT)
             if isinstance(error, RefusedCertificateError):
                 self._refusals.setdefault(link, (self._environment.now(), str(error)))
             if not isinstance(error, ClosedEarlyError):
@@ -664,7 +665,7 @@ class Peers:
             step = await self._step(connection, reader, answer, over=side.peer is not None)
             if step is None:
                 assert side.peer is not None
-                reader.limits = self._limits
+                reader.limits = self.limits
                 verified = verified_peer(side.peer, connection.channel)
                 return _ProvenPeer(side.peer, reader, verified, side.secret)
             try:
@@ -751,7 +752,7 @@ class Peers:
         finally:
             link.settlement.give_up(offer)
         if answer.kind == SettlementAnswerKind.FORGOTTEN:
-            self._give_up(link, f"{link.peer.name} has given up the session")
+            self.give_up(link, f"{link.peer.name} has given up the session")
         return None
 
     def _is_same(self, link: Link, peer: Peer) -> bool:
@@ -842,7 +843,7 @@ class Peers:
         except ProtocolError as error:
             # It says that it has what was never sent: whatever is on this session is not what the
             # peer takes it for. Nothing else would end the session.
-            self._give_up(link, f"{link.peer.name} broke the protocol: {error}")
+            self.give_up(link, f"{link.peer.name} broke the protocol: {error}")
             raise
         self._keep_connected(link)
         await self._run(link, connection, settled.reader, early)
@@ -855,7 +856,7 @@ class Peers:
         while True:  # noqa: ASYNC913  each turn ends a link or a connection
             # Looked up again in each turn: the awaits below let other connections of this peer
             # proceed.
-            self._check_session(settled)
+            self.check_session(settled.peer, settled.verified)
             link = self.links.get(peer.identity)
             if self._closing:
                 return SettlementAnswerKind.STALE
@@ -865,12 +866,12 @@ class Peers:
                     # and what is posted on it would wait for ever.
                     return SettlementAnswerKind.FORGOTTEN
                 self._make_room_for(peer)
-                link = self._link(peer)
+                link = self.passive_link(peer)
                 link.life = peer.life
             elif not self._is_same(link, peer):
                 continue
             elif link.settlement.is_superseded(offer):
-                self._give_up(link, f"{peer.name} has given up the session, and began another")
+                self.give_up(link, f"{peer.name} has given up the session, and began another")
                 continue
             kind = link.settlement.judge(offer)
             if kind != SettlementAnswerKind.ACCEPTED:
@@ -894,7 +895,7 @@ class Peers:
                 link.peer.name,
                 error,
             )
-            self._give_up(link, f"{link.peer.name} broke the protocol: {error}")
+            self.give_up(link, f"{link.peer.name} broke the protocol: {error}")
         if link.ended is not None:
             # Another one may have begun to the same peer meanwhile.
             if self.links.get(link.peer.identity) is link:

@@ -196,6 +196,17 @@ class Members:
         seen = self._of(node)
         return node in self._dead if seen is not None else node.incarnation <= self.revision
 
+    def staying(self, own: str) -> list[NodeId]:
+        """The nodes other than `own` that are neither joining nor leaving, and are not proven to
+        have ended.
+        """
+        others = [
+            NodeId(member.name, member.incarnation)
+            for member in self.all()
+            if member.state == "up" and member.name != own
+        ]
+        return [node for node in others if self.is_current(node)]
+
     def _of(self, node: NodeId) -> SeenMember | None:
         seen = self._seen.get(node.name)
         return seen if seen is not None and seen.member.incarnation == node.incarnation else None

@@ -843,7 +843,8 @@ class Node(BaseNode):
 
     async def _hand_over_references(self) -> None:
         with trio.move_on_after(self._environment.timings.hand_over) as patience:
-            lost = await self._endpoint.references.hand_over(self._staying)
+            staying = partial(self._members.staying, self.name)
+            lost = await self._endpoint.references.hand_over(staying)
             if lost:
                 logger.warning(
                     "%d referenced values of node %s end with it: no other node could take them",
@@ -856,15 +857,6 @@ class Node(BaseNode):
                 "over",
                 self.name,
             )
-
-    def _staying(self) -> list[NodeId]:
-        """The other nodes that are neither joining nor leaving, and are not known to be dead."""
-        others = [
-            NodeId(member.name, member.incarnation)
-            for member in self._members.all()
-            if member.state == "up" and member.name != self.name
-        ]
-        return [node for node in others if self._members.is_current(node)]
 
     def _make_endpoint(self, network: Network, parameters: NodeParameters) -> RpcEndpoint:
         return RpcEndpoint(

@@ -88,7 +88,7 @@ class Setting:
             for table in internals_of(self.here).caller.routes.tables.values()
             for call in table.pending.values()
         ]
-        clients = internals_of(self.there).endpoint._dedup_server._clients.values()
+        clients = internals_of(self.there).endpoint.dedup_server.clients.values()
         records = [record for client in clients for record in client.records.records.values()]
         return not [call for call in pending if not call.place.actor.startswith("@")] and not [
             record for record in records if not record.target[0].startswith("@")

@@ -121,7 +121,7 @@ class Guest(Actor):
         """Give up all links to other nodes but the founder; returns the names of those nodes."""
         links = self.links()
         for link in links:
-            internals_of(cast(Node, self.node)).endpoint.peers._give_up(link, "the round is over")
+            internals_of(cast(Node, self.node)).endpoint.peers.give_up(link, "the round is over")
         return [link.peer.name for link in links]
 
 

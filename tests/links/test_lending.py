@@ -234,7 +234,7 @@ async def test_a_call_beside_returned_memory_counts_as_alone() -> None:
     link.share_memory(LendingPools(SystemEnvironment()), os.getpid())
     call, returned = Frame(Kind.CALL, 0, b"", ()), Frame(Kind.RETURNED, 0, b"", ())
     for frames in ([call], [returned, call], [returned, call, call]):
-        link._handle(frames, 1)
+        link.on_frames(frames, 1)
     # Its answer is sent at once, as that of a call which comes alone.
     assert receiver.found == [1, 1, 2, 2]
 

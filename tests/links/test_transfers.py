@@ -116,10 +116,10 @@ class Side:
             del pipe.bytes[:size]
             count -= size
             if buffer is None:
-                self.link._handle(self.reader.feed(data), size)
+                self.link.on_frames(self.reader.feed(data), size)
             else:
                 buffer[:] = data + bytes(buffer[size:])
-                self.link._handle(self.reader.filled(size), size)
+                self.link.on_frames(self.reader.filled(size), size)
 
 
 def connect(sides: tuple[Side, Side]) -> None:

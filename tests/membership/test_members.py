@@ -197,7 +197,7 @@ async def test_a_call_to_a_node_that_is_gone_fails_at_once_also_where_a_connecti
         peer = internals_of(third).endpoint.peers.introduction.peer
     await pair.here.wait_gone("third")
     # As an accepted connection does before it is settled; this one never is.
-    internals_of(pair.here).endpoint.peers._link(peer).fenced = True
+    internals_of(pair.here).endpoint.peers.passive_link(peer).fenced = True
     with trio.fail_after(60), pytest.raises((ActorNotFoundError, NodeDiedError)):
         await ledger.enter()
     with trio.fail_after(60):
@@ -233,7 +233,7 @@ async def test_an_incarnation_that_is_proven_dead_is_gone_although_the_store_sti
     assert members.is_gone(there)
     assert not members.is_current(there)
     assert members.current(there) is None
-    assert await pair.here._link_to(*there) is None
+    assert await internals_of(pair.here).endpoint.routes.directory.link_to(*there) is None
     # A later life under the name is another node, whatever is known of this one.
     assert not members.is_gone(NodeId(there.name, members.revision + 1))
 
@@ -280,7 +280,7 @@ async def test_a_supervisor_that_lived_on_a_dead_node_is_waited_for_no_longer(pa
 
 
 async def test_values_are_handed_over_to_no_node_that_is_proven_dead(pair: Pair) -> None:
-    there = id_of(pair.there)
-    assert pair.here._staying() == [there]
-    internals_of(pair.here).members.mark_dead(there)
-    assert pair.here._staying() == []
+    there, members = id_of(pair.there), internals_of(pair.here).members
+    assert members.staying(pair.here.name) == [there]
+    members.mark_dead(there)
+    assert members.staying(pair.here.name) == []

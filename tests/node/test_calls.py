@@ -12,7 +12,7 @@ import attrs
 import pytest
 import trio
 
-from actors import Actor, CallOptions, RemoteError, RetryPolicy, message, method
+from actors import Actor, RemoteError, RetryPolicy, message, method
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
@@ -925,4 +925,7 @@ async def test_options_of_a_handle_hold_for_its_calls_and_travel_with_nothing(
         with pytest.raises(CallTimeoutError):
             await impatient.wait()
         assert impatient == worker
-        assert worker.echo._options == CallOptions()
+        # The handle that it was made from has no time-out.
+        with trio.move_on_after(0.4) as longer:
+            await worker.wait()
+        assert longer.cancelled_caught

@@ -24,12 +24,12 @@ from runtime.environment import SystemEnvironment
 from runtime.identifiers import NodeId
 from runtime.links.encryption import system_network
 from runtime.links.link import Link
-from runtime.links.peers import Peers, _ProvenPeer
+from runtime.links.peers import Peers
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_session import find_security
 from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
-from runtime.wire.frames import FrameReader, Kind
+from runtime.wire.frames import Kind
 from runtime.wire.handshake import (
     Acceptor,
     Certified,
@@ -247,18 +247,17 @@ async def test_a_session_goes_on_with_its_own_peer_only() -> None:
         peers = Peers(own, b"secret", environment, cast("Any", None), sink, nursery, {})
         peer = Peer("client-1", 7, "client", life="heard of")
 
-        def proven(role: Any, name: str) -> _ProvenPeer:
-            verified = VerifiedPeer(role, name, "client-1", 7, "certificate")
-            return _ProvenPeer(peer, cast("FrameReader", None), verified, b"secret")
+        def proven(role: Any, name: str) -> VerifiedPeer:
+            return VerifiedPeer(role, name, "client-1", 7, "certificate")
 
-        link = peers._link(peer)
-        link.on_verified(proven("client", "alice").verified)
-        peers._check_session(proven("client", "alice"))
+        link = peers.passive_link(peer)
+        link.on_verified(proven("client", "alice"))
+        peers.check_session(peer, proven("client", "alice"))
         for role, name in (("client", "bob"), ("operator", "alice"), ("observer", "bob")):
             with pytest.raises(WrongPeerError, match="client 'alice'"):
-                peers._check_session(proven(role, name))
+                peers.check_session(peer, proven(role, name))
             assert link.ended is None
         # A node is not kept from its place by one that was there first.
-        peers._check_session(proven("node", "client-1"))
+        peers.check_session(peer, proven("node", "client-1"))
         assert link.ended is not None
         assert peer.identity not in peers.links

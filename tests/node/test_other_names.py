@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+from typing import Any
 
 import cbor2
 import pytest
@@ -15,7 +15,7 @@ from actors.method import Address
 from actors.supervision import ExitReason
 from runtime.calls import dedup_server as dedup_server_module
 from runtime.calls import dispatch
-from runtime.calls.dispatch import Dispatch
+from runtime.calls.dedup_server import DedupServer
 from runtime.calls.protocol import REPEATABLE
 from runtime.hosting.node_service import NODE_SERVICE, NodeService
 from runtime.node import internals_of
@@ -159,7 +159,7 @@ async def test_one_way_calls_of_services_are_limited_by_peer(
     for _ in range(30):
         await service.watch_actor.send("quiet", quiet.address.epoch)
     await service.status()
-    running = cast(Dispatch, next(iter(internals_of(pair.here).links.values()))._receiver)._one_way
+    running = internals_of(pair.here).endpoint.dispatch.one_way
     assert dict(running) == {
         internals_of(pair.here).links[internals_of(pair.there).endpoint.identity]: 10
     }
@@ -201,13 +201,13 @@ async def ask_as(pair: Pair, name: str, called: str, *args: object) -> Kind:
         return kind
 
 
-def recorded_calls(pair: Pair) -> Any:
-    return cast(Any, next(iter(internals_of(pair.here).links.values()))._receiver)._dedup_server
+def recorded_calls(pair: Pair) -> DedupServer:
+    return internals_of(pair.here).endpoint.dedup_server
 
 
-def running(calls: Any) -> list[str]:
+def running(calls: DedupServer) -> list[str]:
     """The clients that have calls on record, without the other node."""
-    clients = calls._clients.items()
+    clients = calls.clients.items()
     return [name for (name, _), client in clients if client.records.size and name != "there"]
 
 
@@ -222,7 +222,7 @@ async def test_answers_to_many_clients_are_bounded_together(pair: Pair) -> None:
             assert calls.total.bytes <= 100_000
     kept = [
         name
-        for (name, _), client in calls._clients.items()
+        for (name, _), client in calls.clients.items()
         if client.records.kept and name.startswith("client-")
     ]
     # Those of the last clients; the node that stays has its own, which come last.

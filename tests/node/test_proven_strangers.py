@@ -87,12 +87,22 @@ async def test_a_view_that_has_all_there_is_wakes_nobody_when_it_is_asked_to_cat
     # ever.
     members: Members = internals_of(pair.here).members
     for _ in range(100):
-        before, changed = members.revision, members._changed
-        await members.caught_up(NEVER_GIVEN)
+        before, woken = members.revision, trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(woken_by_a_change, members, woken)
+            await trio.testing.wait_all_tasks_blocked()
+            await members.caught_up(NEVER_GIVEN)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
         if members.revision == before:
-            assert members._changed is changed
+            assert not woken.is_set()
             return
     pytest.fail("the store changed all the time")
+
+
+async def woken_by_a_change(members: Members, woken: trio.Event) -> None:
+    await members.wait_changed()
+    woken.set()
 
 
 async def test_a_link_whose_first_offer_cannot_be_is_not_kept(pair: Pair) -> None:

@@ -249,11 +249,10 @@ class Target:
     def _new_link(self) -> Link:
         self._number += 1
         peers = internals_of(self._node).endpoint.peers
-        link = Link(Peer(name="fuzzer", incarnation=self._number, role="client"), peers._receiver)
+        link = Link(Peer(name="fuzzer", incarnation=self._number, role="client"), peers.receiver)
         link.open(Deaf(), 0)
-        self._reader = FrameReader(peers._limits)
-        link._reassembly.on_connected(peers._limits)
-        self._reader.place = link._reassembly.place
+        self._reader = FrameReader(peers.limits)
+        link.attach(self._reader)
         self._inputs = 0
         return link
 
@@ -292,7 +291,7 @@ class Target:
                 size = min(len(buffer), len(data))
                 buffer[:size] = data[:size]
                 frames = self._reader.filled(size)
-            if self._link._handle(frames, size) or self._link.ended is not None:
+            if self._link.on_frames(frames, size) or self._link.ended is not None:
                 self.renew()
                 return
             data = data[size:]

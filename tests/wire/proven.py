@@ -905,7 +905,7 @@ def watched(report: Report) -> Iterator[Log]:
     """
     logger = logging.getLogger("understudy")
     handler, level, propagate = Log(report), logger.level, logger.propagate
-    handle = Link._handle
+    handle = Link.on_frames
 
     def timed(self: Link, frames: list[Frame], size: int) -> bool:
         if self.peer.name != "fuzzer":
@@ -925,7 +925,10 @@ def watched(report: Report) -> Iterator[Log]:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        with patch.object(Link, "_handle", timed), patch.object(sys, "unraisablehook", unraisable):
+        with (
+            patch.object(Link, "on_frames", timed),
+            patch.object(sys, "unraisablehook", unraisable),
+        ):
             yield handler
     finally:
         logger.removeHandler(handler)

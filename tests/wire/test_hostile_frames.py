@@ -157,7 +157,7 @@ PLACES: dict[str, Callable[[Any], tuple[Kind, bytes]]] = {
 def receive(link: Link, kind: Kind, control: bytes) -> ProtocolError | None:
     """What a frame that has arrived makes of its link."""
     try:
-        link._handle([Frame(int(kind), 0, control, ())], len(control))
+        link.on_frames([Frame(int(kind), 0, control, ())], len(control))
     except ProtocolError as error:
         return error
     return None
@@ -175,7 +175,7 @@ async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(
         for number, value in enumerate(VALUES):
             link = Link(
                 Peer(name="harmful", incarnation=number + 1, role="client"),
-                internals_of(node).endpoint.peers._receiver,
+                internals_of(node).endpoint.peers.receiver,
             )
             link.open(Deaf(), 0)
             kind, control = PLACES[place](value)
@@ -208,7 +208,7 @@ async def test_a_spawn_of_a_class_that_ends_its_importer_ends_the_spawn(
         bystander = await node.options(name="bystander").spawn(Bystander)
         link = Link(
             Peer(name="harmful", incarnation=1, role="client"),
-            internals_of(node).endpoint.peers._receiver,
+            internals_of(node).endpoint.peers.receiver,
         )
         link.open(Deaf(), 0)
         control = spawn(path)
