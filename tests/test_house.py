@@ -174,6 +174,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "audit",
         "limited_log",
         "printable",
+        "private_files",
         "lifetime",
         "service_calls",
         "stderr_writer",

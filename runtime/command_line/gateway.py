@@ -26,6 +26,7 @@ from runtime.links.transports import split_host_port
 from runtime.local_cluster import leaving_on_signals
 from runtime.node import Node
 from runtime.node.opening import open_node
+from runtime.private_files import refuse_open_file
 from runtime.supervision.placement import CALLS_ONLY
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
@@ -38,9 +39,12 @@ def _token(token_file: Path | None) -> str | None:
     """
     if token_file is not None:
         try:
+            refuse_open_file("token file", token_file)
             text = token_file.read_text("utf-8").strip()
         except UnicodeDecodeError:
             raise click.UsageError(f"{token_file} holds no text") from None
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
         if not text:
             raise click.UsageError(f"{token_file} is empty; it should hold the token")
         return text

@@ -56,8 +56,6 @@ def new_secret(path: Path) -> bytes:
         except OSError as error:
             raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
         click.echo(f"made a new secret: {path}", err=True)
-    elif os.stat(path).st_mode & 0o077:
-        raise click.ClickException(f"others can read the secret in {path}: chmod 600 {path}")
     found = read_secrets(path)
     if len(found) != 1:
         raise click.UsageError(f"{path} has {len(found)} secrets, and the cluster is to have one")

@@ -21,6 +21,7 @@ import attrs
 from actors.errors import WrongCertificateError
 from runtime.environment import Environment
 from runtime.printable import plain
+from runtime.private_files import refuse_open_file
 from runtime.wire.certificates import SelfSigned
 from runtime.wire.handshake import Certified, CertifiedRole
 
@@ -172,15 +173,7 @@ def read_credentials(files: CertificateFiles) -> Credentials:
                 content[file] = opened.read(MOST_PEM_BYTES)
         except OSError as error:
             raise ValueError(f"the TLS file {file} cannot be read: {error.strerror}") from None
-    status = os.stat(files.key)
-    mode = status.st_mode & 0o777
-    # Credentials of systemd and secrets of Kubernetes are files of root that a service, which is
-    # not root, reads by its group: their mode is 0440.
-    by_group = status.st_uid == 0 != os.geteuid()
-    if mode & (0o037 if by_group else 0o077):
-        raise ValueError(
-            f"others can read the private key {files.key} (mode {mode:o}): chmod 600 {files.key}"
-        )
+    refuse_open_file("private key", files.key)
     server, client, for_anyone = _server_context(), client_context(), _server_context()
     try:
         certificate = ssl.PEM_cert_to_DER_cert(_first_certificate(content[files.certificate]))

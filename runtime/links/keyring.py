@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from runtime.private_files import refuse_open_file
+
 logger = logging.getLogger("understudy.links")
 
 MOST_BYTES = 64 * 1024
@@ -63,11 +65,12 @@ def split_secrets(content: bytes, where: str) -> tuple[bytes, ...]:
     return found
 
 
-def read_secrets(path: Path) -> tuple[bytes, ...]:
+def read_secrets(path: Path, *, group: bool = False) -> tuple[bytes, ...]:
     """The secrets in a file, see `split_secrets`. Raises ValueError if the file is empty, too
-    large, or cannot be read.
+    large, cannot be read, or can be read by others. `group`: those of its group may.
     """
     try:
+        refuse_open_file("secret file", path, group=group)
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
@@ -107,12 +110,13 @@ def write_secrets(path: Path, secrets: Sequence[bytes]) -> None:
 
 
 class SecretFile:
-    """A file with secrets, read again when it has changed."""
+    """A file with secrets, read again when it has changed. `group`: see `read_secrets`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, group: bool = False) -> None:
         self.path = path
+        self._group = group
         self._seen = self._look()
-        self.secrets = read_secrets(path)
+        self.secrets = self._read()
         """The secrets in the file when it was last read or written."""
 
     def changed(self) -> tuple[bytes, ...] | None:
@@ -125,7 +129,7 @@ class SecretFile:
         # Noted first: what is wrong is reported once, and tried again when it changes again.
         self._seen = seen
         try:
-            found = read_secrets(self.path)
+            found = self._read()
         except ValueError as error:
             logger.error("%s; the secret that was read before stays in use", error)
             return None
@@ -139,13 +143,16 @@ class SecretFile:
     def write(self, secrets: tuple[bytes, ...]) -> str:
         """Write them, unless they are there already. Returns why that failed, or ""."""
         try:
-            if read_secrets(self.path) != secrets:
+            if self._read() != secrets:
                 write_secrets(self.path, secrets)
         except (OSError, ValueError) as error:
             return str(error)
         self.secrets = secrets
         self._seen = self._look()
         return ""
+
+    def _read(self) -> tuple[bytes, ...]:
+        return read_secrets(self.path, group=self._group)
 
     def _look(self) -> tuple[int, ...]:
         try:
@@ -182,7 +189,9 @@ class Keyring:
     @classmethod
     def of_file(cls, path: Path, origin: Origin = "file") -> Keyring:
         """The secrets in a file. Raises ValueError if they cannot be read."""
-        file = SecretFile(path)
+        # Kubernetes gives the group of a volume rights to the files in it, and the shared file may
+        # lie on one.
+        file = SecretFile(path, group=origin == "shared")
         return cls(file.secrets, origin, file)
 
     def __repr__(self) -> str:

@@ -680,9 +680,11 @@ def test_doctor_tells_of_a_secret_and_of_a_store_that_others_can_read(shell: She
     own = shell.place / "own secret"
     own.write_text("something")
     own.chmod(0o604)
-    assert finding("secret", "--secret-file", str(own)) == (
-        False, f"others than the owner can read or write {own} (604); `chmod go= '{own}'` ends that"
-    )  # fmt: skip
+    refused = f"others can read the secret file {own} (mode 604): chmod 600 '{own}'"
+    assert finding("secret", "--secret-file", str(own)) == (False, refused)
+    for words in (("node", "--listen", "127.0.0.1:0"), ("status",)):
+        done = shell.run(*words, "--secret-file", str(own))
+        assert (done.returncode, done.stderr) == (1, f"error: {refused}\n")
     own.chmod(0o400)
     assert finding("secret", "--secret-file", str(own)) == (True, f"{own} holds one")
 

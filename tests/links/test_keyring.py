@@ -36,6 +36,7 @@ def test_a_file_has_one_secret_in_a_line(tmp_path: Path) -> None:
 def test_bytes_that_are_no_text_are_one_secret(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(b"\xff\n\x00\nx")
+    path.chmod(0o600)
     assert read_secrets(path) == (b"\xff\n\x00\nx",)
     with pytest.raises(ValueError, match="lines of text"):
         write_secrets(path, [b"\xff\n\x00", b"x"])
@@ -46,6 +47,7 @@ def test_bytes_that_are_no_text_are_one_secret(tmp_path: Path) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "secret"
     path.write_bytes(content)
+    path.chmod(0o600)
     with pytest.raises(ValueError, match="is empty"):
         read_secrets(path)
 

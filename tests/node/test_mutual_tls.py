@@ -374,32 +374,32 @@ async def test_files_that_cannot_be_used_are_refused_at_the_start(
 
 
 @pytest.mark.parametrize(
-    ("mode", "owner", "accepted"),
-    [(0o440, 0, True), (0o460, 0, False), (0o444, 0, False), (0o440, 1, False), (0o600, 1, True)],
+    ("mode", "owner", "step"),
+    [(0o440, 0, ""), (0o460, 0, "440"), (0o444, 0, "440"), (0o440, 1, "600"), (0o600, 1, "")],
 )
 def test_a_key_of_root_may_be_readable_by_the_group_of_a_service(
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
     mode: int,
     owner: int,
-    accepted: bool,
+    step: str,
 ) -> None:
     """As credentials of systemd and secrets of Kubernetes are."""
     tls = authority.tls(node_uri("n"), stem="n")
     os.chmod(tls.key, mode)
     stat = os.stat
 
-    def owned(path: str) -> os.stat_result:
-        status = stat(path)
+    def owned(path: str, **options: Any) -> os.stat_result:
+        status = stat(path, **options)
         return os.stat_result((*status[:4], owner, *status[5:]))
 
-    monkeypatch.setattr("runtime.links.credentials.os.stat", owned)
-    monkeypatch.setattr("runtime.links.credentials.os.geteuid", lambda: 1)
+    monkeypatch.setattr("runtime.private_files.os.stat", owned)
+    monkeypatch.setattr("runtime.private_files.os.geteuid", lambda: 1)
     files = CertificateFiles(tls.ca, tls.certificate, tls.key)
-    if accepted:
+    if not step:
         read_credentials(files)
     else:
-        with pytest.raises(ValueError, match=rf"mode {mode:o}\): chmod 600"):
+        with pytest.raises(ValueError, match=rf"mode {mode:o}\): chmod {step}"):
             read_credentials(files)
 
 

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import attrs
 
 from runtime.identifiers import HostPort
+from runtime.private_files import refuse_open_file
 
 SCHEME = "etcd"
 EXAMPLE = "etcd://HOST:PORT,HOST:PORT"
@@ -150,6 +151,7 @@ def _endpoint(text: str) -> HostPort:
 
 def _password(path: Path) -> str:
     try:
+        refuse_open_file("password file", path)
         return path.read_text().strip()
     except OSError as error:
         raise ValueError(f"the password file {path} cannot be read: {error.strerror}") from None

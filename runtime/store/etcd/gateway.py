@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from actors.errors import StoreError, StoreUnavailableError
+from runtime.private_files import refuse_open_file
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.translation import (
     EtcdRefusalError,
@@ -75,6 +76,8 @@ def trust_of(address: EtcdAddress) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=address.ca)
         if address.cert is not None:
+            # Without `key` the certificate's file has the key as well.
+            refuse_open_file("private key", address.key or address.cert)
             context.load_cert_chain(address.cert, address.key)
     except (OSError, ssl.SSLError) as error:
         raise ValueError(

@@ -1,0 +1,31 @@
+"""Files with secrets and keys, which must be for the user of the process alone.
+
+What others can read is refused, as ssh refuses keys and Erlang its cookie: nobody reads a warning,
+and with such a file another user of the machine can run code on every node.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from pathlib import Path
+
+
+def refuse_open_file(what: str, path: Path | str, *, group: bool = False) -> None:
+    """Raises ValueError if others than the user of this process can use the file `path`, and
+    OSError if it is not there. `what`: a name for the errors; `group`: the rights of its group are
+    left as they are.
+    """
+    status = os.stat(path)
+    mode = status.st_mode & 0o777
+    # Credentials of systemd and secrets of Kubernetes are files of root that a service, which is
+    # not root, reads by its group: their mode is 0440.
+    by_group = status.st_uid == 0 != os.geteuid()
+    allowed = 0o070 if group else 0o040 if by_group else 0
+    # Others read what a pipe or a device holds by other means than its mode.
+    if stat.S_ISREG(status.st_mode) and mode & 0o077 & ~allowed:
+        raise ValueError(
+            f"others can read the {what} {path} (mode {mode:o}): "
+            f"chmod {'440' if by_group else '600'} {shlex.quote(str(path))}"
+        )
