@@ -53,9 +53,9 @@ def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def names_options(what: str) -> Callable[[C], C]:
+def names_options(what: str, advice: str = "") -> Callable[[C], C]:
     """Decorate a class of options likewise: `what` takes them, of which each is a parameter of the
-    constructor.
+    constructor, and given by its name. `advice`: what else there is, for the error.
     """
 
     def decorate(cls: C) -> C:
@@ -66,13 +66,29 @@ def names_options(what: str) -> Callable[[C], C]:
             try:
                 constructor(self, *args, **kwargs)
             except TypeError:
-                _check(what, constructor, kwargs)
+                try:
+                    _check(what, constructor, kwargs)
+                    _check_positions(what, constructor, args)
+                except TypeError as error:
+                    if not advice:
+                        raise
+                    raise TypeError(f"{error}. {advice}") from None
                 raise
 
         cls.__init__ = checked  # type: ignore[misc]
         return cls
 
     return decorate
+
+
+def _check_positions(what: str, function: Callable[..., object], args: tuple[object, ...]) -> None:
+    parameters = [
+        one for one in inspect.signature(function).parameters.values() if one.name != "self"
+    ]
+    if args and all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters):
+        names = ", ".join(one.name for one in parameters)
+        first = f"{parameters[0].name}=..."
+        raise TypeError(f"{what}(...) takes keywords, such as {first}. It takes {names}") from None
 
 
 def _check(what: str, function: Callable[..., object], kwargs: dict[str, object]) -> None:

@@ -115,7 +115,10 @@ def _shutdown(spec: ChildSpec) -> float | None:
 
 
 @message
-@names_options("ChildSpec")
+@names_options(
+    "ChildSpec",
+    "ChildSpec.of(id, actor, *args).changed(...) takes all this and options of a spawn, such as on",
+)
 @attrs.frozen(kw_only=True)
 class ChildSpec:
     """What a supervisor needs to know to start a child, again and again.

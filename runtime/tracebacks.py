@@ -23,6 +23,7 @@ from runtime.user_errors import (
     sendable,
     shortened,
     traceback_of,
+    users_part,
 )
 
 FRAMES_KEPT = 2048
@@ -98,7 +99,8 @@ class TracebackWriter:
         context = None if _SUPPRESSED.__get__(error) else _CONTEXT.__get__(error)
         if context is not None or _CAUSE.__get__(error) is not None:
             return ""
-        head, stack = self._head(type(error)), self._stack(_TRACEBACK.__get__(error))
+        head = self._head(type(error))
+        stack = self._stack(users_part(_TRACEBACK.__get__(error)))
         if not head or stack is None:
             return ""
         return f"{stack}{head}: {said}\n" if said else f"{stack}{head}\n"
@@ -115,7 +117,8 @@ class TracebackWriter:
         one: BaseException | None = error
         while one is not None:
             head = self._head(type(one))
-            stack = self._stack(_TRACEBACK.__get__(one))
+            begin = _TRACEBACK.__get__(one)
+            stack = self._stack(users_part(begin) if one is error else begin)
             seen += 1
             if not head or stack is None or seen > MOST_LINKS:
                 return ""

@@ -10,8 +10,10 @@ Nothing here raises but a genuine interrupt.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import math
+import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -19,6 +21,8 @@ from types import FrameType, FunctionType, GetSetDescriptorType, MethodType, Tra
 from typing import Any, Final, Generic, TypeVar, cast
 
 import trio
+
+import actors
 
 T = TypeVar("T")
 
@@ -34,6 +38,16 @@ BUILTIN: Final = frozenset(
     if isinstance(cls, type) and issubclass(cls, BaseException)
 )
 """The exceptions of the interpreter itself."""
+
+_MACHINERY: Final = (
+    os.path.join(os.path.dirname(actors.__file__), ""),
+    os.path.join(os.path.dirname(__file__), ""),
+    os.path.join(os.path.dirname(trio.__file__), ""),
+    # trio's own package for results of tasks.
+    os.path.join(os.path.dirname(os.path.dirname(trio.__file__)), "outcome", ""),
+    contextlib.__file__,
+)
+"""Where the files are whose frames say nothing about the user's code."""
 
 # The interpreter's own ways to what a class can define anew.
 _TRACEBACK = cast("GetSetDescriptorType", vars(BaseException)["__traceback__"])
@@ -190,12 +204,40 @@ def traceback_object(error: BaseException) -> TracebackType | None:
     return cast("TracebackType | None", _TRACEBACK.__get__(error))
 
 
-def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
-    """The traceback as text, with causes and notes, of `most` characters at most: what is left out
-    is in the middle.
+def is_machinery(filename: str) -> bool:
+    """True for a file of the runtime, or of what it runs on, whose frames say nothing about the
+    user's code.
     """
+    return filename.startswith(_MACHINERY)
+
+
+def users_part(entry: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from its first frame of user code on: what has called that is the runtime.
+    The whole of one that has no such frame.
+    """
+    first = entry
+    while first is not None:
+        if not is_machinery(first.tb_frame.f_code.co_filename):
+            return first
+        first = first.tb_next
+    return entry
+
+
+def begin_with_users_part(error: BaseException) -> None:
+    """Take the frames that `users_part` leaves out from the exception itself, for one that Python
+    will show as the cause of another.
+    """
+    cast("Any", _TRACEBACK).__set__(error, users_part(traceback_object(error)))
+
+
+def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
+    """The traceback as text, from the user's first frame on, with causes and notes, of `most`
+    characters at most: what is left out is in the middle.
+    """
+    begin = users_part(traceback_object(error))
     text = _shown(
-        lambda: "".join(traceback.format_exception(error)), lambda failure: _bare_traceback(error)
+        lambda: "".join(traceback.format_exception(type(error), error, begin)),
+        lambda failure: _bare_traceback(error),
     )
     return shortened(text, most)
 
@@ -251,7 +293,7 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 
 def _bare_traceback(error: BaseException) -> str:
     """Return a traceback without calling code of the exception itself."""
-    frames = traceback.format_tb(cast("TracebackType | None", _TRACEBACK.__get__(error)))
+    frames = traceback.format_tb(users_part(traceback_object(error)))
     return f"Traceback (most recent call last):\n{''.join(frames)}{summary_of(error)}\n"
 
 

@@ -517,12 +517,13 @@ def test_a_module_is_a_concept_and_no_piece_of_its_only_importer() -> None:
 
 
 NOUNS = {
-    "blocking",  # of `runtime` and `actors`: programs import it
+    "blocking",  # of `runtime`, `actors` and `understudy`: programs import it
     "debugging",
     "keyring",
     "listing",
     "opening",
     "ring",
+    "testing",  # of `runtime` and `understudy`: programs import it
     "tracing",
 }
 """Names of modules that end like participles, and are nouns, or cannot be changed."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from runtime.environment import SystemEnvironment
+from runtime.links.transports import split_host_port
 from runtime.tracebacks import CLASSES_KEPT, FRAMES_KEPT, TracebackWriter
 from runtime.user_errors import traceback_of
 
@@ -198,3 +200,34 @@ def raised(work: Callable[[], object]) -> BaseException:
     except BaseException as error:  # noqa: ASYNC103  a test looks at it
         return error  # noqa: ASYNC104
     raise AssertionError("it raised nothing")
+
+
+async def raised_in_a_thread(function: Callable[[], object]) -> Exception:
+    with pytest.raises(ValueError, match=r"no-port|invalid literal") as caught:
+        await SystemEnvironment().in_thread(function)
+    begin = caught.value.__traceback__
+    assert begin is not None
+    # Without the frame of this function, which is none of the runtime's.
+    return caught.value.with_traceback(begin.tb_next)
+
+
+@pytest.mark.parametrize("text_of", [TracebackWriter().text_of, traceback_of])
+async def test_a_traceback_begins_with_the_users_code(
+    text_of: Callable[[BaseException], str],
+) -> None:
+    def called() -> None:
+        # What the user's code calls is shown, also if it is the runtime's.
+        split_host_port("no-port")
+
+    error = await raised_in_a_thread(called)
+    assert "in in_thread" in "".join(traceback.format_exception(error))
+    names = [line.partition(", in ")[2] for line in text_of(error).splitlines() if ", in " in line]
+    assert names == ["called", "split_host_port"]
+
+
+@pytest.mark.parametrize("text_of", [TracebackWriter().text_of, traceback_of])
+async def test_a_traceback_without_a_users_frame_is_whole(
+    text_of: Callable[[BaseException], str],
+) -> None:
+    error = await raised_in_a_thread(functools.partial(int, "x"))
+    assert text_of(error) == "".join(traceback.format_exception(error))

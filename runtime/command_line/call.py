@@ -108,7 +108,10 @@ def call(
     import_modules(modules)
 
     def show(result: object) -> None:
-        click.echo(json.dumps(plain(result)) if as_json else _text(result))
+        if as_json:
+            click.echo(json.dumps(plain(result)))
+        elif result is not None:
+            click.echo(_text(result))
 
     trio.run(
         _call,

@@ -24,6 +24,33 @@ from runtime.printable import plain
 from runtime.stderr_writer import flush_stderr
 from runtime.version import __version__
 
+ELSEWHERE = {
+    "actors": "list actors",
+    "console": "shell",
+    "deaths": "list deaths",
+    "events": "timeline",
+    "groups": "list groups",
+    "health": "doctor",
+    "help": "--help",
+    "join": "node --join",
+    "kill": "stop",
+    "links": "list links",
+    "ls": "list nodes",
+    "metrics": "top",
+    "nodes": "list nodes",
+    "ps": "list actors",
+    "repl": "shell",
+    "server": "node",
+    "spawn": "shell",
+    "start": "node",
+    "trace": "timeline",
+    "version": "--version",
+    "worker": "node",
+}
+"""What a word may mean that is no command, but one of other systems, or a word for something that
+has a command of another name.
+"""
+
 COMMANDS = {
     "call": (
         "Call METHOD of ACTOR and print its result; of a stream each item, on a line of its own."
@@ -214,8 +241,9 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if near:
-                raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+            meant = ELSEWHERE.get(args[0]) or (near[0] if near else "")
+            if meant:
+                raise click.UsageError(f"{error.message} Did you mean {meant!r}?", ctx) from None
             raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

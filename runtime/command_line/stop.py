@@ -5,18 +5,20 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
 import trio
 
 from actors.errors import (
+    CallError,
     CallTimeoutError,
     DeadlineExceededError,
     NodeNotFoundError,
     NodeUnreachableError,
     OutcomeUnknownError,
+    StoreError,
 )
 from actors.supervision import ExitReason
 from runtime.command_line.connect import cluster_options, connect
@@ -68,6 +70,9 @@ async def _stop(
         names = [member["name"] for member in client.status["members"]]
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; its nodes are: {', '.join(names)}"
+        with trio.move_on_after(ASK_SECONDS), suppress(StoreError, CallError):
+            await client.lookup(name)
+            hint = f", but an actor: to stop that, give --actor {name}"
         raise NodeNotFoundError(f"there is no node called {name!r} in the cluster{hint}", node=name)
 
 

@@ -19,8 +19,7 @@ import attrs
 import trio
 
 from runtime.console.statements import Statement
-from runtime.console.tracebacks import is_left_out
-from runtime.user_errors import repr_of
+from runtime.user_errors import is_machinery, repr_of
 
 T = TypeVar("T")
 
@@ -98,7 +97,7 @@ def _whose(frame: FrameType | None) -> CodeType | None:
     """
     own = False
     while frame is not None:
-        if is_left_out(frame.f_code.co_filename):
+        if is_machinery(frame.f_code.co_filename):
             return frame.f_code if own else None
         own, frame = True, frame.f_back
     return None

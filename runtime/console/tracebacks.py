@@ -4,24 +4,10 @@ trio, whatever the exception is made of.
 
 from __future__ import annotations
 
-import contextlib
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
-import trio
-
-import actors
-from runtime.user_errors import MOST_TRACEBACK, guarded, summary_of
-
-LEFT_OUT = (
-    f"{Path(actors.__file__).parent}/",
-    f"{Path(__file__).parent.parent}/",
-    f"{Path(trio.__file__).parent}/",
-    f"{Path(trio.__file__).parent.parent / 'outcome'}/",
-    contextlib.__file__,
-)
-"""Where the files are whose frames say nothing about the user's code."""
+from runtime.user_errors import MOST_TRACEBACK, guarded, is_machinery, summary_of
 
 
 def users_traceback(error: BaseException, most: int = MOST_TRACEBACK) -> str:
@@ -41,15 +27,10 @@ def in_one_line(error: BaseException) -> str:
     return lines[0][:1000] if lines else type(error).__name__
 
 
-def is_left_out(filename: str) -> bool:
-    """True for a file of the packages whose frames are left out."""
-    return filename.startswith(LEFT_OUT)
-
-
 def _formatted(error: BaseException) -> str:
     described = traceback.TracebackException.from_exception(error, compact=True)
     for one in _all(described):
-        kept = [frame for frame in one.stack or () if not is_left_out(frame.filename)]
+        kept = [frame for frame in one.stack or () if not is_machinery(frame.filename)]
         one.stack = traceback.StackSummary.from_list(kept)
         if not kept:
             # Then there is no heading above no lines either.

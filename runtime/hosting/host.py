@@ -71,6 +71,7 @@ from runtime.statistics.call_statistics import TurnTimer, class_of, reason_of
 from runtime.statistics.counts import NodeCounts
 from runtime.tracing import NO_SPANS, Spans
 from runtime.user_errors import (
+    begin_with_users_part,
     is_cancellation,
     is_interrupt,
     module_name,
@@ -952,6 +953,7 @@ class ActorHost:
             await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
             if type(error) is StartFailedElsewhereError:
                 raise with_note(failure()) from None  # noqa: ASYNC104  as before
+            begin_with_users_part(error)
             raise failure() from error  # noqa: ASYNC104  it is no cancellation
         return address
 

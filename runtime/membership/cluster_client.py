@@ -314,8 +314,8 @@ async def _contact(endpoint: RpcEndpoint, address: str, environment: Environment
     except OSError as error:
         reason = why_not_dialled(error)
         raise JoinError(
-            f"no node answers at {address} ({reason}); start one with `understudy node`, or check "
-            "the address"
+            f"no node answers at {address} ({reason}); give the address of one that runs, or start "
+            "one with `understudy node`"
         ) from None
     except trio.ClosedResourceError:
         raise JoinError(

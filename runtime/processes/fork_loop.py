@@ -505,7 +505,14 @@ class _ForkLoop:
         os.close(output)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+                # Whole lines, also with PYTHONUNBUFFERED: there, `print` writes a text and its line
+                # break apart, and a line of another thread may come between them.
+                stream.reconfigure(
+                    encoding="utf-8",
+                    errors="backslashreplace",
+                    line_buffering=True,
+                    write_through=False,
+                )
         name_process(name)
         # Python seeds `random` after a fork. numpy's global generator is not seeded, so all
         # children would draw the same numbers.

@@ -119,7 +119,8 @@ class ActorPlacement:
                 await self._members.caught_up(self._members.revision + 1)
             except StoreError:
                 raise error from None
-            return self._chosen(options, loads)
+        # Outside of the handler: an error of the second choice does not show that of the first.
+        return self._chosen(options, loads)
 
     def _chosen(self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> Member:
         # One member is enough to choose a node by its name, however many there are. The error for

@@ -133,12 +133,17 @@ _CONVERSIONS = {
     "builtins.coroutine": "it was not awaited; await it in an `async def`, and send what it gives",
     "builtins.function": "send its name; node.run(...) runs a function elsewhere",
     "builtins.generator": "send list(...) of it, or make the method a stream",
+    "builtins.method": "send the handle of an actor, or the name of a function",
+    "builtins.type": "send its name, or an instance of it",
     "pandas.DataFrame": "send its .to_dict('list'), or the .to_numpy() of columns of numbers",
     "pandas.Series": "send its .to_numpy(), or its .to_list()",
     "pandas.Timedelta": "send its .to_pytimedelta()",
     "pandas.Timestamp": "send its .to_pydatetime()",
     "pathlib.PurePath": "send str(...) of it",
+    "polars.DataFrame": "send its .to_dict(as_series=False), or the .to_numpy() of columns",
+    "polars.Series": "send its .to_numpy(), or its .to_list()",
     "pydantic.BaseModel": "mark the model with @message, or send its .model_dump()",
+    "torch.Tensor": "send its .numpy(force=True)",
 }
 """Advice what to send instead of a well-known type, by its top-level package and its name, because
 that package need not be installed.

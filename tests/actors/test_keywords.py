@@ -73,3 +73,22 @@ async def test_options_of_nodes_handles_methods_and_calls(cluster: VirtualCluste
         await node.spawn(Counter, name="counter")  # type: ignore[call-arg]
     with pytest.raises(BadArgumentsError, match=r"before the call: add\.options\(timeout=\.\.\.\)"):
         await counter.add(1, timeout=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "text"),
+    [
+        (ChildSpec, ("a", Counter), {}, r"takes keywords, such as id=\.\.\..*ChildSpec\.of\("),
+        (ChildSpec, (), {"id": "a", "actor": Counter, "on": "w1"}, r"takes no 'on'.*\.changed\("),
+        (RetryPolicy, (3,), {}, r"takes keywords, such as max_retries=\.\.\."),
+        (CallOptions, (2.0,), {}, r"takes keywords, such as timeout=\.\.\."),
+    ],
+)
+def test_options_by_their_place_and_options_of_something_else_are_told(
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    text: str,
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        function(*args, **kwargs)

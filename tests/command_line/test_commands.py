@@ -41,6 +41,10 @@ class Counter(Actor):
         return self.value
 
     @method
+    async def nothing(self) -> None:
+        pass
+
+    @method
     async def wait(self) -> None:
         await trio.sleep_forever()
 
@@ -194,6 +198,9 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     check_mistake(
         shell.run("stop", "frist", "--address", address), "frist", "did you mean 'first'?"
     )
+    check_mistake(shell.run("stop", "counter", "--address", address), "give --actor counter")
+    nothing = shell.run("call", "counter", "nothing", "--address", address)
+    assert (nothing.returncode, nothing.stdout) == (0, "")
 
     assert shell.run("stop", "--actor", "counter", "--address", address).returncode == 0
     check_mistake(
@@ -633,6 +640,8 @@ def test_an_address_in_use_and_an_empty_secret_file_are_one_line_each(shell: She
 
 def test_unknown_words_are_answered_with_the_nearest_known_ones(shell: Shell) -> None:
     check_mistake(shell.run("stauts"), "stauts", "status", status=2)
+    check_mistake(shell.run("ps"), "list actors", status=2)
+    check_mistake(shell.run("spawn"), "shell", status=2)
     check_mistake(shell.run("status", "--jsno"), "--jsno", "--json", status=2)
     assert shell.run("node", "--label", "nonsense").returncode == 2
 

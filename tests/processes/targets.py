@@ -101,6 +101,14 @@ def print_bytes(argument: bytes, report: Report) -> None:
     sys.stdout.flush()
 
 
+def print_between(argument: bytes, report: Report) -> None:
+    """Print a line, of which `print` writes the end by itself, while another thread writes one."""
+    sys.stdout.write("a whole")
+    os.write(1, b"another\n")
+    sys.stdout.write(" line")
+    sys.stdout.write("\n")
+
+
 def flood(argument: bytes, report: Report) -> None:
     line = b"x" * 1023 + b"\n"
     for _ in range(int(argument) * 1024):

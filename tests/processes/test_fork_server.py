@@ -197,6 +197,18 @@ async def test_output_comes_line_by_line_and_is_complete_when_the_end_is_known()
         assert lines == ["one", "\N{REPLACEMENT CHARACTER}", "", "last without an end"]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_lines_stay_whole_whoever_else_writes(
+    unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    lines: list[str] = []
+    async with open_fork_server(on_line=lambda _, line: lines.append(line)) as server:
+        child = await server.start(f"{TARGETS}:print_between", b"", "printer")
+        await child.wait()
+    assert lines == ["another", "a whole line"]
+
+
 async def test_a_flood_of_output_arrives_whole_and_fills_no_memory() -> None:
     count = 0
 

@@ -26,6 +26,22 @@ def test_the_names_of_both_packages_are_the_same_objects_here() -> None:
     assert understudy.blocking is runtime.blocking
 
 
+@pytest.mark.parametrize("name", ["aio", "blocking", "errors", "simulation", "testing"])
+@pytest.mark.parametrize("first", ["from understudy import {0}", "import runtime.{0}", "pass"])
+def test_a_module_is_one_under_both_names(name: str, first: str, tmp_path: Path) -> None:
+    theirs = "actors" if name == "errors" else "runtime"
+    program = (
+        f"{first.format(name) if name != 'errors' else 'import actors.errors'}\n"
+        f"import sys, understudy.{name} as ours\n"
+        f"from understudy.{name} import *\n"
+        f"import understudy, {theirs}.{name} as theirs\n"
+        f"assert ours is theirs is understudy.{name}, ours\n"
+        f"assert theirs.__name__ == '{theirs}.{name}'\n"
+    )
+    done = run(tmp_path, program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Aktor'") as caught:
         understudy.Aktor  # type: ignore[attr-defined] # noqa: B018
