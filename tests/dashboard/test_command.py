@@ -109,6 +109,7 @@ def test_a_token_that_cannot_stand_in_an_address_is_refused(token: str) -> None:
 async def test_a_node_s_dashboard_serves_it_and_ends_with_it(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("a secret that only this node has")
+    secret.chmod(0o600)
     node = await trio.lowlevel.open_process(
         [*NODE, "--secret-file", str(secret)],
         stdout=subprocess.PIPE,

@@ -133,6 +133,7 @@ async def test_the_command_serves_curl(
 ) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-these-tests\n")
+    token.chmod(0o600)
     async with open_local_cluster(nodes=1) as cluster:
         await cluster.node.options(name="counter", on="worker-1").spawn(Counter)
         address = ("--address", cluster.address, "--listen", "127.0.0.1:0")
@@ -245,10 +246,11 @@ def second_calls(cluster: LocalCluster) -> Sized:
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")
+    empty.chmod(0o600)
     for arguments, said, status in (
         (["--listen", "0.0.0.0:0"], "needs a token", 2),
         (["--listen", "here"], "here", 2),
-        (["--token-file", str(empty)], "empty", 2),
+        (["--token-file", str(empty)], "is empty; it should hold", 2),
         (["--max-body", "much"], "much", 2),
         (["--address", "127.0.0.1:1"], "no node answers", 1),
     ):

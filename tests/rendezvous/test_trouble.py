@@ -116,6 +116,7 @@ async def test_another_cluster_is_refused() -> None:
 async def test_another_secret_is_refused(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("ours")
+    secret.chmod(0o600)
     async with open_node(secret="ours") as node:
         async with make("understudy", node.address, secret_file=str(secret)) as handler:
             assert (await handler.next_rendezvous()).world_size == 1

@@ -88,6 +88,7 @@ async def test_a_client_certificate_is_shown(etcd: EtcdServer, tmp_path: Path) -
     certificate = authority.issue_cert("node")
     certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
     certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    (tmp_path / "key.pem").chmod(0o600)
     async with behind_tls(etcd.members[0].client_port, authority, client_certificates=True) as port:
         address = f"etcd://127.0.0.1:{port}?ca={tmp_path / 'ca.pem'}"
         async with store_at(
@@ -104,6 +105,7 @@ def certificates(place: Path, authority: trustme.CA) -> EtcdCertificates:
     files = EtcdCertificates(place / "ca.pem", place / "cert.pem", place / "key.pem")
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(str(files.key))
+    files.key.chmod(0o600)
     issued.cert_chain_pems[0].write_to_path(str(files.certificate))
     authority.cert_pem.write_to_path(str(files.ca))
     return files
@@ -181,6 +183,14 @@ async def test_certificates_for_etcd_are_read_again_and_broken_ones_leave_the_ol
     assert len([line for line in caplog.messages if "stays in use" in line]) == 2
     certificates(tmp_path, authority)
     assert trust.context() not in (first, second)
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    files = certificates(tmp_path, trustme.CA())
+    files.key.chmod(0o640)
+    address = f"etcd://127.0.0.1:1?ca={files.ca}&cert={files.certificate}&key={files.key}"
+    with pytest.raises(ValueError, match=r"others can read the private key .*key.pem"):
+        Gateway(EtcdAddress.parse(address))
 
 
 def test_files_that_are_no_certificates_are_refused_at_once(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def test_members_users_and_options_are_read() -> None:
 
 def test_a_password_comes_from_a_file_and_is_never_shown(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("hush\n")
+    (tmp_path / "password").chmod(0o600)
     found = EtcdAddress.parse(f"etcd://ann@one:2379?password-file={tmp_path / 'password'}")
     assert found.password == "hush"
     assert "hush" not in repr(found) + str(found) + found.public
