@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from threading import get_ident
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import trio
 
@@ -89,6 +89,7 @@ from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue
 from runtime.statistics.call_statistics import (
     CallStatistics,
+    CallTimer,
     MethodStatistics,
     reason_of,
 )
@@ -107,6 +108,11 @@ from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
 
 MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
 """Refusals of a call that perhaps only came to where its actor no longer is."""
+
+
+Args: TypeAlias = tuple[object, ...]
+
+Kwargs: TypeAlias = dict[str, object]
 
 
 NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
@@ -1332,7 +1338,7 @@ class CallClient:
         """Counts the outcomes of calls; None while nothing is measured."""
         self._token: object = None
         """The token of the statistics: bound methods keep where their calls were counted last."""
-        # An attribute and not a method, so that what is not measured costs nothing; see `measure`.
+        # An attribute and not a method, so that what is not recorded costs nothing; see `record`.
         self.call: Callable[
             [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
         ] = self._call
@@ -1367,99 +1373,56 @@ class CallClient:
         """Count in `statistics` the outcomes of calls that begin from now on; None: stop."""
         self.statistics = statistics
         self._token = None if statistics is None else statistics.token
-        self._choose_call()
 
     def record(self, recorder: TimelineRecorder | None) -> None:
         """Record the calls that begin from now on; None: stop."""
         self._recorder = recorder
         self.post = self._post if recorder is None else partial(self._post_recorded, recorder)
-        self._choose_call()
+        self.call = self._call if recorder is None else partial(self._recorded, recorder)
 
-    def _choose_call(self) -> None:
-        recorder = self._recorder
-        call = self._call if self.statistics is None else self._counted
-        self.call = call if recorder is None else partial(self._recorded, recorder, call)
-
-    def _counted(
-        self,
-        bound: BoundMethod[..., Any],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        seen: Call | None = None,
-    ) -> Coroutine[Any, Any, Any]:
-        """Begin a call that is counted, and timed if its turn has come to be timed."""
-        one: Any = bound._counted
-        # Looked up once for many calls. The node may have begun to count anew since.
-        if one is None or one.token is not self._token:
-            statistics, address = self.statistics, bound._address
-            assert statistics is not None
-            one = statistics.known(address, bound._definition.name)
-            if one is None:
-                return self._first(statistics, bound, args, kwargs, seen)
-            bound._counted = one
-        # Here and not in a coroutine around the call: that would cost each call as much again.
-        sampler = one.made
-        left = sampler.left = sampler.left - 1
-        if left:
-            return self._call(bound, args, kwargs, seen, one)
-        began = self.environment.stopwatch()
-        rest = (bound, args, kwargs, seen)
-        return self._timed(one, began, sampler.take(began), *rest)
-
-    @shown_as(A_CALL)
-    async def _timed(
-        self,
-        one: MethodStatistics,
-        began: float,
-        weight: int,
-        bound: BoundMethod[..., Any],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        seen: Call | None,
-    ) -> Any:
-        try:
-            return await self._call(bound, args, kwargs, seen, one)
-        finally:
-            one.client.add(self.environment.stopwatch() - began, weight)
-
-    @shown_as(A_CALL)
-    async def _first(
-        self,
-        statistics: CallStatistics,
-        bound: BoundMethod[..., Any],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        seen: Call | None,
-    ) -> Any:
-        """Make a call of a method that has no counters yet. They are made when the call has ended,
-        because its outcome shows whether there is such a method.
+    def _counters(self, bound: BoundMethod[..., Any]) -> MethodStatistics:
+        """Return where a call is counted, and keep it for the next calls of `bound`. A method that
+        was not called before gets its place when this call has ended; see `_time`.
         """
-        stopwatch = self.environment.stopwatch
-        address, method, began = bound._address, bound._definition.name, stopwatch()
-        try:
-            value = await self._call(bound, args, kwargs, seen)
-        except BaseException as error:
-            failure = error if isinstance(error, Exception) else None
-            statistics.failed(address, method, failure, stopwatch() - began)
-            raise
-        statistics.returned(address, method, stopwatch() - began)
-        return value
+        assert self.statistics is not None
+        found = self.statistics.known(bound._address, bound._definition.name)
+        if found is None:
+            return self.statistics.new(bound._address, bound._definition.name)
+        bound._counted = found
+        return found
+
+    def _count_failure(
+        self, counted: MethodStatistics | None, timer: CallTimer | None, error: BaseException
+    ) -> None:
+        """Count a call that has raised `error` at its caller."""
+        if counted is not None:
+            counted.fail(error)
+        if timer is not None:
+            self._time(timer)
+
+    def _time(self, timer: CallTimer) -> None:
+        """A call that is timed has ended. If its method was not called before, this makes known
+        what was counted.
+        """
+        timer.answered(self.environment.stopwatch())
+        if self.statistics is not None:
+            self.statistics.enter(timer.method)
 
     @shown_as(A_CALL)
     async def _recorded(
         self,
         recorder: TimelineRecorder,
-        call: Callable[..., Coroutine[Any, Any, Any]],
         bound: BoundMethod[..., Any],
         args: tuple[object, ...],
         kwargs: dict[str, object],
+        seen: Call | None = None,
     ) -> Any:
         made = recorder.begin_call(bound._address, bound._definition.name, kwargs)
         if made is None:
-            return await call(bound, args, kwargs)
+            return await self._call(bound, args, kwargs, seen)
         outcome = "returned"
         try:
-            return await call(bound, args, kwargs)
+            return await self._call(bound, args, kwargs, seen)
         except BaseException as error:
             outcome = class_name(type(error))
             if isinstance(error, RemoteError):
@@ -1513,10 +1476,9 @@ class CallClient:
         """Like `call`, for filters, which have the call as `seen`: its deadline counts, and each
         attempt is noted in it.
         """
-        call = self._call if self.statistics is None else self._counted
         if self._recorder is None:
-            return call(bound, args, kwargs, seen)
-        return self._recorded(self._recorder, partial(call, seen=seen), bound, args, kwargs)
+            return self._call(bound, args, kwargs, seen)
+        return self._recorded(self._recorder, bound, args, kwargs, seen)
 
     def begin(
         self,
@@ -1542,7 +1504,7 @@ class CallClient:
             or not route.link.has_room
             or self.faults is not None
             or self._recorder is not None
-            # `_counted` looks up where the calls of a method are counted.
+            # `_call` looks up where the calls of a method are counted.
             or (measured and (counted is None or counted.token is not self._token))
         ):
             return None
@@ -1643,19 +1605,25 @@ class CallClient:
 
     @shown_as(A_CALL)
     async def _call(
-        self,
-        bound: BoundMethod[..., Any],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        seen: Call | None = None,
-        counted: MethodStatistics | None = None,
+        self, bound: BoundMethod[..., Any], args: Args, kwargs: Kwargs, seen: Call | None = None
     ) -> Any:
         self.check_thread(bound)
+        counted: Any = None
+        timer: CallTimer | None = None
+        # Inline: a function of its own would cost as much again. Looked up once for many calls, but
+        # the node may have begun to count anew since.
+        if self._token is not None:
+            counted = bound._counted
+            if counted is None or counted.token is not self._token:
+                counted = self._counters(bound)
+            sampler = counted.made
+            left = sampler.left = sampler.left - 1
+            if not left:
+                timer = counted.timed(sampler, self.environment.stopwatch())
         try:
             options, route = bound._options, self.routes.known(bound)
             expires = self._expiry(bound) if seen is None else seen.deadline
-            # The fast path is for calls that can be posted now and are made once. Everything else
-            # waits, or may be repeated: the slow path.
+            # Everything that waits, or may be repeated, takes the slow path.
             if (
                 route is None
                 or options.retry is not None
@@ -1666,10 +1634,7 @@ class CallClient:
                 value = await RetryingCall(self, bound, args, kwargs, *rest).run(None, None)
             else:
                 task = trio.lowlevel.current_task()
-                chain: Chain | None = None
-                if self._running or self._starts:
-                    self.refuse_self_call(task, bound)
-                    chain = self.chain(task)
+                chain = self._chain_of(task, bound) if self._running or self._starts else None
                 deadline = effective_deadline(task)
                 # A deadline that has passed ends the call before anything is sent.
                 if deadline != math.inf and deadline <= self.environment.now():
@@ -1680,32 +1645,33 @@ class CallClient:
                 soon = expires if expires < deadline else deadline
                 flags = 0 if bound._load is None else TELL_DEPTH
                 request = OutgoingRequest(bound, args, kwargs, soon, flags, chain, CURRENT.get())
+                if counted is not None:
+                    request.counted, request.timer = True, timer
                 if seen is not None:
                     seen.attempted(1, route.address.node, _addresses(route))
                 self.post(call, route, request)
+                give_up = partial(self._give_up, call, route)
                 if call.finished:
                     await trio.lowlevel.checkpoint()
                 elif expires == math.inf:
-                    await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+                    await trio.lowlevel.wait_task_rescheduled(give_up)
                 else:
                     self.deadlines.add(expires, call)
                     try:
-                        await trio.lowlevel.wait_task_rescheduled(
-                            partial(self._give_up, call, route)
-                        )
+                        await trio.lowlevel.wait_task_rescheduled(give_up)
                     finally:
                         self.deadlines.done()
-                if call.error is None and not call.expired:
-                    # The heap of timeouts may keep the call for long: it must not keep the value.
-                    value, call.value = call.value, None
-                else:
+                # The heap of timeouts may keep the call for long: it must not keep the value.
+                value, call.value = call.value, None
+                if call.error is not None or call.expired:
                     value = await self._failed(call, route, request, expires, deadline, seen)
         except BaseException as error:
-            if counted is not None:
-                counted.fail(error)
+            self._count_failure(counted, timer, error)
             raise
         if counted is not None:
             counted.value += 1
+            if timer is not None:
+                self._time(timer)
         return value
 
     async def _failed(
@@ -1949,6 +1915,11 @@ class CallClient:
 
     def chain(self, task: trio.lowlevel.Task) -> Chain | None:
         """Return the methods that wait for a call made in `task`; see `ActorTurns.chain`."""
+        return self._turns.chain(task)
+
+    def _chain_of(self, task: trio.lowlevel.Task, bound: Bound) -> Chain | None:
+        """Like `chain`, for a call of `bound`. Raises `SelfCallError`."""
+        self.refuse_self_call(task, bound)
         return self._turns.chain(task)
 
     def on_peer_ended(self, peer: NodeId) -> None:

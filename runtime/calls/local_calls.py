@@ -85,11 +85,13 @@ class LocalCalls:
                 invocation.call = RequestOrigin(
                     RequestId(self._client, request.first), request.repeated, request.elsewhere
                 )
+            if request.timer is not None:
+                invocation.timer = request.timer
             if isinstance(call, StreamCall):
                 invocation.stream_output = LocalStreamProducer(
                     self._codec, call, self._cleanup, self._host.counts.credit_waits
                 )
-            refusal = self._host.deliver(invocation)
+            refusal = self._host.deliver(invocation, request.counted)
         if refusal is not None:
             call.fail(_placed(refusal, call.place))
 

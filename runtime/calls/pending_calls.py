@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from actors.method import Bound
     from runtime.hosting.chains import Chain
     from runtime.references.table import ReferenceState
+    from runtime.statistics.call_statistics import CallTimer
 
 T = TypeVar("T")
 
@@ -53,6 +54,10 @@ class OutgoingRequest:
     """One that may have was made to another epoch of the actor, or to another node."""
     state: ReferenceState | None = None
     """The state of the reference to its result, if that stays at its owner."""
+    counted: bool = False
+    """The caller counts the call: on its own node it is not counted a second time."""
+    timer: CallTimer | None = None
+    """Times it as well; only if it is `counted`."""
 
 
 class PendingCall(Generic[T]):

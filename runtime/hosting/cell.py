@@ -32,7 +32,7 @@ from actors.supervision import ExitReason
 from runtime.hosting.chains import Chain, ChainLink
 from runtime.hosting.completion_records import RequestOrigin
 from runtime.hosting.held_bytes import ByteBudget, HeldBytes
-from runtime.statistics.call_statistics import TurnTimer
+from runtime.statistics.call_statistics import CallTimer
 from runtime.user_errors import raised_at, summary_of, traceback_of
 
 # Admission: which calls are worth queueing for an actor that has more of them than it can answer.
@@ -276,7 +276,7 @@ class Invocation:
         self.deadline = deadline
         self.begun = False
         """True from its first step on, also after it has ended while its outcome is held back."""
-        self.timer: TurnTimer | None = None
+        self.timer: CallTimer | None = None
         """Measures its wait and its run; None if it is not timed."""
         self.queued_at = 0.0
         """When it was queued behind others, on the node's clock; 0 if its turn came at once."""

@@ -67,7 +67,7 @@ from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loo
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import ActorId, NodeId
-from runtime.statistics.call_statistics import TurnTimer, class_of, reason_of
+from runtime.statistics.call_statistics import class_of, reason_of
 from runtime.statistics.counts import NodeCounts
 from runtime.tracing import NO_SPANS, Spans
 from runtime.user_errors import (
@@ -708,9 +708,9 @@ class ActorHost:
         is_proxy = hasattr(cell.instance, "batch_methods")
         return method != "@items" or not (is_proxy and has_filters(cell.methods))
 
-    def deliver(self, invocation: Invocation) -> CallError | None:
+    def deliver(self, invocation: Invocation, counted: bool = False) -> CallError | None:
         """Queue an invocation, or run it now if its method is concurrent; return an error if
-        refused.
+        refused. `counted`: the caller is on this node and counts the call.
         """
         cell = invocation.cell
         held = invocation.held_bytes
@@ -722,7 +722,7 @@ class ActorHost:
                 return refused
             held.count_in(self.arguments, held.size)
         statistics = self.workers.statistics
-        if statistics is not None:
+        if statistics is not None and not counted:
             # Inline, for the hot path.
             path = cell.address.class_path or class_of(cell.address)
             try:
@@ -732,8 +732,7 @@ class ActorHost:
             sampler = one.arrived
             left = sampler.left = sampler.left - 1
             if not left:
-                now = self._environment.stopwatch()
-                invocation.timer = TurnTimer(one, sampler.take(now), now)
+                invocation.timer = one.timed(sampler, self._environment.stopwatch())
         if (
             invocation.definition.concurrent
             and cell.started

@@ -37,7 +37,7 @@ from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, T
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.threads import Threads
 from runtime.hosting.timeline_recorder import TimelineRecorder
-from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, TurnTimer
+from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, CallTimer
 from runtime.user_errors import is_cancellation, is_interrupt
 
 NOT_ON_ASYNCIO: Final = (
@@ -529,8 +529,8 @@ class TaskWorkers:
             self._crashed(invocation.cell, error)
         return False
 
-    def _count(self, invocation: Invocation, timer: TurnTimer) -> None:
-        turn = timer.end(self._environment.stopwatch())
+    def _count(self, invocation: Invocation, timer: CallTimer) -> None:
+        turn = timer.ran(self._environment.stopwatch())
         # Those that have waited for something are all counted when they go on.
         if turn > LONG_TURN_SECONDS and not invocation.suspended_at and self.statistics is not None:
             self.statistics.ran_long(invocation.cell.address, invocation.definition.name)

@@ -120,23 +120,29 @@ class CallSampler:
         return weight
 
 
-class TurnTimer:
-    """Times one call where it runs. Times are seconds on the node's stopwatch."""
+class CallTimer:
+    """Times one call, which stands for `weight` of them: at its caller, where it runs, or at both
+    if that is the same node. Times are seconds on the node's stopwatch.
+    """
 
-    __slots__ = ("_arrived", "_method", "_weight", "started")
+    __slots__ = ("_arrived", "_weight", "method", "started")
 
     def __init__(self, method: MethodStatistics, weight: int, arrived: float) -> None:
-        self._method = method
+        self.method = method
         self._weight = weight
         self._arrived = arrived
         self.started = arrived
         """When its turn came."""
 
-    def end(self, now: float) -> float:
+    def ran(self, now: float) -> float:
         """Note that the method has ended. Returns how long it ran."""
         turn = now - self.started
-        self._method.add_run(self.started - self._arrived, turn, self._weight)
+        self.method.add_run(self.started - self._arrived, turn, self._weight)
         return turn
+
+    def answered(self, now: float) -> None:
+        """Note that the call has ended at its caller."""
+        self.method.client.add(now - self._arrived, self._weight)
 
 
 class MethodStatistics:
@@ -149,6 +155,7 @@ class MethodStatistics:
         "cancelled",
         "class_path",
         "client",
+        "entered",
         "long_turns",
         "made",
         "method",
@@ -170,6 +177,8 @@ class MethodStatistics:
         """
         self.class_path = class_path
         self.method = method
+        self.entered = False
+        """True once it is among those of the node."""
         self.value = 0
         """Calls that returned."""
         self.raised = 0
@@ -212,6 +221,10 @@ class MethodStatistics:
         """Calls made from this node that have ended, and calls run here."""
         return self.ended + self.turn.count
 
+    def timed(self, sampler: CallSampler, now: float) -> CallTimer:
+        """Begin to time a call of this method, whose turn it is by one of its two samplers."""
+        return CallTimer(self, sampler.take(now), now)
+
     def fail(self, error: BaseException | None) -> None:
         """Count a call that was made here and that ended with `error`; None if its caller gave
         up.
@@ -233,6 +246,24 @@ class MethodStatistics:
         self.wait.add(wait, weight)
         self.turn.add(turn, weight)
         self.server.add(wait + turn, weight)
+
+    def take_in(self, other: MethodStatistics) -> None:
+        """Add what was counted and measured in `other`."""
+        self.value += other.value
+        self.raised += other.raised
+        self.cancelled += other.cancelled
+        for mine, others in (
+            (self.not_executed, other.not_executed),
+            (self.unknown, other.unknown),
+        ):
+            for reason, count in others.items():
+                mine[reason] = mine.get(reason, 0) + count
+        self.client.take_in(other.client)
+        self.wait.take_in(other.wait)
+        self.turn.take_in(other.turn)
+        self.server.take_in(other.server)
+        self.server_raised += other.server_raised
+        self.long_turns += other.long_turns
 
     def as_plain(self) -> dict[str, Any]:
         """Everything as plain data; histograms as `Histogram.as_plain` gives them."""
@@ -281,17 +312,37 @@ class CallStatistics:
             found = methods.get(method)
             if found is not None:
                 return found
+        return self._entered(MethodStatistics(class_path, method, self.token)) or self._other
+
+    def _entered(self, new: MethodStatistics) -> MethodStatistics | None:
+        """Enter a pair that is not there; None if there is no room for it."""
         if self._pairs >= self._most:
-            return self._other
+            return None
         self._pairs += 1
-        entered = MethodStatistics(class_path, method, self.token)
-        self.by_class.setdefault(class_path, {})[method] = entered
-        return entered
+        new.entered = True
+        self.by_class.setdefault(new.class_path, {})[new.method] = new
+        return new
 
     def known(self, address: Address, method: str) -> MethodStatistics | None:
         """The statistics of a method of an actor, if it has its own."""
         methods = self.by_class.get(address.class_path or class_of(address))
         return None if methods is None else methods.get(method)
+
+    def new(self, address: Address, method: str) -> MethodStatistics:
+        """Return statistics for the first call of a method, to be entered when it has ended: only
+        its outcome shows whether there is such a method.
+        """
+        return MethodStatistics(address.class_path or class_of(address), method, self.token)
+
+    def enter(self, one: MethodStatistics) -> None:
+        """Enter what `new` has returned, after its call; does nothing with what is entered."""
+        if one.entered or one.token is not self.token:
+            return
+        known = self.by_class.get(one.class_path, {}).get(one.method)
+        # Its name may be no method's, but whatever a program has tried: no pair is made for that.
+        is_a_method = MethodNotFoundError.__name__ not in one.not_executed
+        if known is not None or not is_a_method or self._entered(one) is None:
+            (known or self._other).take_in(one)
 
     def returned(self, address: Address, method: str, seconds: float) -> None:
         """Count a call that this node made and that returned, and its time."""

@@ -53,6 +53,11 @@ class Histogram:
         self.counts[bisect_left(BOUNDS, seconds)] += weight
         self.total += seconds * weight
 
+    def take_in(self, other: Histogram) -> None:
+        """Add all durations of another one."""
+        self.counts = [mine + others for mine, others in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
     @property
     def count(self) -> int:
         """How many durations were counted."""
