@@ -262,7 +262,7 @@ class ItemBatches:
         self._forget((cell.address.name, str(invocation.args[1])), running)
         invocation.runner = None
         if invocation.timer is not None:
-            invocation.timer.end(self._stopwatch())
+            invocation.timer.ran(self._stopwatch())
         if not batch.cancelled:
             self._workers.returned(invocation, self._answer(running))
         elif cell.ended is not None:

@@ -55,7 +55,9 @@ class Histogram:
 
     def take_in(self, other: Histogram) -> None:
         """Add all durations of another one."""
-        self.counts = [mine + others for mine, others in zip(self.counts, other.counts, strict=True)]
+        self.counts = [
+            mine + others for mine, others in zip(self.counts, other.counts, strict=True)
+        ]
         self.total += other.total
 
     @property

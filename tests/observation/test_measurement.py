@@ -136,3 +136,16 @@ async def test_measuring_may_begin_and_end_while_calls_are_under_way(
         nursery.start_soon(worker.work, 3)
         await until(lambda: internals_of(node).host.workers.statistics is None, "it stops again")
     assert await worker.work(4) == 4
+
+
+async def test_a_call_on_one_node_is_counted_once(pair: Pair) -> None:
+    statistics = pair.here._measurement.keep()
+    worker = await pair.here.options(on="here").spawn(Worker)
+    for number in range(500):
+        await worker.work(number)
+    one = statistics.known(worker.address, "work")
+    assert one is not None
+    assert one.value == 500
+    # Its caller chooses for both ends which calls are timed: nothing is chosen where they run.
+    assert one.arrived.left == 1
+    assert ALL_TIMED <= one.turn.count == one.client.count <= 500

@@ -155,3 +155,33 @@ def test_calls_in_rounds_are_all_timed_now_and_then(rate: int) -> None:
                 if number >= ALL_TIMED * length:
                     timed.add(number % length)
         assert timed == set(range(length))
+
+
+def test_the_first_call_of_a_method_is_entered_with_its_outcome() -> None:
+    statistics = CallStatistics(most=2)
+    first, beside = (statistics.new(PLACE, "add") for _ in range(2))
+    for one in (first, beside):
+        timer = one.timed(one.made, 1.0)
+        timer.ran(1.5)
+        timer.answered(2.0)
+        one.value += 1
+    assert not pairs(statistics), "nothing is known of a method whose first call has not ended"
+    statistics.enter(first)
+    statistics.enter(beside)
+    statistics.enter(first)
+    assert pairs(statistics)["shop:Counter", "add"] is first
+    assert (first.value, first.client.count, first.turn.count) == (2, 2, 2)
+    assert (first.client.total, first.turn.total) == (2.0, 1.0)
+
+
+def test_first_calls_of_no_method_or_of_one_too_many_are_counted_together() -> None:
+    statistics = CallStatistics(most=1)
+    for method in ("add", "one_too_many", "guess"):
+        one = statistics.new(PLACE, method)
+        one.fail(MethodNotFoundError("no") if method == "guess" else MailboxFullError("full"))
+        statistics.enter(one)
+    other = pairs(statistics)[OTHER, OTHER]
+    assert other.not_executed == {"MailboxFullError": 1, "MethodNotFoundError": 1}
+    other_node = CallStatistics().new(PLACE, "of_another_measurement")
+    statistics.enter(other_node)
+    assert not other_node.entered
