@@ -32,6 +32,7 @@ extensions = [
     "error_pages",
     "generated",
     "replays",
+    "search_words",
 ]
 exclude_patterns = ["_build"]
 root_doc = "index"

@@ -87,6 +87,7 @@ def doctor(
     findings = [
         check()
         for check in (
+            _system,
             _python,
             _packages,
             _shadowed,
@@ -116,6 +117,16 @@ def doctor(
             )
             click.echo(f"{mark} {finding.check:<16} {finding.text}")
     raise SystemExit(0 if all(finding.well for finding in findings) else 1)
+
+
+def _system() -> Finding:
+    system = platform.system()
+    return Finding(
+        "system",
+        system == "Linux",
+        f"{system} {platform.release()}"
+        + ("" if system == "Linux" else "; Linux is needed: use a container or WSL 2"),
+    )
 
 
 def _python() -> Finding:

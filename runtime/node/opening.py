@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -181,7 +182,13 @@ class _ConnectionAcceptor:
 
 
 def check_loop(what: str) -> None:
-    """Raises `WrongDoorError` outside of trio, whose own error names nothing that helps there."""
+    """Raises `WrongDoorError` outside of trio, whose own error names nothing that helps there, and
+    OSError on another system than Linux.
+    """
+    if (system := platform.system()) != "Linux":
+        raise OSError(
+            f"{what} needs Linux, and this is {system}: use a container, a virtual machine or WSL 2"
+        )
     if not trio.lowlevel.in_trio_task():
         raise WrongDoorError(
             f"{what} needs the event loop of trio: start the program with trio.run(main). Under "

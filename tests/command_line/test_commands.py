@@ -674,6 +674,13 @@ def test_doctor_tells_of_the_other_project_of_this_name(
     assert "pip uninstall understudy" in done.output
 
 
+def test_doctor_tells_of_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    done = CliRunner().invoke(main, ["doctor"])
+    assert done.exit_code == 1
+    assert done.output.startswith("look system")
+
+
 def test_doctor_tells_of_a_secret_and_of_a_store_that_others_can_read(shell: Shell) -> None:
     def finding(check: str, *words: str) -> tuple[bool, str]:
         findings = json.loads(shell.run("doctor", "--json", *words).stdout)

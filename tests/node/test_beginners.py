@@ -205,3 +205,13 @@ def test_a_node_is_not_opened_under_asyncio(opening: Callable[[], Any]) -> None:
 
     with pytest.raises(WrongDoorError, match=f"{opening.__name__} needs .* use runtime.aio"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("opening", [open_node, open_local_cluster])
+async def test_another_system_than_linux_is_told(
+    opening: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    with pytest.raises(OSError, match="needs Linux, and this is Darwin: use a container"):
+        async with opening():
+            pytest.fail("opened")
