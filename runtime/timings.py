@@ -430,6 +430,13 @@ class Timings:
         return self.silence / self.beats
 
     @property
+    def answering_beat(self) -> float:
+        """The same at that end of a link which does not lead it: longer than the other end's pings
+        take, so that one ping and its answer serve both ends.
+        """
+        return 2 * self.beat
+
+    @property
     def link_look(self) -> float:
         """The shortest time between two looks at all links: half a beat."""
         return self.beat / 2

@@ -48,6 +48,7 @@ def test_the_times_that_users_get() -> None:
         "block_reported": 2.5,
         "silence": 2.5,
         "beat": 0.5,
+        "answering_beat": 1.0,
         "link_look": 0.25,
         "user_timeout": 5.0,
         "isolation_patience": 2.0,

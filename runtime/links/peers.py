@@ -352,6 +352,7 @@ class Peers:
         between two looks.
         """
         beat, silence = self._timings.beat, self._timings.silence
+        answering_beat = self._timings.answering_beat
         while self._departures and self._departures[0][0] <= now:
             peer = self._departures.popleft()[1]
             # It may have begun another session meanwhile: then it has not departed.
@@ -372,7 +373,7 @@ class Peers:
                 link.last_heard = max(link.last_heard, now - beat)
             if now - link.last_heard > silence and not link.watched:
                 link.drop_connection()
-            elif now - link.last_heard > beat:
+            elif now - link.last_heard > (beat if link.settlement.leads else answering_beat):
                 link.send_control(Kind.PING, at_once=True)
         if reason := self.refusal(self._timings.lease):
             self._policy.cut_off(reason)
