@@ -4,6 +4,9 @@ those who are no members any more.
 
 from __future__ import annotations
 
+import operator
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
@@ -157,6 +160,15 @@ async def test_a_node_that_has_left_asks_for_nothing_any_more_and_says_so_at_onc
                 await ask()
 
 
+async def until_on(supervisor: Supervisor, node: str) -> None:
+    """Wait until the only child runs on that node."""
+
+    async def places() -> list[tuple[str, str | None]]:
+        return [(status.state, status.node) for status in await supervisor.children()]
+
+    await until(places, f"the child runs on {node}", partial(operator.eq, [("running", node)]))
+
+
 async def test_a_supervised_actor_moves_when_its_node_leaves_and_that_counts_as_no_failure() -> (
     None
 ):
@@ -177,14 +189,15 @@ async def test_a_supervised_actor_moves_when_its_node_leaves_and_that_counts_as_
         for number in range(4):
             keepers.start_soon(keep, f"keeper-{number + 1}", here.address)
             await here.wait_for(3)
-            assert (await supervisor.children())[0].node == f"keeper-{number}"
+            # The node before is gone as soon as its record is; the child may still be on its way.
+            await until_on(supervisor, f"keeper-{number}")
             assert await ledger.enter() == 1
             leaves[f"keeper-{number}"].set()
             with trio.fail_after(60):
                 await here.wait_gone(f"keeper-{number}")
         with trio.fail_after(60):
             assert await ledger.enter() == 1
-        assert (await supervisor.children())[0].state == "running"
+        await until_on(supervisor, "keeper-4")
         leaves["keeper-4"].set()
 
 
