@@ -242,7 +242,8 @@ class _ContactRounds:
             for connection in network.connections:
                 # No more cuts: what was scheduled to break later stays.
                 connection.sends.cut_after = connection.receives.cut_after = math.inf
-            await trio.sleep(SETTLED_SECONDS + (max(CLOGGED) if clogs else 0.0))
+            # Offers that were given up may still be on a path that was clogged.
+            await trio.sleep_until(max(clock.now, network.latest) + SETTLED_SECONDS)
             self._look(number, places)
             nursery.cancel_scope.cancel()
 

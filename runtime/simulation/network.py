@@ -96,6 +96,7 @@ class Pipe:
         # Keep the order: data with a smaller drawn delay arrives together with the data that was
         # sent before it.
         self.latest = max(self.latest, arrival)
+        self.network.latest = max(self.network.latest, self.latest)
         assert length <= CAPACITY
         self.size += length
         self.network.at(self.latest, lambda: self.arrive(data))
@@ -312,6 +313,8 @@ class SimulatedNetwork:
         self.listeners: dict[str, Listener] = {}
         self.connections: list[SimulatedConnection] = []
         """The dialling ends of those that live, and of some that have ended."""
+        self.latest = 0.0
+        """When the last of all bytes that are on their way arrive."""
         self._crowded = 16
         self._paths: dict[tuple[str, str], Path] = {}
         self._ports = itertools.count(7400)

@@ -235,6 +235,11 @@ class _RandomOfThread:
         self._seeded = random.Random(seed)
         self._elsewhere = elsewhere
 
+    def shuffle(self, batch: list[Any]) -> None:
+        """Shuffle the tasks of one round. Most rounds have one, which takes no number."""
+        if len(batch) > 1:
+            (self._seeded if _simulates() else self._elsewhere).shuffle(batch)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._seeded if _simulates() else self._elsewhere, name)
 
