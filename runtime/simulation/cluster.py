@@ -159,7 +159,7 @@ class SimulatedEnvironment:
 
     def wall_time(self) -> float:
         """Seconds since 1970 UTC, on the machine's own clock."""
-        return EPOCH + self.now()
+        return EPOCH + self._machine.wall_clock(self.now())
 
     def random(self) -> float:
         """A number in [0, 1), from the generator of this process."""
@@ -231,12 +231,23 @@ class Machine:
     """Each process runs in a container of its own, at the machine's address: it sees no other
     process, so that it can prove the end of none.
     """
+    jumps: random.Random | None = None
+    """Draws how far its wall clock is off; None if that is right."""
     wanted: bool = True
     """False while it is down on purpose."""
     changed: trio.Event = attrs.field(factory=trio.Event)
+    _off: float = 0.0
+    _jumps_at: float = 0.0
 
     def __attrs_post_init__(self) -> None:
         self.disk = SimulatedDisk(self)
+
+    def wall_clock(self, now: float) -> float:
+        """The seconds that its wall clock shows, which perhaps jumps now and then."""
+        if self.jumps is not None and now >= self._jumps_at:
+            self._jumps_at = now + self.jumps.expovariate(1 / JUMP_PAUSE)
+            self._off = self.jumps.uniform(-1.0, 1.0) * self.jumps.choice(JUMPS)
+        return now + self._off
 
     def want(self, *, running: bool) -> None:
         """Start processes on this machine from now on, or start no more."""
@@ -357,6 +368,18 @@ CONTAINERS = 0.2
 """The share of the seeds whose machines run each process in a container of its own."""
 
 
+JUMPING = 0.2
+"""The share of the seeds in which the wall clocks of machines jump."""
+
+
+JUMPS = (0.1, 60.0, 1e5, 1e9)
+"""The most seconds by which such a clock is off, one of these."""
+
+
+JUMP_PAUSE = 5.0
+"""Mean virtual seconds between two jumps, as far as anyone looks at the clock."""
+
+
 DIRECTORY = Path("/simulated")
 """The directory of the founder's store, on its simulated disk."""
 
@@ -425,8 +448,14 @@ class SimulatedCluster:
         )
         # Drawn apart from everything else: the runs of all other seeds are the same as without it.
         containers = random.Random(f"{seed} containers").random() < CONTAINERS
+        jumping = random.Random(f"{seed} clocks").random() < JUMPING
         self.machines = {
-            name: Machine(name, random.Random(f"{seed} {name}"), containers=containers)
+            name: Machine(
+                name,
+                random.Random(f"{seed} {name}"),
+                containers=containers,
+                jumps=random.Random(f"{seed} clock of {name}") if jumping else None,
+            )
             for name in names
         }
         self.founder = names[0]
