@@ -349,6 +349,7 @@ class ActorCell:
         "byte_limit",
         "ended",
         "following",
+        "found",
         "given_up",
         "held",
         "instance",
@@ -405,6 +406,8 @@ class ActorCell:
         """
         self.started = system
         """False while `on_start` has not returned: mail waits."""
+        self.found = False
+        """True once others than its spawner have been told that it has started."""
         self.paused = False
         """True while its node's lease is in doubt: mail waits, and outcomes are held back."""
         self.following: Callable[[Invocation], bool] | None = None

@@ -872,7 +872,8 @@ class ActorHost:
 
     async def wait_started(self, name: str, epoch: int) -> bool:
         """Wait while this epoch of an actor is being started here. Returns True if it has started,
-        False if it is not here, or is being stopped.
+        False if it is not here, or is being stopped. One that has started is not taken back any
+        more.
 
         Raises the ActorStartError of its start, for example an ActorNotNeededError. Raises
         CallCycleError if the start waits for this call.
@@ -886,7 +887,9 @@ class ActorHost:
             if cell is not None and cell.started and cell.address.epoch == epoch:
                 await trio.lowlevel.checkpoint()
                 # Its spawner may have been cancelled a moment ago, and ask for the name again: what
-                # is being taken back answers no further call.
+                # is being taken back answers no further call. No checkpoint lies between the mark
+                # and this look, so that `take_back` comes before both or after both.
+                cell.found = True
                 return cell.ended is None
             if (
                 cell is not None
@@ -1192,6 +1195,15 @@ class ActorHost:
             await self._give_back(cell.address)
         self._end(cell, reason)
         return reason
+
+    async def take_back(self, name: str, epoch: int) -> None:
+        """Stop an actor whose spawner was cancelled, unless others have been told meanwhile that it
+        has started: they may hold handles of it.
+        """
+        cell = self.cells.get(name)
+        if cell is not None and cell.address.epoch == epoch and not cell.found:
+            reason = ExitReason("stopped", "the task that spawned it was cancelled")
+            await self.stop(name, epoch, reason)
 
     async def stop_ready(self, actors: Sequence[ActorId], reason: ExitReason) -> list[StopAnswer]:
         """Stop those of these actors for whose stop nothing needs to be waited for but the store,

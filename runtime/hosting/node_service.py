@@ -8,7 +8,7 @@ and the outcomes of calls.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
@@ -102,14 +102,10 @@ class StartFailed:
 
 @attrs.define(eq=False)
 class StartTicket:
-    """A spawn for another node that is under way, with the names that it asks for and the actors
-    that it has started so far.
-    """
+    """A spawn for another node that is under way, with the actors that it has started so far."""
 
-    names: Collection[str]
     started: list[Address] = attrs.field(factory=list)
     over: trio.Event = attrs.field(factory=trio.Event)
-    taken_back: trio.Event = attrs.field(factory=trio.Event)
 
 
 class NodeService(Actor):
@@ -133,8 +129,6 @@ class NodeService(Actor):
         self._tickets: OrderedDict[str, list[Address]] = OrderedDict()
         """The latest spawns, with the actors that they have started."""
         self._under_way: dict[str, StartTicket] = {}
-        self._unwanted: set[StartTicket] = set()
-        """Spawns that are being taken back and were under way then."""
 
     @method(concurrent=True)
     async def spawn(
@@ -149,8 +143,7 @@ class NodeService(Actor):
         """Start an actor here. Raises what `ActorHost.start` raises, `ActorClassError` if the class
         cannot be imported here, and `NotAllowedError` for a client that has too many.
         """
-        names = () if options.name is None else (options.name,)
-        with self._issued(ticket, names) as started, self._counted(1, started):
+        with self._issued(ticket) as started, self._counted(1, started):
             address = await self._host.start(
                 await actor_class(class_path, self._node, self._host.in_thread),
                 args,
@@ -163,11 +156,11 @@ class NodeService(Actor):
             return address
 
     @contextmanager
-    def _issued(self, ticket: str, names: Collection[str]) -> Iterator[list[Address]]:
+    def _issued(self, ticket: str) -> Iterator[list[Address]]:
         """Yield the list of the actors that are started with this ticket. Without one, "", the
         spawn cannot be taken back.
         """
-        issued = StartTicket(names)
+        issued = StartTicket()
         if ticket:
             self._under_way[ticket] = issued
         try:
@@ -209,7 +202,7 @@ class NodeService(Actor):
         for name in names:
             # Those of `options` were checked when they were read.
             check_name("name", name)
-        with self._issued(ticket, names) as started, self._counted(len(rows), started):
+        with self._issued(ticket) as started, self._counted(len(rows), started):
             cls = await actor_class(class_path, self._node, self._host.in_thread)
             found = ["" for _ in rows]
             epochs = [0 for _ in rows]
@@ -254,13 +247,7 @@ class NodeService(Actor):
         """
         with trio.move_on_after(LONG_POLL_SECONDS):
             try:
-                while await self._host.wait_started(name, epoch):
-                    unwanted = next((one for one in self._unwanted if name in one.names), None)
-                    if unwanted is None:
-                        return True
-                    # It may be what has started this epoch.
-                    await unwanted.taken_back.wait()
-                return False
+                return await self._host.wait_started(name, epoch)
             except CallCycleError as error:
                 # The runtime ended the call; the method did not raise: `RemoteError` would be
                 # wrong.
@@ -270,25 +257,13 @@ class NodeService(Actor):
     @method(concurrent=True)
     async def take_back(self, ticket: str) -> None:
         """Stop the actors that were spawned with this ticket: their spawner was cancelled and has
-        no handles of them.
+        no handles of them. Those that others have found meanwhile stay.
         """
-        issued = self._under_way.get(ticket)
-        if issued is None:
-            await self._stop_started(ticket)
-            return
-        self._unwanted.add(issued)
-        try:
+        if ticket in self._under_way:
             # A start may end as if it had not been cancelled: its code may have been shielded.
-            await issued.over.wait()
-            await self._stop_started(ticket)
-        finally:
-            self._unwanted.discard(issued)
-            issued.taken_back.set()
-
-    async def _stop_started(self, ticket: str) -> None:
-        reason = ExitReason("stopped", "the task that spawned it was cancelled")
+            await self._under_way[ticket].over.wait()
         for address in self._tickets.pop(ticket, ()):
-            await self._host.stop(address.name, address.epoch, reason)
+            await self._host.take_back(address.name, address.epoch)
 
     @method(concurrent=True, idempotent=True)
     async def stop_actor(

@@ -361,6 +361,8 @@ class _SimulationRun:
             work.outbursts.over = True
         if work.joint_starts is not None:
             work.joint_starts.over = True
+        if work.name_races is not None:
+            work.name_races.over = True
         await trio.sleep(cluster.timings.quiescence)
         if any(
             len(internals_of(node).references) or internals_of(node).references.held
@@ -507,6 +509,10 @@ class _SimulationRun:
                 f"{joint.started} actors were started side by side, {joint.taken} names were taken"
             )
             self._say("names claimed together", joint.wrong, said)
+        if work.name_races is not None:
+            races = work.name_races
+            said = f"{races.answered} handles answered, {races.cancelled} acts were cancelled"
+            self._say("what is found answers", races.wrong, said)
 
     def _judge_references(self, work: Workload) -> None:
         """Return the results of the checks on references."""

@@ -31,6 +31,7 @@ from runtime.references.table import state_of
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.crowds import Crowds
 from runtime.simulation.joint_starts import JointStarts, has_joint_starts
+from runtime.simulation.name_races import NameRaces, has_name_races
 from runtime.simulation.oracle import SHOWN, Oracle
 from runtime.simulation.outbursts import Outbursts, has_outbursts
 from runtime.simulation.report import CallHistory, Operation
@@ -526,6 +527,8 @@ class Workload:
     """None for the seeds that have none."""
     joint_starts: JointStarts | None = attrs.field(init=False)
     """Likewise."""
+    name_races: NameRaces | None = attrs.field(init=False)
+    """Likewise."""
     places: dict[str, Place] = attrs.field(factory=dict)
     """Where children of supervisors were started last."""
     history: CallHistory = attrs.field(factory=CallHistory)
@@ -551,6 +554,12 @@ class Workload:
         self.outbursts = Outbursts(self.cluster) if has_outbursts(self.cluster.seed) else None
         self.joint_starts = (
             JointStarts(self.cluster, self.oracle) if has_joint_starts(self.cluster.seed) else None
+        )
+        seen = self.reference_oracle
+        self.name_races = (
+            NameRaces(self.cluster, seen.place, seen.is_well)
+            if has_name_races(self.cluster.seed)
+            else None
         )
 
     @property
@@ -592,6 +601,14 @@ class Workload:
                     node,
                     random.Random(f"{seed} joint starts"),
                     self.generation,
+                )
+            if self.name_races is not None:
+                nursery.start_soon(
+                    self.name_races.run,
+                    node,
+                    random.Random(f"{seed} name races"),
+                    self.generation,
+                    self.oracle.fair,
                 )
             if node.name == self.cluster.founder:
                 nursery.start_soon(self._supervise, node, random.Random(f"{seed} supervision"))

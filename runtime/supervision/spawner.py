@@ -222,10 +222,6 @@ class ActorPlacement:
             self._loads.fill(names, expected)
 
 
-MOST_STARTED = 10_000
-"""Actors that are remembered as started. For the others, the node is asked once more."""
-
-
 FREED_NAME_LOOK_SECONDS = 0.05
 """Seconds between checks of a name whose actor has ended, until it is free."""
 
@@ -267,10 +263,6 @@ class ActorSpawner:
         self._names = names
         self._members = members
         self._environment = environment
-        self._started: dict[str, int] = {}
-        """Epochs of actors that are known to have started, by name: their nodes are not asked
-        again.
-        """
 
     @property
     def spans(self) -> Spans:
@@ -359,14 +351,9 @@ class ActorSpawner:
                 found is None
                 or not waits
                 or self._endpoint.host.is_within_start()
-                or self._started.get(name) == found.epoch
+                # Its node is asked each time: any task of the cluster may be stopping it.
+                or await self._has_started(found)
             ):
-                return found
-            if await self._has_started(found):
-                self._started[name] = found.epoch
-                if len(self._started) > MOST_STARTED:
-                    del self._started[next(iter(self._started))]
-                assert len(self._started) <= MOST_STARTED, "one is added at a time"
                 return found
             # It has ended, or its node has: its name will be released soon.
             await trio.sleep(FREED_NAME_LOOK_SECONDS)

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from actors import Actor, Handle, RetryPolicy, method
+from actors import Actor, Handle, RetryPolicy, SpawnOptions, method
 from actors.errors import (
     ActorClassError,
     ActorNotFoundError,
@@ -28,6 +28,7 @@ from actors.errors import (
     RemoteError,
     SpawnError,
 )
+from actors.messages import import_path
 from runtime.node import Node, internals_of
 from tests.live_pair import Pair
 
@@ -577,13 +578,15 @@ class _CancelAfter(trio.abc.Instrument):
             self._scope.cancel()
 
 
-@pytest.mark.parametrize("first", ["spawn", "get_or_spawn", "stop"])
+@pytest.mark.parametrize("first", ["spawn", "get_or_spawn", "stop", "stop of a found one"])
 async def test_get_or_spawn_finds_no_actor_that_is_being_stopped_or_taken_back(
     pair: Pair, where: str, first: str
 ) -> None:
     for steps in range(1, 40):
         named = pair.here.options(name=f"again-{steps}", on=where)
-        register = await named.spawn(Register) if first == "stop" else None
+        register = await named.spawn(Register) if first.startswith("stop") else None
+        if first == "stop of a found one":
+            register = await named.get_or_spawn(Register)
         with trio.CancelScope() as scope:
             instrument = _CancelAfter(scope, steps)
             trio.lowlevel.add_instrument(instrument)
@@ -596,3 +599,22 @@ async def test_get_or_spawn_finds_no_actor_that_is_being_stopped_or_taken_back(
                 trio.lowlevel.remove_instrument(instrument)
         with trio.fail_after(30):
             assert (await (await named.get_or_spawn(Register)).who())[1] == where
+
+
+@pytest.mark.parametrize("found", [True, False])
+async def test_a_start_that_was_cancelled_takes_back_only_an_actor_that_nobody_has_found(
+    pair: Pair, found: bool
+) -> None:
+    there = pair.there
+    service = internals_of(pair.here).endpoint.node_service(there.name, there.incarnation)
+    named = pair.here.options(name="shared", on="there")
+    # As the spawner does it, whose task is cancelled while the answer is on its way.
+    await service.spawn(import_path(Register), (), {}, SpawnOptions(name="shared"), "", "ticket")
+    register = await named.get_or_spawn(Register) if found else None
+    await service.take_back("ticket")
+    with trio.fail_after(30):
+        if register is not None:
+            assert (await register.who())[1] == "there"
+        else:
+            with pytest.raises(ActorNotFoundError):
+                await pair.here.lookup("shared")

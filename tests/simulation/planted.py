@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from actors.errors import AnswersUnreadError
+from actors.method import Address
 from actors.restarts import RestartMachine
 from actors.retry import RetryBudget, RetrySchedule
 from actors.supervision import ExitReason
@@ -56,9 +57,11 @@ from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.departures import departures
 from runtime.simulation.joint_starts import has_joint_starts
+from runtime.simulation.name_races import has_name_races
 from runtime.simulation.outbursts import PanicError
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
+from runtime.supervision.spawner import ActorSpawner
 from tests.simulation.long_silence import silence
 
 Plant = Callable[[], AbstractContextManager[object]]
@@ -77,6 +80,7 @@ MANY_SEEDS = 600
 
 SELDOM = frozenset(
     {
+        "actors that others have found are taken back",
         "no epoch check",
         "claims of cancelled starts are kept",
         "held back is taken for never run",
@@ -117,6 +121,11 @@ def joint(seed: int) -> Report:
     return simulate_once(next(islice(filter(has_joint_starts, count()), seed, None)))
 
 
+def racing(seed: int) -> Report:
+    """Run it without faults under one of the seeds in which tasks race for names."""
+    return fair(next(islice(filter(has_name_races, count()), seed, None)))
+
+
 small_rounds: Run = partial(first_contacts, nodes=4, rounds=6)
 
 RUNS: dict[str, Run] = {
@@ -132,6 +141,9 @@ RUNS: dict[str, Run] = {
     "each actor has its own time to stop": departures,
     "joint claims take names that have owners": joint,
     "joint claims of unknown outcome are kept": joint,
+    "actors that are being stopped are found": racing,
+    "actors that were found once are found for ever": racing,
+    "actors that others have found are taken back": racing,
     "a death is a failure of each call": fair,
     "calls that wait are made as each finds the actor": fair,
     "restart counted twice": fair,
@@ -617,6 +629,49 @@ def a_restarted_founder_takes_itself_for_the_one_before() -> AbstractContextMana
         is_certainly_over=lambda record, environment, ended_lease: over(record, environment),
         accepts_connections=lambda record, own, network: accepts(record, (), network),
     )
+
+
+@plant
+def actors_that_are_being_stopped_are_found() -> AbstractContextManager[object]:
+    """`get_or_spawn` takes an actor that has started for one that answers calls."""
+    original = ActorHost.wait_started
+
+    async def wait_started(self: ActorHost, name: str, epoch: int) -> bool:
+        cell = self.cells.get(name)
+        if cell is not None and cell.started and cell.address.epoch == epoch:
+            await trio.lowlevel.checkpoint()
+            return True
+        return await original(self, name, epoch)
+
+    return planted(ActorHost, "wait_started", wait_started)
+
+
+@plant
+def actors_that_were_found_once_are_found_for_ever() -> AbstractContextManager[object]:
+    """The node of an actor is asked once whether it has started, and not again."""
+    original = ActorSpawner.find_started
+    known: set[tuple[ActorSpawner, str, int]] = set()
+
+    async def find_started(self: ActorSpawner, name: str, *, waits: bool = True) -> Address | None:
+        found = await original(self, name, waits=False)
+        if found is None or (self, name, found.epoch) in known:
+            return found
+        found = await original(self, name, waits=waits)
+        if found is not None:
+            known.add((self, name, found.epoch))
+        return found
+
+    return planted(ActorSpawner, "find_started", find_started)
+
+
+@plant
+def actors_that_others_have_found_are_taken_back() -> AbstractContextManager[object]:
+    """The actor of a start that was cancelled is stopped, whoever holds a handle of it by now."""
+
+    async def take_back(self: ActorHost, name: str, epoch: int) -> None:
+        await self.stop(name, epoch, ExitReason("stopped", "its start was cancelled"))
+
+    return planted(ActorHost, "take_back", take_back)
 
 
 @contextmanager
