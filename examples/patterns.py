@@ -15,8 +15,7 @@ import attrs
 import trio
 
 from actors import Actor, method
-from runtime import open_local_cluster
-from runtime.local_cluster import LocalCluster
+from runtime import LocalCluster, open_local_cluster
 
 ROUNDS = 3
 

@@ -31,8 +31,7 @@ from actors.errors import (
     OutcomeUnknownError,
     RemoteError,
 )
-from runtime import open_local_cluster
-from runtime.local_cluster import LocalCluster
+from runtime import LocalCluster, open_local_cluster
 
 Work = Callable[[LocalCluster], Awaitable[int]]
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from runtime.version import __version__
 
 if TYPE_CHECKING:
+    from runtime.cluster_processes import LocalCluster, NodeProcess
     from runtime.elastic import record
     from runtime.links.encryption import Tls
-    from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
+    from runtime.local_cluster import open_local_cluster
     from runtime.logs.formats import LogFilter
     from runtime.node import Node
     from runtime.node.opening import open_node
@@ -35,10 +36,10 @@ __all__ = [
 
 PLACES = {
     "AlreadyDone": "runtime.pools.journal",
-    "LocalCluster": "runtime.local_cluster",
+    "LocalCluster": "runtime.cluster_processes",
     "LogFilter": "runtime.logs.formats",
     "Node": "runtime.node",
-    "NodeProcess": "runtime.local_cluster",
+    "NodeProcess": "runtime.cluster_processes",
     "Tls": "runtime.links.encryption",
     "draw_tree": "runtime.observation.tree",
     "open_local_cluster": "runtime.local_cluster",

@@ -36,6 +36,7 @@ from actors.peers import PeerRole
 from actors.pools import JournalSummary
 from actors.process_bound import ProcessBound
 from actors.reference import Reference, wait_any
+from runtime.cluster_processes import LocalCluster, NodeProcess
 from runtime.doors.asyncio_actor import AsyncioActor
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
 from runtime.doors.asyncio_pools import AioPool, AioResults
@@ -53,7 +54,6 @@ from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
-from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
 from runtime.processes import ExitStatus

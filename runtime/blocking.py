@@ -45,6 +45,7 @@ from actors.peers import PeerRole
 from actors.pools import JournalSummary, MapChanges, MapCounts, Routing
 from actors.process_bound import ProcessBound
 from actors.reference import Reference, wait_any
+from runtime.cluster_processes import LocalCluster, NodeProcess
 from runtime.doors.connections import (
     ProcessFacts,
     WithoutNode,
@@ -65,7 +66,6 @@ from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
-from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import random
 import sys
 import threading
@@ -23,6 +24,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 import attrs
 import trio
 
+from actors.errors import WrongDoorError
 from runtime.timings import Timings
 from runtime.user_errors import Ran, leaves, members_of
 
@@ -71,6 +73,21 @@ _CHAIN: Final = tuple(
     cast("Any", vars(BaseException)[name])
     for name in ("__cause__", "__context__", "__suppress_context__")
 )
+
+
+def check_loop(what: str) -> None:
+    """Raises `WrongDoorError` outside of trio, whose own error names nothing that helps there, and
+    OSError on another system than Linux.
+    """
+    if (system := platform.system()) != "Linux":
+        raise OSError(
+            f"{what} needs Linux, and this is {system}: use a container, a virtual machine or WSL 2"
+        )
+    if not trio.lowlevel.in_trio_task():
+        raise WrongDoorError(
+            f"{what} needs the event loop of trio: start the program with trio.run(main). Under "
+            "asyncio use runtime.aio, and without an event loop runtime.blocking"
+        )
 
 
 def unwrap(error: BaseException) -> BaseException:

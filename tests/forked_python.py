@@ -92,7 +92,7 @@ def serve(connection: socket.socket) -> None:
 
     for name in COMMANDS:
         importlib.import_module(f"runtime.command_line.{MODULES.get(name, name)}")
-    for name in ("runtime.local_cluster", "runtime.node.opening", "runtime.pools.pool"):
+    for name in ("runtime.cluster_processes", "runtime.node.opening", "runtime.pools.pool"):
         importlib.import_module(name)
     gc.freeze()
     usual_path = [each for each in sys.path if each not in _paths(os.environ)]

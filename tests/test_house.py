@@ -189,7 +189,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ROOMS,
     ("node",),
     ("simulation",),
-    ("announcements", "local_cluster"),
+    ("announcements", "cluster_processes", "local_cluster"),
     ("doors", "gateway"),
     ("aio", "blocking", "dashboard"),
     ("console", "notebook"),
@@ -959,11 +959,14 @@ NEEDED_SELDOM = EXTRAS | {
     [
         ("import actors, runtime", {"click", "runtime.command_line"}),
         ("import runtime; runtime.open_node", {"click", "runtime.command_line"}),
-        ("import runtime; runtime.open_local_cluster", {"click", "runtime.command_line"}),
+        (
+            "import runtime; runtime.open_local_cluster",
+            {"click", "runtime.command_line", "runtime.calls", "runtime.node"},
+        ),
         (
             "from click.testing import CliRunner; from runtime.command_line.main import main; "
             "CliRunner().invoke(main, ['--help'])",
-            {"runtime.node", "runtime.calls", "runtime.local_cluster"},
+            {"actors", "attrs", "runtime.node", "runtime.calls", "runtime.local_cluster", "trio"},
         ),
         ("import runtime.command_line.node", set()),
         ("import runtime.command_line.status", {"runtime.node", "runtime.local_cluster"}),

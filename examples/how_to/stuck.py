@@ -5,8 +5,7 @@ import sys
 import trio
 
 from actors import Actor, method
-from runtime import open_local_cluster
-from runtime.local_cluster import LocalCluster
+from runtime import LocalCluster, open_local_cluster
 
 
 class Database(Actor):

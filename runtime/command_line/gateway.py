@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import trio
 
+from runtime.cluster_processes import leaving_on_signals
 from runtime.command_line.connect import (
     chosen_tls,
     cluster_options,
@@ -23,7 +24,6 @@ from runtime.gateway import RequestLimits, application
 from runtime.gateway.requests import check_exposure
 from runtime.gateway.server import ServerLimits, serve
 from runtime.links.transports import split_host_port
-from runtime.local_cluster import leaving_on_signals
 from runtime.node import Node
 from runtime.node.opening import open_node
 from runtime.private_files import refuse_open_file

@@ -17,11 +17,7 @@ from typing import IO, Any
 
 import click
 
-from actors.errors import ExpelledError, RemoteError, UnderstudyError, explained
-from runtime.environment import first
-from runtime.logs.formats import write_logs
 from runtime.printable import plain
-from runtime.stderr_writer import flush_stderr
 from runtime.version import __version__
 
 ELSEWHERE = {
@@ -214,12 +210,17 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = MODULES.get(cmd_name, cmd_name)
-        module = importlib.import_module(f"runtime.command_line.{name}")
-        command: click.Command = getattr(module, name)
         if ctx.obj is ALONE:
-            # All that is loaded stays until the process ends. Python's last collections would visit
-            # each object of it, which takes longer than most commands.
-            gc.freeze()
+            # All that is loaded stays until the process ends. Collections meanwhile, and Python's
+            # last ones, would visit each object of it, which takes longer than most commands.
+            gc.disable()
+        try:
+            module = importlib.import_module(f"runtime.command_line.{name}")
+        finally:
+            if ctx.obj is ALONE:
+                gc.freeze()
+                gc.enable()
+        command: click.Command = getattr(module, name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -262,6 +263,11 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             sys.exit(130)
         except (Exception, BaseExceptionGroup) as error:
+            # Not at the top of the file: they load much, and help does not need them.
+            from actors.errors import ExpelledError, UnderstudyError, explained
+            from runtime.environment import first
+            from runtime.stderr_writer import flush_stderr
+
             what = first(error)
             if isinstance(what, KeyboardInterrupt):
                 sys.exit(130)
@@ -307,6 +313,8 @@ def _drop_unwritten() -> None:
 
 def one_line(error: BaseException) -> str:
     """The error's text without line breaks; with the name of its type if that tells more."""
+    from actors.errors import RemoteError, UnderstudyError
+
     lines = (
         str(error.args[0] if isinstance(error, RemoteError) and error.args else error)
         .strip()
@@ -340,6 +348,9 @@ def one_line(error: BaseException) -> str:
 @click.option("--verbose", "-v", is_flag=True, help="Show info logs.")
 def main(debug: bool, verbose: bool) -> None:
     """Named actors on many nodes, awaited like local objects, replaced when they die."""
+    # Every command needs it; the help of the group does not.
+    from runtime.logs.formats import write_logs
+
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
     write_logs(level, "text")
 

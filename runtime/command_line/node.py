@@ -13,6 +13,7 @@ import click
 import trio
 
 from runtime.calls.spawnable import checked_spawnable
+from runtime.cluster_processes import leaving_on_signals
 from runtime.command_line.connect import (
     DEFAULT_ADDRESS,
     DEFAULT_CLUSTER,
@@ -28,7 +29,6 @@ from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.threads import NODE_THREADS
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring
-from runtime.local_cluster import leaving_on_signals
 from runtime.membership.advertised_address import is_elsewhere
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node

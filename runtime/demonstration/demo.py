@@ -14,6 +14,7 @@ import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
 from actors.errors import UnderstudyError
+from runtime.cluster_processes import LocalCluster
 from runtime.demonstration.job import (
     Index,
     Part,
@@ -25,7 +26,7 @@ from runtime.demonstration.job import (
 )
 from runtime.demonstration.scheduler import Indexer, Progress, Scheduler
 from runtime.environment import SystemEnvironment
-from runtime.local_cluster import LocalCluster, open_local_cluster
+from runtime.local_cluster import open_local_cluster
 
 BURST = 1_000
 

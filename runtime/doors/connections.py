@@ -19,18 +19,13 @@ from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
 from runtime.announcements import open_clusters
+from runtime.cluster_processes import LocalCluster, NodeProcess, open_cluster_on
 from runtime.doors.handoff import Handoff
 from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
-from runtime.local_cluster import (
-    PRELOADED,
-    LocalCluster,
-    NodeProcess,
-    check_count,
-    open_cluster_on,
-)
+from runtime.local_cluster import PRELOADED, check_count
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
 from runtime.observation.cluster_html import cluster_html
@@ -106,7 +101,7 @@ def local_cluster(
     @asynccontextmanager
     async def opening() -> AsyncIterator[LocalCluster]:
         async with (
-            open_fork_server(preload=PRELOADED) as server,
+            open_fork_server(preload=PRELOADED, wait_ready=False) as server,
             open_cluster_on(
                 server,
                 nodes,

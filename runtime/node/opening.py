@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -20,13 +19,13 @@ import attrs
 import trio
 
 from actors.actor import Actor, Member
-from actors.errors import JoinError, ListenError, NodeNotFoundError, WrongDoorError
+from actors.errors import JoinError, ListenError, NodeNotFoundError
 from actors.filters import Filter, checked_filters
 from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from actors.peers import PeerRole
 from runtime.calls.admission import AdmissionRules, Authorize
-from runtime.environment import Environment, SystemEnvironment, raise_alone
+from runtime.environment import Environment, SystemEnvironment, check_loop, raise_alone
 from runtime.faults import Faults
 from runtime.functions.function_names import hook_path
 from runtime.hosting.breakpoints import breakpoint_hook
@@ -179,21 +178,6 @@ class _ConnectionAcceptor:
         """The node is complete."""
         self.node = node
         self.opened.set()
-
-
-def check_loop(what: str) -> None:
-    """Raises `WrongDoorError` outside of trio, whose own error names nothing that helps there, and
-    OSError on another system than Linux.
-    """
-    if (system := platform.system()) != "Linux":
-        raise OSError(
-            f"{what} needs Linux, and this is {system}: use a container, a virtual machine or WSL 2"
-        )
-    if not trio.lowlevel.in_trio_task():
-        raise WrongDoorError(
-            f"{what} needs the event loop of trio: start the program with trio.run(main). Under "
-            "asyncio use runtime.aio, and without an event loop runtime.blocking"
-        )
 
 
 @names_keywords

@@ -396,6 +396,10 @@ class _ForkLoop:
         try:
             for what in request.preload:
                 importlib.import_module(what)
+            # Collections would look at all of it again and again, and find nothing. The script of
+            # the user may make garbage.
+            gc.freeze()
+            gc.enable()
             if request.main_path is not None:
                 what = os.fsdecode(request.main_path)
                 run_main(MainModule(request.main_name, what))

@@ -529,8 +529,10 @@ def launch() -> Warm:
     path = list(sys.path)
     # Not `-m`: that finds this package by the current directory, which need not be where it was
     # imported from here.
+    # Without garbage collection until the imports are done, see `_ForkLoop.set_up`.
     program = (
-        f"import sys; sys.path[:] = {path!r}; from runtime.processes.fork_loop import main; "
+        f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
+        "from runtime.processes.fork_loop import main; "
         f"main({theirs.fileno()}, {os.getpid()})"
     )
     try:
@@ -562,6 +564,9 @@ def _interpreter_flags() -> list[str]:
 
 _SERVER_NAME = "fork-server"
 
+_READING_TIME = 0.5
+"""Seconds that `ready` waits at least: an answer may have come while the event loop was blocked."""
+
 
 _KILL_TIME = 3.0
 """Seconds that the warm process has to kill and reap its descendants before it is killed itself."""
@@ -575,6 +580,7 @@ async def open_fork_server(
     text_of: Callable[[str, str], str] = with_name,
     grace: float = 5.0,
     ready_timeout: float = 30.0,
+    wait_ready: bool = True,
 ) -> AsyncIterator[ForkServer]:
     """Start a warm process. When the block is left, end it and all its children.
 
@@ -590,6 +596,9 @@ async def open_fork_server(
     When the block is left, children get SIGTERM, after `grace` seconds SIGKILL. Their orphaned
     descendants are killed too.
 
+    `wait_ready=False`: the block begins while the imports are under way. `ForkServer.ready` waits
+    for them, and raises what this would raise otherwise.
+
     Raises ForkServerStartError if an import fails (with its traceback), if the script lacks the
     guard, or if the imports take more than `ready_timeout` seconds; ForkServerDiedError if the warm
     process ends before it is ready.
@@ -597,7 +606,9 @@ async def open_fork_server(
     refuse_import_of_main()
     printed = PrintedLines(text_of)
     lines = _OutputLines(on_line or printed.take)
-    server = ForkServer(lines.take, grace, printed.wait_room if on_line is None else None)
+    server = ForkServer(
+        lines.take, grace, printed.wait_room if on_line is None else None, ready_timeout
+    )
     failure: BaseException | None = None
     alone: BaseException | None = None
     try:
@@ -605,7 +616,9 @@ async def open_fork_server(
             nursery.start_soon(server._attend)
             nursery.start_soon(lines.raise_failure)
             try:
-                await server._set_up(preload, ready_timeout)
+                await server._set_up(preload)
+                if wait_ready:
+                    await server.ready()
                 yield server
             except BaseException as error:
                 failure = error
@@ -636,10 +649,15 @@ class ForkServer:
     once.
     """
 
-    def __init__(self, on_line: OnLine, grace: float, wait_room: WaitRoom | None) -> None:
+    def __init__(
+        self, on_line: OnLine, grace: float, wait_room: WaitRoom | None, ready_timeout: float
+    ) -> None:
         self._on_line = on_line
         self._wait_room = wait_room
         self._grace = grace
+        self._ready_timeout = ready_timeout
+        self._ready_by = trio.current_time() + ready_timeout
+        self._imported = "nothing"
         self._warm = launch()
         self._control = trio.socket.from_stdlib_socket(self._warm.control)
         self._output = Output(_SERVER_NAME, self._warm.output, on_line, wait_room)
@@ -648,7 +666,7 @@ class ForkServer:
         self._outgoing, self._to_send = trio.open_memory_channel[_OutgoingMessages](math.inf)
         self._children: dict[int, ChildProcess] = {}
         self._last_number = 0
-        self._accepts_starts = False
+        self._closing = False
         self._attended = True
         self._lifetime = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
@@ -671,11 +689,14 @@ class ForkServer:
         leads its own session, reads nothing from stdin, and has default signal handlers. When
         `target` returns, it exits with code 0. If the caller is cancelled, the child is killed.
 
-        Raises ForkServerDiedError if the warm process has ended or is closing, ProcessError if the
-        system grants no more processes, ValueError if `argument` is larger than 64 MiB. A
-        checkpoint.
+        Waits for the imports, and raises what `ready` raises. Raises ForkServerDiedError if the
+        warm process has ended or is closing, ProcessError if the system grants no more processes,
+        ValueError if `argument` is larger than 64 MiB. A checkpoint.
         """
-        if not self._accepts_starts or self._nursery is None:
+        failed = isinstance(self._set_up_answer, protocol.SetUpFailed)
+        if failed or (self._set_up_answer is None and not self._closing):
+            await self.ready()
+        if self._closing or self._nursery is None:
             raise ForkServerDiedError(
                 f"cannot start {name}: the warm process (pid {self.pid}) has ended or is closing; "
                 "open a new fork server"
@@ -720,13 +741,15 @@ class ForkServer:
                     self._nursery.start_soon(self._receive_all)
         finally:
             # However this ends, wake every task that waits for an answer of the warm process.
-            self._accepts_starts = self._attended = False
+            self._closing, self._attended = True, False
             self._set_up_answered.set()
             self._disconnected.set()
             self._silent.set()
 
-    async def _set_up(self, preload: Sequence[str], ready_timeout: float) -> None:
-        """Send the import request and wait for its answer, for at most `ready_timeout` seconds."""
+    async def _set_up(self, preload: Sequence[str]) -> None:
+        """Send the import request. When this returns, the warm process has it, even if the event
+        loop is blocked from now on.
+        """
         main = describe_main()
         if main is not None:
             share_main_alias()
@@ -737,20 +760,32 @@ class ForkServer:
             main.name if main else None,
             os.fsencode(main.path) if main else None,
         )
-        self._outgoing.send_nowait(_OutgoingMessages(protocol.encode(request), ()))
-        with trio.move_on_after(ready_timeout) as limit:
+        self._imported = ", ".join([*preload, *([main.path] if main else [])]) or "nothing"
+        try:
+            await self._send(_OutgoingMessages(protocol.encode(request), ()))
+        except OSError:
+            # The warm process has ended already: `_receive_all` notices it, and `ready` says so.
+            pass
+
+    async def ready(self) -> None:
+        """Wait until the warm process has imported what it was asked to. A checkpoint.
+
+        Raises ForkServerStartError if an import fails, or if `ready_timeout` seconds have passed
+        since the process was started; ForkServerDiedError if the process ends before.
+        """
+        by = max(self._ready_by, trio.current_time() + _READING_TIME)
+        with trio.move_on_at(by) as limit:
             await self._set_up_answered.wait()
         answer = self._set_up_answer
         if limit.cancelled_caught:
-            imported = ", ".join([*preload, *([main.path] if main else [])]) or "nothing"
             last = (
                 "\n  ".join(["; its last output:", *self._output.last_lines])
                 if self._output.last_lines
                 else ""
             )
             raise ForkServerStartError(
-                f"the warm process (pid {self.pid}) was not ready after {ready_timeout:g} s and "
-                f"is killed; it was to import {imported}: "
+                f"the warm process (pid {self.pid}) was not ready after "
+                f"{self._ready_timeout:g} s and is killed; it was to import {self._imported}: "
                 f"find what hangs there, or allow more time with ready_timeout{last}"
             )
         if isinstance(answer, protocol.SetUpFailed) and answer.unguarded_line:
@@ -777,13 +812,12 @@ class ForkServer:
             raise ForkServerDiedError(
                 f"the warm process (pid {self.pid}) ended before it was ready: {how}{last}"
             )
-        self._accepts_starts = True
 
     async def _close(self) -> None:
         """End all children, then the warm process: first gracefully, then by force. The caller
         shields it and bounds its time.
         """
-        self._accepts_starts = False
+        self._closing = True
         children = list(self._children.values())
         if self._set_up_answer is None:
             # The warm process may hang in an import. It has no children yet, so nothing has to end
@@ -890,7 +924,7 @@ class ForkServer:
         at its end, except those that changed their credentials (that clears the parent-death
         signal), so each group is signalled here as well.
         """
-        self._accepts_starts = False
+        self._closing = True
         # Removed one by one, so that an error in one of them leaves none twice.
         while self._children:
             _, child = self._children.popitem()

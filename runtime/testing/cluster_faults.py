@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn, Self
 
-from runtime.local_cluster import NodeProcess
+from runtime.cluster_processes import NodeProcess
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.network import SimulatedConnection
 from runtime.testing.virtual_cluster import DRIVER, VirtualRun, known

@@ -18,10 +18,11 @@ import trio
 from actors.errors import OutcomeUnknownError
 from runtime.aio import AioLocalCluster, ConnectionDoor
 from runtime.blocking import BlockingDoor, BlockingLocalCluster
+from runtime.cluster_processes import LocalCluster, NodeProcess, open_cluster_on
 from runtime.doors.asyncio_door import run_in
 from runtime.doors.loop_thread import PROCESS_LOOP, OpenBlock
 from runtime.doors.portal import Portal, Request
-from runtime.local_cluster import PRELOADED, LocalCluster, NodeProcess, open_cluster_on
+from runtime.local_cluster import PRELOADED
 from runtime.processes import ForkServer, open_fork_server
 from runtime.supervision.placement import CALLS_ONLY
 from runtime.testing.cluster_faults import ProcessFaults

@@ -19,7 +19,8 @@ import trio
 
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import CallError
-from runtime.local_cluster import LocalCluster, open_local_cluster
+from runtime.cluster_processes import LocalCluster
+from runtime.local_cluster import open_local_cluster
 from tests.waiting import until
 
 QUIET_SECONDS = 60.0

@@ -28,7 +28,8 @@ import trio
 
 from actors import Actor, ChildSpec, RetryPolicy, SpawnOptions, Supervisor, method
 from actors.errors import CallError, StaleEpochError
-from runtime.local_cluster import LocalCluster, open_local_cluster
+from runtime.cluster_processes import LocalCluster
+from runtime.local_cluster import open_local_cluster
 from tests.waiting import until
 
 NAMES = 12

@@ -9,7 +9,7 @@ import trio
 
 from actors import ChildSpec, RetryPolicy, SpawnOptions, Supervisor
 from runtime import open_local_cluster
-from runtime.local_cluster import LocalCluster
+from runtime.cluster_processes import LocalCluster
 from tests.cluster.actors_used import Ledger
 
 pytestmark = pytest.mark.cluster

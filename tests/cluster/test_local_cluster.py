@@ -21,7 +21,7 @@ from actors import (
     Supervisor,
 )
 from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
-from runtime import LocalCluster, local_cluster, open_local_cluster
+from runtime import LocalCluster, cluster_processes, open_local_cluster
 from runtime.environment import process_start
 from runtime.processes import ChildProcess, ForkServer
 from tests.cluster.actors_used import Ledger, Sleeper
@@ -56,7 +56,7 @@ async def test_what_its_node_does_is_not_asked_of_a_cluster_on_trio() -> None:
 async def test_nodes_beyond_what_may_start_at_once_wait_for_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_cluster, "STARTING_AT_ONCE", 1)
+    monkeypatch.setattr(cluster_processes, "STARTING_AT_ONCE", 1)
     began: list[tuple[str, int]] = []
     opened: list[LocalCluster] = []
     start = ForkServer.start

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from actors import Actor
 from actors.supervision import ExitReason
 from runtime import LocalCluster, open_node
+from runtime.cluster_processes import LEAVE_SECONDS, NodeProcess
 from runtime.hosting.host import STOP_SECONDS
-from runtime.local_cluster import LEAVE_SECONDS, NodeProcess
 from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Platform

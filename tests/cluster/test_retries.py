@@ -15,7 +15,7 @@ import trio
 from actors import ChildSpec, RetryPolicy, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, UnderstudyError
 from runtime import open_local_cluster, open_node
-from runtime.local_cluster import LocalCluster
+from runtime.cluster_processes import LocalCluster
 from tests.cluster.actors_used import Diligent
 from tests.waiting import until
 

@@ -17,7 +17,7 @@ import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
 from runtime import open_local_cluster
-from runtime.local_cluster import LocalCluster
+from runtime.cluster_processes import LocalCluster
 from tests.dashboard.browser import BrowserPage, needs_browser, open_browser
 from tests.dashboard.conftest import Clerk, open_world
 from tests.waiting import until

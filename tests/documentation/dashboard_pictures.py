@@ -16,7 +16,7 @@ import trio
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import CallError
 from runtime import open_local_cluster
-from runtime.local_cluster import LocalCluster
+from runtime.cluster_processes import LocalCluster
 from tests.dashboard.browser import BrowserPage, open_browser
 from tests.dashboard.test_browser import dashboard_process, node_is, show
 from tests.house import ROOT

@@ -18,7 +18,7 @@ import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
 from runtime import open_local_cluster, open_node
-from runtime.local_cluster import LocalCluster
+from runtime.cluster_processes import LocalCluster
 from runtime.node import internals_of
 from tests import forked_python
 from tests.authority import Authority, node_uri

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -176,6 +177,7 @@ def describe(argument: bytes, report: Report) -> None:
         "argv": sys.argv,
         "cwd": os.getcwd(),
         "path": sys.path,
+        "collects_garbage": gc.isenabled(),
         "preloaded": "colorsys" in sys.modules,
     }
     report(json.dumps(facts).encode())

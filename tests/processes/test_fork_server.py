@@ -184,6 +184,7 @@ async def test_a_child_starts_clean() -> None:
     assert facts["threads"] == 1
     assert facts["cwd"] == os.getcwd()
     assert facts["preloaded"]
+    assert facts["collects_garbage"]
     assert facts["random"] != other["random"]
 
 
@@ -514,3 +515,37 @@ async def test_many_deaths_are_each_reported_once_while_others_start(marked: Mar
             for _ in range(10):
                 nursery.start_soon(start_and_kill)
         assert marked.pids() == {server.pid}
+
+
+async def test_a_block_that_does_not_wait_begins_during_the_imports(marked: Marked) -> None:
+    async with open_fork_server(preload=["colorsys"], wait_ready=False) as server:
+        child = await server.start(f"{TARGETS}:describe", b"", "child")
+        assert json.loads(await child.ready())["preloaded"]
+        await server.ready()
+    assert marked.pids() == set()
+
+
+@pytest.mark.parametrize("module", ["no_such_module_anywhere", "tests.processes.broken_import"])
+async def test_a_block_that_does_not_wait_learns_of_a_failed_import_from_what_needs_it(
+    module: str, marked: Marked
+) -> None:
+    async with open_fork_server(preload=[module], wait_ready=False) as server:
+        for _ in range(2):
+            with pytest.raises(ForkServerStartError, match=module):
+                await server.ready()
+        with pytest.raises(ForkServerStartError, match=module):
+            await server.start(f"{TARGETS}:echo", b"", "child")
+    assert marked.pids() == set()
+
+
+async def test_a_block_that_is_left_during_the_imports_ends_at_once(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.processes.fork_server._KILL_TIME", 600)
+    baseline = descriptors()
+    async with open_fork_server(
+        preload=["tests.processes.endless_import"], wait_ready=False, grace=600, ready_timeout=600
+    ) as server:
+        assert marked.pids() == {server.pid}
+    assert marked.pids() == set()
+    assert descriptors() == baseline

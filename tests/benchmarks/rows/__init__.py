@@ -10,6 +10,7 @@ from types import MappingProxyType
 from tests.benchmarks.measuring import Row, Settings
 from tests.benchmarks.rows import (
     admission,
+    clusters,
     contexts,
     crowd,
     doors,
@@ -54,6 +55,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "simulation": simulation.measure,
         "pools": pools.measure,
         "contexts": contexts.measure,
+        "clusters": clusters.measure,
     }
 )
 """By the word that selects it."""

@@ -1,0 +1,321 @@
+"""The processes of a local cluster, and the founding node that they gather around.
+
+`runtime.local_cluster` opens it: what is loaded here, that module loads while the warm process
+does the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import attrs
+import cbor2
+import trio
+
+from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
+from runtime.announcements import Announcement, announced
+from runtime.environment import SystemEnvironment
+from runtime.functions.function_names import call_hook, hook_path
+from runtime.logs.formats import write_logs, written_format, written_level
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
+from runtime.node import Node, internals_of
+from runtime.node.opening import Platform, open_node
+from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer
+from runtime.processes.fork_loop import settle_collector
+from runtime.stderr_writer import flush_stderr
+from runtime.tracing import NO_SPANS, Tracing
+
+LEAVE_SECONDS = 5.0
+"""How long the nodes of a local cluster may take to leave at its end, all of them side by side.
+What still runs then is killed.
+"""
+
+STARTING_AT_ONCE: Final = 4 * (os.cpu_count() or 2)
+"""Nodes of one local cluster that start at the same moment; further ones wait for their turn. More
+would start none sooner, and take the cores from the founding node, which renews all leases.
+"""
+
+
+class NodeProcess:
+    """One node of a local cluster, running in a process of its own."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self._child.name
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """False once its process has ended."""
+        return self._child.exit_status is None
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL), as a crash would. When this returns it runs no more,
+        and answers no further call.
+        """
+        self._child.kill()
+
+    def pause(self) -> None:
+        """Stop the process from running (SIGSTOP) until `resume`."""
+        self._child.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._child.send_signal(signal.SIGCONT)
+
+    async def leave(self) -> ExitStatus:
+        """Ask the node to drain and leave, and wait until its process has ended."""
+        self._child.send_signal(signal.SIGTERM)
+        return await self._child.wait()
+
+    async def wait(self) -> ExitStatus:
+        """Wait until the process has ended."""
+        return await self._child.wait()
+
+
+class LocalCluster:
+    """An open local cluster of real processes: `open_local_cluster(...)`."""
+
+    def __init__(
+        self, node: Node, server: ForkServer, store: str | None, on_process_start: str = ""
+    ) -> None:
+        self._store = store
+        self._on_process_start = on_process_start
+        self.node = node
+        """The founding node, in this process: spawn and look up through it."""
+        self._server = server
+        self._processes: dict[str, NodeProcess] = {}
+        self._next = 1
+        self._starting = trio.CapacityLimiter(STARTING_AT_ONCE)
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT` of the founding node. This user's commands find the cluster without it if it
+        is the only one that is open.
+        """
+        return self.node.address
+
+    @property
+    def processes(self) -> Mapping[str, NodeProcess]:
+        """The node processes started so far, by node name; those that have ended included."""
+        return dict(self._processes)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the cluster as its founding node knows it. In its trio run."""
+        return self.node._repr_html_()
+
+    if not TYPE_CHECKING:
+        # To a type checker a name that is not there is a mistake.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(Node, name):
+                # The clusters of `runtime.blocking` and `runtime.aio` have it themselves.
+                raise AttributeError(f"{text}: its node has; write cluster.node.{name}")
+            # With the object, so that Python suggests the nearest of its names.
+            raise AttributeError(text, name=name, obj=self)
+
+    async def start_node(
+        self,
+        name: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        blocked_limit: float = BLOCKED_LIMIT_SECONDS,
+    ) -> NodeProcess:
+        """Start one more node and wait until it has joined; `name` defaults to the next of
+        `worker-1`, `worker-2`, ...
+
+        `blocked_limit`: seconds for which a blocked loop keeps its membership. Raises `JoinError`,
+        which says why it could not, and `NotAMemberError` after the cluster's block.
+        """
+        self.node._lifetime.check()
+        if name is None:
+            name = f"worker-{self._next}"
+            self._next += 1
+        settings = {
+            "name": name,
+            "join": self.node.address if self._store is None else None,
+            "store": self._store,
+            "cluster": self.node.cluster,
+            "secret": list(internals_of(self.node).keyring.secrets()),
+            "labels": dict(labels or {}),
+            "blocked_limit": blocked_limit,
+            "call_timeout": internals_of(self.node).caller.call_timeout,
+            "level": written_level(),
+            "log_format": written_format(),
+            "tracing": internals_of(self.node).endpoint.spans is not NO_SPANS,
+            "on_process_start": self._on_process_start,
+        }
+        # Processes that start at the same moment share the cores: the more there are, the later
+        # each of them comes to renew the lease that it has joined with.
+        async with self._starting:
+            child = await self._server.start(
+                "runtime.cluster_processes:run_node", cbor2.dumps(settings), name
+            )
+            try:
+                await child.ready()
+            except ChildDiedError as error:
+                why = error.last_lines[-1] if error.last_lines else error.exit_status.describe()
+                raise JoinError(f"node {name} did not join: {why}") from error
+        process = self._processes[name] = NodeProcess(child)
+        return process
+
+    async def _close(self) -> None:
+        """Stop the actors of the founding node, and then let all other nodes leave while it still
+        keeps the store; what still runs afterwards is killed with the fork server.
+
+        Shielded from cancellation, and bounded: `Timings.drain` for the actors in all, and
+        `LEAVE_SECONDS` for the nodes.
+        """
+        with trio.CancelScope(shield=True):
+            # Before the nodes: a supervisor among these actors would start its children of a node
+            # that leaves on another one. Not within the time for the nodes: the stop of an actor
+            # shields itself, so that no scope around it would end it.
+            await self.node._stop_actors()
+            with trio.move_on_after(LEAVE_SECONDS):
+                async with trio.open_nursery() as leaving:
+                    for process in self._processes.values():
+                        if process.running:
+                            leaving.start_soon(process.leave)
+
+    def process(self, name: str) -> NodeProcess:
+        """The process of the node called `name`. Raises `NodeNotFoundError`."""
+        found = self._processes.get(name)
+        if found is None:
+            raise NodeNotFoundError(
+                f"this local cluster has no process for a node {name!r}; it has: "
+                f"{', '.join(self._processes) or 'none'}",
+                node=name,
+            )
+        return found
+
+
+@asynccontextmanager
+async def open_cluster_on(
+    server: ForkServer,
+    nodes: int = 2,
+    *,
+    cluster: str = "local",
+    store: str | None = None,
+    call_timeout: float | None = None,
+    tracing: bool = False,
+    on_process_start: Callable[[], object] | str | None = None,
+    labels: Mapping[str, str] | None = None,
+    platform: Platform | None = None,
+) -> AsyncIterator[LocalCluster]:
+    """A local cluster whose processes come from `server`, which outlives it: one warm process for
+    many clusters, one after the other, which may still be importing. See `open_local_cluster`;
+    `labels` and `platform` are those of the founding node.
+    """
+    environment = SystemEnvironment()
+    secret = environment.token(32)
+    async with open_node(
+        "driver",
+        listen="127.0.0.1:0",
+        cluster=cluster,
+        store=store,
+        secret=secret,
+        labels=labels,
+        call_timeout=call_timeout,
+        tracing=tracing,
+        on_process_start=on_process_start,
+        platform=platform,
+    ) as node:
+        announcement = Announcement(
+            node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name
+        )
+        opened = LocalCluster(node, server, store, hook_path(on_process_start))
+        # Here and not in each start, so that one error says what the warm process could not import.
+        await server.ready()
+        async with trio.open_nursery() as starting:
+            for _ in range(nodes):
+                starting.start_soon(opened.start_node)
+        await node.wait_for(nodes + 1)
+        with announced(announcement, environment) as announce:
+            keyring = internals_of(node).keyring
+            keyring.on_changed.append(
+                lambda: announce(attrs.evolve(announcement, secret=keyring.secrets()[0]))
+            )
+            try:
+                yield opened
+            finally:
+                # Each part of it is bounded.
+                with trio.CancelScope(shield=True):
+                    await opened._close()  # noqa: ASYNC102
+
+
+def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
+    """Run a node process until it ends; started by the fork server."""
+    settings = cbor2.loads(argument)
+    write_logs(settings["level"], settings["log_format"], times=False)
+    call_hook(settings["on_process_start"])
+    try:
+        trio.run(_serve, settings, report)
+    except UnderstudyError as error:
+        # One line, and status 1: that the cluster cannot be entered, or gave this node up, is no
+        # mistake in the program that a traceback would show.
+        flush_stderr()
+        sys.exit(str(error))
+    finally:
+        if settings["tracing"]:
+            Tracing().flush()
+
+
+async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -> None:
+    opening = open_node(
+        str(settings["name"]),
+        listen="127.0.0.1:0",
+        join=settings["join"],  # type: ignore[arg-type]
+        store=settings["store"],  # type: ignore[arg-type]
+        cluster=str(settings["cluster"]),
+        secret=settings["secret"],  # type: ignore[arg-type]
+        labels=settings["labels"],  # type: ignore[arg-type]
+        blocked_limit=settings["blocked_limit"],  # type: ignore[arg-type]
+        call_timeout=settings["call_timeout"],  # type: ignore[arg-type]
+        tracing=bool(settings["tracing"]),
+        on_process_start=str(settings["on_process_start"]) or None,
+    )
+    async with opening as node, leaving_on_signals(node):
+        settle_collector()
+        report(node.address.encode())
+        await node.asked_to_leave.wait()
+
+
+@asynccontextmanager
+async def leaving_on_signals(node: Node) -> AsyncIterator[None]:
+    """Within the block the first SIGINT or SIGTERM asks the node to leave; from the end of the
+    block on, a second one ends the process at once.
+
+    Announce that the node is ready within the block: a signal that comes right after the
+    announcement must already be handled.
+    """
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch(*, task_status: trio.TaskStatus[None]) -> None:
+                task_status.started()
+                async for _ in signals:
+                    node.leave()
+                    return
+
+            await nursery.start(watch)
+            yield
+            nursery.cancel_scope.cancel()
+    # From here on a signal does what it does by default: the user does not want to wait for the
+    # drain.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)
