@@ -3,7 +3,7 @@
 """
 
 from actors import errors
-from actors.actor import Actor, Ended, Ignore, Watch
+from actors.actor import Actor, Ended, Ignore, Member, Watch
 from actors.call_context import CallContext, call_context
 from actors.converters import register_converter
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
@@ -44,6 +44,7 @@ __all__ = [
     "Group",
     "Handle",
     "Ignore",
+    "Member",
     "Next",
     "NotExecutedError",
     "OutcomeUnknownError",

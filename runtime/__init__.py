@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from runtime.node.opening import open_node
     from runtime.observation.tree import draw_tree
     from runtime.pools.journal import AlreadyDone
+    from runtime.pools.map_run import MapResults
+    from runtime.pools.pool import Pool
 
 __all__ = [
     "AlreadyDone",
     "LocalCluster",
     "LogFilter",
+    "MapResults",
     "Node",
     "NodeProcess",
+    "Pool",
     "Tls",
     "__version__",
     "draw_tree",
@@ -38,8 +42,10 @@ PLACES = {
     "AlreadyDone": "runtime.pools.journal",
     "LocalCluster": "runtime.cluster_processes",
     "LogFilter": "runtime.logs.formats",
+    "MapResults": "runtime.pools.map_run",
     "Node": "runtime.node",
     "NodeProcess": "runtime.cluster_processes",
+    "Pool": "runtime.pools.pool",
     "Tls": "runtime.links.encryption",
     "draw_tree": "runtime.observation.tree",
     "open_local_cluster": "runtime.local_cluster",
