@@ -12,29 +12,26 @@ import attrs
 
 from actors.documentation import documented_as
 from actors.errors import CallError
+from actors.exact import exact
 from actors.method import Method
-from actors.options import CONTROL_CHARACTERS, CallChanges, CallOptions, is_unsendable_text
+from actors.options import CallChanges, CallOptions, is_unprintable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 A_co = TypeVar("A_co", covariant=True)
 
 
-def check_group_name(name: object) -> None:
-    """Check a group's name. Raises TypeError or ValueError if it is invalid."""
+def checked_group_name(given: object) -> str:
+    """Return a group's name as a plain text. Raises TypeError or ValueError if it is invalid."""
+    name = exact(given)
     if not isinstance(name, str):
         raise TypeError(f"a group's name must be a str, not {name!r}")
-    if (
-        not name
-        or name != name.strip()
-        or CONTROL_CHARACTERS.search(name)
-        or is_unsendable_text(name)
-        or len(name) > 255
-    ):
+    if not name or name != name.strip() or is_unprintable(name) or len(name) > 255:
         raise ValueError(
             f"{name!r} is not a usable name of a group: 1 to 255 characters, no control "
             "characters, no lone surrogates, no spaces at the ends"
         )
+    return name
 
 
 @attrs.frozen

@@ -17,6 +17,8 @@ from typing import Any, TypeVar, overload
 
 import attrs
 
+from actors.class_names import module_name, qualified_name
+
 C = TypeVar("C", bound=type)
 
 _MARK = "__understudy_message__"
@@ -86,7 +88,8 @@ def import_path(cls: type) -> str:
     """`module:qualified.name`, by which another process finds `cls`; the same in every process,
     also for classes of the main script.
     """
-    return f"{'__main__' if cls.__module__ == MAIN_ALIAS else cls.__module__}:{cls.__qualname__}"
+    module = module_name(cls)
+    return f"{'__main__' if module == MAIN_ALIAS else module}:{qualified_name(cls)}"
 
 
 def path_by_file(path: str) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import attrs
 
+from actors.exact import exact, exact_fields
 from actors.keywords import names_options
 from actors.messages import sparse_message
 from actors.retry import RetryPolicy
@@ -66,6 +67,11 @@ def is_unsendable_text(text: str) -> bool:
     return not text.isascii() and _LONE_SURROGATES.search(text) is not None
 
 
+def is_unprintable(text: str) -> bool:
+    """True for a text that may not stand in the errors, logs and tables that show it."""
+    return CONTROL_CHARACTERS.search(text) is not None or is_unsendable_text(text)
+
+
 def check_name(what: str, value: object) -> None:
     """Raises TypeError or ValueError, which call it `what`, for what cannot be the name of an actor
     or of a node.
@@ -76,8 +82,7 @@ def check_name(what: str, value: object) -> None:
         not value
         or value != value.strip()
         or value.startswith("@")
-        or CONTROL_CHARACTERS.search(value)
-        or is_unsendable_text(value)
+        or is_unprintable(value)
         or len(value) > 255
     ):
         raise ValueError(
@@ -95,7 +100,7 @@ def _copied(what: str, pairs: Mapping[str, T]) -> dict[str, T]:
     given: object = pairs
     if not isinstance(given, Mapping):
         raise TypeError(f"{what} are a mapping, not {given!r}")
-    return dict(pairs)
+    return {exact(key): exact(value) for key, value in pairs.items()}
 
 
 def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
@@ -107,8 +112,11 @@ def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
         texts: tuple[object, object] = (key, value)
         if not all(isinstance(text, str) for text in texts):
             raise TypeError(f"labels are text for text, not {key!r}: {value!r}")
-        if is_unsendable_text(key) or is_unsendable_text(value):
-            raise ValueError(f"labels have no lone surrogates, unlike {key!r}: {value!r}")
+        if is_unprintable(key) or is_unprintable(value):
+            raise ValueError(
+                "labels have no control characters and no lone surrogates, unlike "
+                f"{key!r}: {value!r}"
+            )
     return labels
 
 
@@ -125,8 +133,11 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
             or not isinstance(given[1], int | float)
         ):
             raise TypeError(f"resources are numbers by name, not {name!r}: {amount!r}")
-        if is_unsendable_text(name):
-            raise ValueError(f"names of resources have no lone surrogates, unlike {name!r}")
+        if is_unprintable(name):
+            raise ValueError(
+                "names of resources have no control characters and no lone surrogates, unlike "
+                f"{name!r}"
+            )
         if not 0 <= amount < math.inf:
             raise ValueError(f"resources are amounts of at least 0, not {name!r}: {amount!r}")
     return resources
@@ -209,7 +220,7 @@ class SpawnChanges(CallChanges, total=False):
 
 @sparse_message
 @names_options("options")
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=exact_fields)
 class CallOptions:
     """How a call is made. All of these may be left out:
 
@@ -244,7 +255,7 @@ class CallOptions:
 
 @sparse_message
 @names_options("options")
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=exact_fields)
 class SpawnOptions(CallOptions):
     """How an actor is started, and how it is called where neither the method nor the call says
     otherwise. All of these may be left out:

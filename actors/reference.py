@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 
+from actors.class_names import qualified_name
 from actors.errors import BadArgumentsError
 from actors.html import card
 from actors.keywords import misplaced
@@ -408,7 +409,7 @@ def check_constructor(
         return (signature.bind_partial if partly else signature.bind)(*args, **kwargs).arguments
     except TypeError as error:
         text = (
-            f"{what} was not started: {error}; the constructor of {cls.__qualname__} takes "
+            f"{what} was not started: {error}; the constructor of {qualified_name(cls)} takes "
             f"{taken(signature)}"
         )
         if option := misplaced(kwargs, signature, SpawnChanges.__annotations__):

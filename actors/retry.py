@@ -42,6 +42,7 @@ from actors.errors import (
     Outcome,
     RemoteError,
 )
+from actors.exact import exact_fields
 from actors.keywords import names_options
 from actors.messages import import_path, message
 
@@ -156,7 +157,7 @@ def _error_paths(
 
 @message
 @names_options("RetryPolicy")
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=exact_fields)
 class RetryPolicy:
     """When and how often a call may be made again after a failed attempt. All of these may be left
     out:

@@ -11,8 +11,9 @@ from typing import Literal, get_args
 
 import attrs
 
+from actors.exact import exact_fields
 from actors.messages import message
-from actors.options import CONTROL_CHARACTERS, is_unsendable_text
+from actors.options import is_unprintable
 from actors.retry import check_number, growing_delay
 
 RestartType = Literal["permanent", "transient", "temporary"]
@@ -109,7 +110,7 @@ class ExitReason:
         return f"{self.kind}: {self.text}" if self.text not in ("", self.kind) else self.kind
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=exact_fields)
 class ChildRule:
     """The rules of one child, on which decisions depend.
 
@@ -128,11 +129,7 @@ class ChildRule:
             raise TypeError(f"a child's id must be a str, not {self.id!r}")
         if not self.id:
             raise ValueError("a child's id must not be empty")
-        if (
-            self.id != self.id.strip()
-            or CONTROL_CHARACTERS.search(self.id)
-            or is_unsendable_text(self.id)
-        ):
+        if self.id != self.id.strip() or is_unprintable(self.id):
             # It ends the child's name.
             raise ValueError(
                 f"child {self.id!r}: an id has no control characters, no lone surrogates, and no "
@@ -153,7 +150,7 @@ class ChildRule:
 
 
 @message
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=exact_fields)
 class RestartBackoff:
     """Waits between the restarts of a child, where OTP has none.
 

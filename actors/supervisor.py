@@ -18,7 +18,9 @@ from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar, Unpack,
 import attrs
 
 from actors.actor import Actor
+from actors.class_names import qualified_name
 from actors.dynamic_restarts import DynamicRestartMachine
+from actors.exact import exact_fields
 from actors.handle import Handle
 from actors.keywords import names_options, unknown_keyword
 from actors.messages import import_path, message
@@ -119,7 +121,7 @@ def _shutdown(spec: ChildSpec) -> float | None:
     "ChildSpec",
     "ChildSpec.of(id, actor, *args).changed(...) takes all this and options of a spawn, such as on",
 )
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, field_transformer=exact_fields)
 class ChildSpec:
     """What a supervisor needs to know to start a child, again and again.
 
@@ -246,7 +248,7 @@ def check_start(
     `what`: what is not started then; `partly`: some may be added.
     """
     given = check_constructor(
-        cls, args, kwargs, what or f"an actor of class {cls.__qualname__}", partly=partly
+        cls, args, kwargs, what or f"an actor of class {qualified_name(cls)}", partly=partly
     )
     if not cls.supervises or cls.__init__.__module__ != "actors.supervisor":
         # Supervisors that users write may do anything with specs.

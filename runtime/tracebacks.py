@@ -12,14 +12,12 @@ import traceback
 from types import CodeType, TracebackType
 from typing import Any, Final, cast
 
+from actors.class_names import bases, module_name, qualified_name
 from actors.errors import UnderstudyError
 from runtime.user_errors import (
     BUILTIN,
     MOST_TRACEBACK,
-    bases,
     guarded,
-    module_name,
-    qualified_name,
     sendable,
     shortened,
     traceback_of,

@@ -23,6 +23,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import trio
 
 import actors
+from actors.class_names import class_name, qualified_name
 
 T = TypeVar("T")
 
@@ -52,10 +53,6 @@ _MACHINERY: Final = (
 # The interpreter's own ways to what a class can define anew.
 _TRACEBACK = cast("GetSetDescriptorType", vars(BaseException)["__traceback__"])
 _MEMBERS = cast("Any", vars(BaseExceptionGroup)["exceptions"])
-_NAME = cast("GetSetDescriptorType", vars(type)["__name__"])
-_QUALIFIED_NAME = cast("GetSetDescriptorType", vars(type)["__qualname__"])
-_MODULE = cast("GetSetDescriptorType", vars(type)["__module__"])
-_MRO = cast("Any", vars(type)["__mro__"])
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -152,28 +149,6 @@ class Ran(Generic[T]):
         if error is not None:
             raise error
         return self._result
-
-
-def class_name(cls: type) -> str:
-    """Return the name of a class, without asking its metaclass."""
-    return str.__str__(cast("str", _NAME.__get__(cls)))
-
-
-def qualified_name(cls: type) -> str:
-    """Return the qualified name of a class, without asking its metaclass."""
-    return str.__str__(cast("str", _QUALIFIED_NAME.__get__(cls)))
-
-
-def module_name(cls: type) -> str:
-    """The module of a class, as it says; "" if what it says is no text."""
-    found = guarded(lambda: cast("object", _MODULE.__get__(cls)), lambda failure: "")
-    return str.__str__(cast("str", found)) if issubclass(type(found), str) else ""
-
-
-def bases(cls: type) -> tuple[type, ...]:
-    """The class and what it derives from, in the order of lookup."""
-    found: tuple[type, ...] = _MRO.__get__(cls)
-    return found
 
 
 def text_of(error: BaseException) -> str:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import cast, get_origin
+from typing import Final, cast, get_origin
 
 import attrs
 
 from actors.actor import Actor
-from actors.errors import BadArgumentsError, EncodeError
+from actors.class_names import class_name, qualified_name
+from actors.errors import ActorClassError, BadArgumentsError, EncodeError
 from actors.method import Bound
 from actors.options import SpawnOptions
 from actors.reference import constructor, places
 from actors.supervisor import check_start
+from runtime.user_errors import guarded, repr_of, summary_of
 from runtime.wire.codec import Codec
 
 
@@ -45,9 +47,7 @@ class StartRequest:
         TypeError if that is no class of actors, and BadArgumentsError, which names the parameter,
         for arguments that its constructor does not take.
         """
-        actor = unparameterised(actor)
-        if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"{asked} {_no_actor_class(actor)}")
+        actor = _checked_class(asked, actor)
         try:
             check_start(actor, args, kwargs, options.name)
         except BadArgumentsError as error:
@@ -80,7 +80,7 @@ class StartRequest:
         try:
             yield
         except EncodeError as error:
-            what = f"an actor of class {self.cls.__qualname__} was not started"
+            what = f"an actor of class {qualified_name(self.cls)} was not started"
             signature = constructor(self.cls)
             raise refused(
                 codec, error, what, signature, self.args, self.kwargs
@@ -111,9 +111,7 @@ class StartManyRequest:
         """
         if options.name is not None:
             raise ValueError("spawn_many starts many actors: give names=[...], one for each")
-        actor = unparameterised(actor)
-        if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"spawn_many {_no_actor_class(actor)}")
+        actor = _checked_class("spawn_many", actor)
         if not isinstance(argument_list, Iterable) or isinstance(argument_list, str | bytes):
             raise TypeError(
                 f"spawn_many takes a list of argument tuples, one for each actor, not "
@@ -214,6 +212,9 @@ def unparameterised(given: object) -> object:
     """The class itself for a generic one with parameters (`Keeper` for `Keeper[int]`), which are
     for type checkers only; anything else as it is.
     """
+    if issubclass(type(given), type):
+        # Not asked further: a metaclass may answer with anything.
+        return given
     found: object = get_origin(given)
     return given if found is None else found
 
@@ -221,10 +222,46 @@ def unparameterised(given: object) -> object:
 def _no_actor_class(given: object) -> str:
     """Return why `given` is no class of actors, as the rest of a sentence."""
     if isinstance(given, Actor):
-        name = type(given).__name__
+        name = class_name(type(given))
         return f"takes the class, not an instance of it: give {name} and then its arguments"
     if isinstance(given, type):
         return (
-            f"takes a subclass of actors.Actor, not {given!r}: derive {given.__name__} from Actor"
+            f"takes a subclass of actors.Actor, not {repr_of(given)}: derive "
+            f"{class_name(given)} from Actor"
         )
-    return f"takes a subclass of actors.Actor, not {given!r}"
+    return f"takes a subclass of actors.Actor, not {repr_of(given)}"
+
+
+_READ_OF_CLASSES: Final = (
+    "__client_filters__",
+    "__dict__",
+    "__getattribute__",
+    "__init__",
+    "__methods__",
+    "__new__",
+    "call_filters",
+    "handles_exits",
+    "on_start",
+    "on_stop",
+    "supervises",
+)
+"""The attributes of a class of actors that are read where one is spawned."""
+
+
+def _checked_class(asked: str, given: object) -> type[Actor]:
+    """Return the class of actors that `asked` (for example "spawn") was given. Raises TypeError if
+    it is none, and ActorClassError if its attributes cannot be read.
+    """
+    given = unparameterised(given)
+    if not (issubclass(type(given), type) and issubclass(cast("type", given), Actor)):
+        raise TypeError(f"{asked} {_no_actor_class(given)}")
+    # A metaclass, or a descriptor, runs code of the user's that may raise anything: also what
+    # would end the program of the caller.
+    cls = cast("type[Actor]", given)
+    failed = guarded(lambda: [getattr(cls, name) for name in _READ_OF_CLASSES], summary_of)
+    if isinstance(failed, str):
+        raise ActorClassError(
+            f"{qualified_name(cls)} was not started: reading an attribute of the class raised "
+            f"{failed}; mend its metaclass or descriptor"
+        )
+    return cls

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import trio
 
 from actors.call_context import CURRENT, CallContext
+from actors.class_names import class_name
 from actors.documentation import A_CALL, shown_as
 from actors.errors import (
     ActorDiedError,
@@ -93,7 +94,6 @@ from runtime.statistics.call_statistics import (
     MethodStatistics,
     reason_of,
 )
-from runtime.user_errors import class_name
 from runtime.wire.codec import Codec
 from runtime.wire.exceptions import annotate
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame

@@ -21,6 +21,7 @@ from typing import Any, SupportsIndex, cast
 import attrs
 
 from actors import errors
+from actors.class_names import bases, class_name
 from actors.errors import (
     ActorStartError,
     CallError,
@@ -37,12 +38,8 @@ from actors.reference import Reference
 from runtime.hosting.cell import with_note
 from runtime.user_errors import (
     BUILTIN,
-    bases,
-    class_name,
     guarded,
     members_of,
-    module_name,
-    qualified_name,
     repr_of,
     sendable,
     text_of,
@@ -286,7 +283,7 @@ class _Description:
         members = members_of(error)
         text = self._said(text_of(error))
         plain: Plain = {
-            "type": path_of(cls),
+            "type": import_path(cls),
             "text": text,
             "traceback": trace,
             "notes": list(map(self._said, notes_of(error))),
@@ -540,13 +537,6 @@ def _settle(error: RemoteError, plain: Plain, place: CallPlace, classes: dict[st
         annotate(error, note)
     elif trace:
         attributes[_NOTES] = [note]
-
-
-def path_of(cls: type) -> str:
-    """Return `import_path(cls)`, also if the metaclass of `cls` raises."""
-    return guarded(
-        lambda: import_path(cls), lambda failure: f"{module_name(cls)}:{qualified_name(cls)}"
-    )
 
 
 def _origin(error: BaseException) -> _ErrorOrigin | None:

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 from cbor2 import dumps
 
 from actors.errors import UnderstudyError
-from actors.messages import message_type
-from runtime.calls.error_codec import RAISED, path_of, size_of_small
+from actors.messages import import_path, message_type
+from runtime.calls.error_codec import RAISED, size_of_small
 from runtime.tracebacks import TracebackWriter
 from runtime.user_errors import BUILTIN, MOST_TRACEBACK, guarded
 from runtime.wire.exceptions import CLASSES_KEPT, has_slots
@@ -90,7 +90,7 @@ class PlainErrorEncoder:
         if not issubclass(cls, UnderstudyError) and not has_slots(cls):
             fields = _FIELDS if message_type(cls) is not None or cls in BUILTIN else b""
             head = bytes((0xA0 + (6 if fields else 5),))
-            named = dumps("type") + dumps(path_of(cls)) + dumps("text")
+            named = dumps("type") + dumps(import_path(cls)) + dumps("text")
             found = dumps(RAISED) + head + named, fields
         self._classes[cls] = found
         return found

@@ -104,14 +104,16 @@ def call(
 ) -> None:
     """Call METHOD of ACTOR and print its result; of a stream each item, on a line of its own. An
     argument that parses as JSON is sent as that value, any other as text.
+
+    A text is printed as it is, any other result as Python writes it: a method that returns nothing
+    prints None. With --json each result is one line of JSON, None is null, and what JSON cannot
+    say is a text.
     """
     import_modules(modules)
 
     def show(result: object) -> None:
-        if as_json:
-            click.echo(json.dumps(plain(result)))
-        elif result is not None:
-            click.echo(_text(result))
+        # In color: click would take what looks like the codes of colors out of a result.
+        click.echo(json.dumps(plain(result)) if as_json else _text(result), color=True)
 
     trio.run(
         _call,
@@ -129,7 +131,10 @@ def call(
 
 def _text(result: object) -> object:
     """What is printed of a result. In a terminal it controls nothing; a file gets it as it is."""
-    return plain_lines(str(result)) if sys.stdout.isatty() else result
+    if sys.stdout.isatty():
+        return plain_lines(str(result))
+    # As a text: click prints an empty line for None. Bytes are written as they are.
+    return result if isinstance(result, bytes) else str(result)
 
 
 async def _call(

@@ -14,6 +14,7 @@ import click
 from actors.errors import JoinError
 from actors.peers import PeerRole, may_act_as
 from runtime.announcements import Announcement, open_clusters
+from runtime.command_line.units import PathName
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
 from runtime.links.keyring import Keyring
@@ -35,7 +36,7 @@ def security_options(command: F) -> F:
     """
     secret = click.option(
         "--secret-file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=PathName(path_type=Path, dir_okay=False),
         help="File with the cluster's secret. Default: UNDERSTUDY_SECRET, or, for a cluster on "
         "this machine, the secret that the user's clusters share.",
     )

@@ -21,6 +21,7 @@ import trio
 
 from actors.errors import StoreError, UnderstudyError
 from runtime.command_line.connect import find_chosen_tls, tls_options
+from runtime.command_line.units import PathName
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
 from runtime.links.credentials import read_credentials, shown_to_itself
 from runtime.links.encryption import TLS_VARIABLE, Tls, system_network
@@ -61,12 +62,12 @@ class Finding:
 )
 @click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathName(path_type=Path, file_okay=False),
     help="Also check the store in this directory; its node must not be running.",
 )
 @click.option(
     "--secret-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathName(path_type=Path, dir_okay=False),
     help="Also check this file, which has a cluster's secret.",
 )
 @tls_options

@@ -24,6 +24,7 @@ from runtime.command_line.secret_rotation import (
     new_secret,
     rotate_secret,
 )
+from runtime.command_line.units import PathName
 from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring
@@ -50,7 +51,7 @@ does not answer.
 )
 @click.option(
     "--to",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathName(path_type=Path, dir_okay=False),
     help="File of the new secret, for --rotate. Made, with a random secret, if there is none.",
 )
 @click.option(

@@ -18,7 +18,7 @@ from runtime.command_line.connect import (
     secret_for,
     warn_of_role,
 )
-from runtime.command_line.units import Number, bytes_of
+from runtime.command_line.units import Number, PathName, bytes_of
 from runtime.environment import SystemEnvironment
 from runtime.gateway import RequestLimits, application
 from runtime.gateway.requests import check_exposure
@@ -68,7 +68,7 @@ def _token(token_file: Path | None) -> str | None:
 )
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=PathName(path_type=Path, dir_okay=False, exists=True),
     help="File with the token that clients must send as Authorization: Bearer TOKEN; otherwise "
     f"{TOKEN_VARIABLE}.",
 )

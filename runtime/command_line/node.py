@@ -24,7 +24,7 @@ from runtime.command_line.connect import (
 )
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
-from runtime.command_line.units import bytes_of
+from runtime.command_line.units import PathName, bytes_of
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.threads import NODE_THREADS
 from runtime.links.encryption import Tls
@@ -45,6 +45,8 @@ def _pairs(option: str, what: str, pairs: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise click.UsageError(f"{option} takes KEY={what}, not {pair!r}")
+        if key in found:
+            raise click.UsageError(f"{option}: {key} is given twice")
         found[key] = value
     return found
 
@@ -163,7 +165,7 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 )
 @click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathName(path_type=Path, file_okay=False),
     help="Directory in which a founder keeps the cluster's store; a founder that is restarted on "
     "it continues the cluster. Default: the store is in memory only.",
 )
@@ -181,7 +183,7 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 )
 @click.option(
     "--reference-directory",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=PathName(path_type=Path, file_okay=False, exists=True),
     help="Directory for referenced values on disk, in files without names. Default: TMPDIR, or "
     "/var/tmp.",
 )

@@ -15,7 +15,7 @@ from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, inspection, why
-from runtime.command_line.units import Number
+from runtime.command_line.units import Number, PathName
 from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS
 from runtime.printable import plain
 
@@ -39,7 +39,7 @@ MOST_BYTES = 512 * 1024 * 1024
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathName(path_type=Path, dir_okay=False),
     help="The file for speedscope. Default: NAME.speedscope.json.",
 )
 @cluster_options

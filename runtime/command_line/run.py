@@ -20,7 +20,7 @@ import trio
 from click.core import ParameterSource
 
 from runtime.command_line.log_options import log_format_option
-from runtime.command_line.units import Number
+from runtime.command_line.units import Number, PathName
 from runtime.elastic.agent import JobOutcome, run_agent
 from runtime.elastic.budget import report
 from runtime.elastic.machine import POLICIES, Policy, Rules
@@ -143,7 +143,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option(
         "--log-dir",
         "Directory for logs and error files.",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=PathName(path_type=Path, file_okay=False),
     ),
     _option(
         "-r/--redirects",
@@ -213,7 +213,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option(
         "--event-log",
         "Append events to this file, as JSON lines.",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=PathName(path_type=Path, dir_okay=False),
     ),
 )
 

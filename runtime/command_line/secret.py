@@ -19,6 +19,7 @@ from runtime.command_line.secret_rotation import (
     new_secret,
     rotate_secret,
 )
+from runtime.command_line.units import PathName
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring, secret_id
 from runtime.membership.keyring_service import KeyringFacts
@@ -33,7 +34,7 @@ def secret() -> None:
 @secret.command(epilog="Example:  understudy secret rotate --secret-file now --to next")
 @click.option(
     "--to",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathName(path_type=Path, dir_okay=False),
     required=True,
     help="File of the new secret. If there is none, it is made, with a random secret.",
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import click
 
-from runtime.command_line.units import Number
+from runtime.command_line.units import Number, PathName
 from runtime.printable import many
 from runtime.simulation.faults import KINDS, check_kinds
 from runtime.simulation.first_contacts import first_contacts
@@ -72,7 +72,7 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 )
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathName(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write a page with a time line for each node.",
 )

@@ -13,7 +13,7 @@ from actors.errors import NotExecutedError
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes, inspection
-from runtime.command_line.units import Number
+from runtime.command_line.units import Number, PathName
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.recordings import MOST_SECONDS
 from runtime.observation.timeline import NodeRecording, Timeline, estimate_clock
@@ -40,7 +40,7 @@ KINDS = {
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathName(path_type=Path, dir_okay=False),
     default=Path("timeline.json"),
     show_default=True,
     help="The file for Perfetto.",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from runtime.command_line.connect import DEFAULT_CLUSTER
+from runtime.command_line.units import PathName
 from runtime.environment import SystemEnvironment
 from runtime.printable import plain
 from runtime.wire.handshake import ANY_NAME, Certified, CertifiedRole, certified_uri
@@ -44,7 +45,7 @@ def tls() -> None:
 directory_option = click.option(
     "--dir",
     "directory",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PathName(path_type=Path, file_okay=False),
     default=Path(),
     help="Directory of ca.pem and ca-key.pem. Default: the current one.",
 )
@@ -186,7 +187,7 @@ def _host_name(host: str) -> x509.GeneralName:
 
 
 @tls.command(epilog="Example:  understudy tls revoke --dir pki pki/w1.pem")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, type=PathName(path_type=Path))
 @directory_option
 @_days(CA_DAYS)
 def revoke(files: tuple[Path, ...], directory: Path, days: int) -> None:
@@ -259,7 +260,7 @@ def _revoked(
 
 
 @tls.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PathName(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
 def info(file: Path, as_json: bool) -> None:
     """Say whom a certificate names, who signed it, and how long it is valid."""
@@ -274,7 +275,7 @@ def info(file: Path, as_json: bool) -> None:
 
 
 @tls.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PathName(path_type=Path))
 @click.option(
     "--within", type=click.IntRange(min=0), default=14, show_default=True, help="Days from now."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from datetime import datetime
 from typing import Any
@@ -23,6 +24,18 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number.", param, ctx)
         return number
+
+
+class PathName(click.Path):
+    """A path. An empty text is refused, which an unset variable of a shell gives: to the system it
+    is the current directory.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Fails with a UsageError."""
+        if not os.fspath(value):
+            self.fail("an empty text names no file or directory.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def age(seconds: float) -> str:

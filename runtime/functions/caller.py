@@ -112,12 +112,13 @@ class NodeFunctions:
         try:
             return self._chosen(options, avoided)
         except (NodeNotFoundError, NoPlacementError) as error:
-            # It may be up already, and this node not have heard of it yet: the store has.
-            try:
-                await self._members.caught_up(self._members.revision + 1)
-            except StoreError:
-                raise error from None
-            return self._chosen(options, avoided)
+            unplaced = error
+        # It may be up already, and this node not have heard of it yet: the store has.
+        try:
+            await self._members.caught_up(self._members.revision + 1)
+        except StoreError:
+            raise unplaced from None
+        return self._chosen(options, avoided)
 
     def _chosen(self, options: SpawnOptions, avoided: set[NodeId]) -> Member:
         living = self._living()
@@ -126,16 +127,18 @@ class NodeFunctions:
         try:
             return choose_node(others, options, loads, self.draw())
         except (NodeNotFoundError, NoPlacementError):
-            # Those that have refused are asked again where there are no others.
-            return choose_node(living, options, loads, self.draw())
+            pass
+        # Those that have refused are asked again where there are no others.
+        return choose_node(living, options, loads, self.draw())
 
     async def _place_with_resources(self, options: SpawnOptions) -> Member:
         while True:
             try:
                 return await self._placement.place(options)
             except NoPlacementError:
-                # Raises it again, if no node would have as much at all.
-                choose_node(self._living(), options, {}, self.draw())
+                pass
+            # Raises it again, if no node would have as much at all.
+            choose_node(self._living(), options, {}, self.draw())
             with trio.move_on_after(ROOM_LOOK_SECONDS):
                 await self._members.wait_changed()
 
@@ -218,7 +221,7 @@ class _FunctionRun:
             with trio.move_on_at(self._expires):
                 member = await functions.place(call.options, self._avoided)
         except NoPlacementError as error:
-            raise NoWorkerError(f"{call.path} was not run: {error}", method=call.path) from error
+            raise NoWorkerError(f"{call.path} was not run: {error}", method=call.path) from None
         left = self._expires - functions.now()
         if member is None or left <= 0:
             raise DeadlineExceededError(

@@ -25,7 +25,7 @@ from actors.errors import (
     StoreError,
     StoreOutcomeUnknownError,
 )
-from actors.groups import Answer, check_group_name
+from actors.groups import Answer, checked_group_name
 from actors.method import Address, BoundMethod, Method
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.supervision import ExitReason
@@ -132,7 +132,7 @@ class Groups:
         """Return the view of a group, which is followed from now on. Raises ValueError for an
         invalid name.
         """
-        check_group_name(group)
+        group = checked_group_name(group)
         followed = self._followed.get(group)
         if followed is None:
             followed = self._followed[group] = Followed(group, self.endpoint.identity[1])
@@ -337,7 +337,7 @@ class ActorGroupsAdapter:
         """Join a group. Raises ValueError for an invalid name, and RuntimeError if the actor has
         ended.
         """
-        check_group_name(group)
+        group = checked_group_name(group)
         await trio.lowlevel.checkpoint()
         if self._cell.ended is not None:
             raise RuntimeError(f"{self._cell.address.name} has ended; it can no longer join groups")

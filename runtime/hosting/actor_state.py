@@ -13,19 +13,14 @@ import attrs
 import trio
 
 from actors.actor import Actor
+from actors.class_names import module_name
 from actors.errors import CallError
 from actors.method import MethodDefinition
 from runtime.environment import Environment
 from runtime.hosting.bounded_text import bounded_text, cut
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
-from runtime.user_errors import (
-    is_cancellation,
-    is_interrupt,
-    module_name,
-    raised_at,
-    summary_of,
-)
+from runtime.user_errors import is_cancellation, is_interrupt, raised_at, summary_of
 
 MOST_STATE: Final = 8192
 """Bytes of the text of a state."""

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, cast
 
-from runtime.user_errors import class_name, guarded
+from actors.class_names import class_name
+from runtime.user_errors import guarded
 
 MOST_ITEMS = 50
 """Items of one container that are shown."""

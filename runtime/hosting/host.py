@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Ignore, NodeInterface
+from actors.class_names import module_name
 from actors.errors import (
     ActorNotFoundError,
     ActorNotNeededError,
@@ -61,6 +62,7 @@ from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog, SavedStates
 from runtime.hosting.filtered_methods import filtered, has_filters
 from runtime.hosting.held_bytes import COUNTED_FROM, ByteBudget
+from runtime.hosting.instances import name_part, plain_instance
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
@@ -74,7 +76,6 @@ from runtime.user_errors import (
     begin_with_users_part,
     is_cancellation,
     is_interrupt,
-    module_name,
     summary_of,
     text_of,
     traceback_of,
@@ -475,11 +476,6 @@ class EndedInStartError(RuntimeError):
     """An actor was stopped, or one of its own tasks raised, before `on_start` had returned."""
 
 
-def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
-    """Return the actor itself, not constructed yet."""
-    return cls.__new__(cls)
-
-
 def starts_at_once(cls: type[Actor]) -> bool:
     """Return True for a class without a constructor or an `on_start` of its own: the start of an
     instance waits for nothing, and runs no user code that could fail.
@@ -826,7 +822,7 @@ class ActorHost:
         if name is None:
             self._next_number += 1
             node, incarnation = self.node.name, self.node.incarnation
-            name = f"{cls.__name__}-{self._next_number}@{node}.{incarnation}"
+            name = f"{name_part(cls)}-{self._next_number}@{node}.{incarnation}"
             address = Address(name, node, incarnation, incarnation, class_path, False)
             return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
         over = self.announce_start(name)

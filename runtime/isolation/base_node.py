@@ -12,8 +12,10 @@ import attrs
 import trio
 
 from actors.actor import Ended, Spawner
+from actors.class_names import class_name, qualified_name
 from actors.documentation import documented_as
 from actors.errors import NameTakenError, SpawnManyError
+from actors.exact import exact
 from actors.functions import RunsFunctions
 from actors.handle import Handle
 from actors.method import Address
@@ -21,7 +23,7 @@ from actors.options import SpawnChanges, SpawnOptions
 from actors.pools import JournalSummary
 from actors.process_bound import ProcessBound
 from actors.reference import Reference
-from runtime.calls.arguments import StartManyRequest, StartRequest
+from runtime.calls.arguments import StartManyRequest, StartRequest, unparameterised
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.functions.caller import FunctionCaller
@@ -30,6 +32,7 @@ from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.identifiers import NodeId
 from runtime.isolation.node_api import NodeApi
 from runtime.pools.member_plan import PoolSize
+from runtime.user_errors import repr_of
 
 if TYPE_CHECKING:
     from runtime.membership.journals import Journals
@@ -105,8 +108,8 @@ class _NodeOptions(RunsFunctions):
         if errors:
             place, error = next(iter(errors.items()))
             raise SpawnManyError(
-                f"{len(errors)} of {len(found)} actors of class {request.cls.__qualname__} did not "
-                f"start, the first of them argument_list[{place}]: {error}",
+                f"{len(errors)} of {len(found)} actors of class {qualified_name(request.cls)} "
+                f"did not start, the first of them argument_list[{place}]: {error}",
                 errors=errors,
                 handles=handles,
             ) from error
@@ -165,7 +168,9 @@ class _NodeOptions(RunsFunctions):
                 continue
 
     def _what(self, actor: object) -> str:
-        return self._options.name or f"an actor of class {getattr(actor, '__name__', actor)}"
+        actor = unparameterised(actor)
+        name = class_name(cast("type", actor)) if issubclass(type(actor), type) else repr_of(actor)
+        return self._options.name or f"an actor of class {name}"
 
 
 class BaseNode(ProcessBound, RunsFunctions):
@@ -230,9 +235,10 @@ class BaseNode(ProcessBound, RunsFunctions):
         Raises `ActorNotFoundError`, `ClassMismatchError` if it is none of class `actor`, and
         `DirectoryUnavailableError` while the store is away.
         """
-        given: object = name
+        given: object = exact(name)
         if not isinstance(given, str):
             raise TypeError(f"an actor is looked up by its name, a str, and not by {given!r}")
+        name = given
         address = await self._api.lookup(name)
         return cast("A", self._endpoint.typed_handle(address, actor))
 

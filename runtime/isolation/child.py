@@ -26,6 +26,7 @@ import trio
 
 from actors.actor import Actor, Ended, Ignore, Member, Watch
 from actors.call_context import CURRENT, CallContext, call_context
+from actors.class_names import module_name
 from actors.errors import (
     CallError,
     DecodeError,
@@ -35,7 +36,7 @@ from actors.errors import (
     UnderstudyError,
 )
 from actors.filters import Filter
-from actors.groups import check_group_name
+from actors.groups import checked_group_name
 from actors.handle import Handle
 from actors.messages import import_path
 from actors.method import Address, MethodDefinition, method
@@ -83,7 +84,7 @@ from runtime.references.manager import MemoryOptions
 from runtime.stderr_writer import flush_stderr
 from runtime.timings import Timings
 from runtime.tracing import Tracing
-from runtime.user_errors import guarded, is_cancellation, is_interrupt, module_name, text_of
+from runtime.user_errors import guarded, is_cancellation, is_interrupt, text_of
 from runtime.wire.classes import import_class
 from runtime.wire.handshake import Introduction, Peer
 
@@ -123,7 +124,7 @@ class GroupsClient:
         """Return the group, and follow it from now on. Raises ValueError if this cannot be the name
         of a group.
         """
-        check_group_name(group)
+        group = checked_group_name(group)
         followed = self._followed.get(group)
         if followed is None:
             followed = self._followed[group] = Followed(group, self.identity[1])
@@ -515,7 +516,7 @@ class ActorGroupsClient:
 
     async def join(self, group: str) -> None:
         """Join a group, through the node. Raises ValueError for an invalid name."""
-        check_group_name(group)
+        group = checked_group_name(group)
         own = self._cell.address
         if self._cell.ended is not None:
             raise RuntimeError(f"{own.name} has ended; it can no longer join groups")

@@ -15,12 +15,13 @@ import cbor2
 import trio
 
 from actors.actor import Actor
+from actors.class_names import class_name, module_name
 from actors.messages import MAIN_ALIAS
 from actors.method import Address
 from actors.options import SpawnOptions
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
-from runtime.hosting.host import plain_instance
+from runtime.hosting.instances import plain_instance
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy, forwarded
@@ -160,7 +161,7 @@ class IsolatedProcesses:
         kind = self._classes.get(cls)
         if kind is None:
             kind = self._classes[cls] = type(
-                f"ProxyOf{cls.__name__}", (ActorProxy,), {"handles_exits": cls.handles_exits}
+                f"ProxyOf{class_name(cls)}", (ActorProxy,), {"handles_exits": cls.handles_exits}
             )
             kind.__methods__ = forwarded(cls.__methods__)
             kind.batch_methods = forwarded(BATCH_METHODS)
@@ -206,14 +207,16 @@ class IsolatedProcesses:
         # A spare that has ended stays in the list until its end is handled.
         process = next((spare for spare in self._spares if spare.reason is None), None)
         if process is None:
-            process = await self._new(cls.__module__)
+            process = await self._new(module_name(cls))
         else:
             self._spares.remove(process)
         self._names[process.identity.name] = request.address.name
         process.assign(request, forwarded({**cls.__methods__, **BATCH_METHODS}))
         if not self._spares and not self._adding:
             self._adding = True
-            self._nursery.start_soon(self._add_spare, cls.__module__, process, name="spare process")
+            self._nursery.start_soon(
+                self._add_spare, module_name(cls), process, name="spare process"
+            )
         return process
 
     async def _add_spare(self, module: str, before: ChildProcessHandle) -> None:

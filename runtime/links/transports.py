@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
@@ -402,12 +403,20 @@ def split_host_port(text: str) -> HostPort:
     """Split `HOST:PORT` or `[V6]:PORT` into its parts. Raises ValueError, which says what is
     expected.
     """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    # Of at most five digits: Python refuses to read a number of thousands of them.
+    if (
+        not bare
+        or "[" in bare
+        or "]" in bare
+        or re.fullmatch("[0-9]{1,5}", port) is None
+        or int(port) > 65535
+    ):
         raise ValueError(
             f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400"
         )
-    return HostPort(host.removeprefix("[").removesuffix("]"), int(port))
+    return HostPort(bare, int(port))
 
 
 def join_host_port(host: str, port: int) -> str:

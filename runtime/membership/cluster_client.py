@@ -323,7 +323,7 @@ async def _contact(endpoint: RpcEndpoint, address: str, environment: Environment
             "this process about to end?"
         ) from None
     except ValueError as error:
-        raise JoinError(str(error)) from error
+        raise JoinError(str(error)) from None
 
 
 async def _first_contact(endpoint: RpcEndpoint, address: str, environment: Environment) -> Link:

@@ -960,12 +960,16 @@ class Node(BaseNode):
         """Handle the end of an incarnation, which the store has reported."""
         node = NodeId(member.name, member.incarnation)
         if node != self._endpoint.identity:
-            logger.info(
-                "node %s (incarnation %d) has left or died", member.name, member.incarnation
-            )
-            if member.state != "draining":
-                proof = "kernel" if node in self._proven else "lease"
-                self._endpoint.host.counts.deaths.add(proof)
+            if member.state == "draining":
+                logger.info("node %s (incarnation %d) has left", *node)
+            else:
+                proven = node in self._proven
+                logger.info(
+                    "node %s (incarnation %d) has died: %s; its actors ended with it",
+                    *node,
+                    "its process has ended" if proven else "its lease has ended",
+                )
+                self._endpoint.host.counts.deaths.add("kernel" if proven else "lease")
             self._proven.discard(node)
             self._endpoint.on_peer_ended(node, "it has left the cluster or its lease has ended")
             self._watching.on_node_gone(node)

@@ -20,6 +20,7 @@ import trio
 
 from actors.actor import Actor, Member
 from actors.errors import JoinError, ListenError, NodeNotFoundError
+from actors.exact import exact
 from actors.filters import Filter, checked_filters
 from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
@@ -278,6 +279,7 @@ async def open_node(
     end of the block if the cluster has given the node up. After the block the node answers with
     `NotAMemberError`.
     """
+    name, cluster = exact(name), exact(cluster)
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
     platform = platform or Platform()
     found_tls, network = _network(platform, secret, tls)
@@ -381,7 +383,7 @@ def _check(
     name: str | None,
     cluster: str,
     given: Mapping[str, object],
-    data_dir: object,
+    data_dir: str | os.PathLike[str] | None,
     metrics: object,
     tls: Tls,
 ) -> None:
@@ -402,6 +404,8 @@ def _check(
             "data_dir is for the node that founds a cluster and keeps its store: leave data_dir "
             "out beside join or store"
         )
+    if data_dir is not None and not os.fspath(data_dir):
+        raise ValueError("data_dir is empty: give the path of a directory")
     if given["join"] is not None and given["store"] is not None:
         raise ValueError("a store leads to its cluster by itself: give join or store, not both")
     if isinstance(advertise := given["advertise"], str):

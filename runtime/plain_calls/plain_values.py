@@ -25,12 +25,13 @@ from uuid import UUID
 
 import cbor2
 
+from actors.class_names import qualified_name
 from actors.converters import converter_of
 from actors.errors import DecodeError, EncodeError
 from actors.handle import Handle
 from actors.messages import message_type
 from actors.reference import Reference
-from runtime.user_errors import guarded, qualified_name, repr_of, summary_of
+from runtime.user_errors import guarded, repr_of, summary_of
 from runtime.wire.exceptions import fields_of
 from runtime.wire.standard_types import EXCEPTIONS, TEXTS, named_tuple_fields
 from runtime.wire.tags import BUILTIN_TAGS

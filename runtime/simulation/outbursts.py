@@ -17,11 +17,12 @@ import attrs
 import trio
 
 from actors import Actor, message, method
+from actors.class_names import class_name
 from actors.errors import ActorStartError, CallError, RemoteError, UnderstudyError
 from runtime.hosting.host import STOP_SECONDS
 from runtime.node import Node
 from runtime.simulation.cluster import SimulatedCluster
-from runtime.user_errors import class_name, is_cancellation
+from runtime.user_errors import is_cancellation
 
 SHARE = 0.25
 """The share of the seeds that have outbursts."""

@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Member
+from actors.class_names import class_name
 from actors.errors import OutcomeUnknownError
 from actors.method import Address
 from actors.options import SpawnOptions
@@ -98,6 +99,6 @@ class StartGatherer:
 
 def _closed(kind: StartKind) -> Exception:
     return OutcomeUnknownError(
-        f"{kind.cls.__name__} was not started, as far as is known: this node closed",
+        f"{class_name(kind.cls)} was not started, as far as is known: this node closed",
         node=kind.member.name,
     )

@@ -365,6 +365,43 @@ def end_line(
     return level, f"{what} ({_in_one_line(reason)}); {follows}"
 
 
+MOST_IN_LINE = 10
+"""Children that one line of the log names."""
+
+
+def lost_line(
+    supervisor: str,
+    lost: Sequence[tuple[str, RestartType]],
+    reason: ExitReason,
+    *,
+    ends_supervisor: bool,
+) -> tuple[int, str]:
+    """Return the log level and the line for the death of a node: `lost` are the ids of the children
+    that were on it, and their restart types.
+    """
+    level = logging.WARNING
+    temporary = [id for id, restart in lost if restart == "temporary"]
+    others = [id for id, restart in lost if restart != "temporary"]
+    they_are = "it is" if len(lost) == 1 else "they are"
+    if ends_supervisor:
+        level, follows = logging.ERROR, f"{supervisor} ends with that, and stops its other children"
+    elif not temporary:
+        follows = f"{they_are} started again"
+    elif not others:
+        follows = f"{they_are} not started again, being temporary"
+    else:
+        follows = (
+            f"started again: {_listed(others)}; not started again, being temporary: "
+            f"{_listed(temporary)}"
+        )
+    what = f"{supervisor} has lost {_listed([id for id, _ in lost])}"
+    return level, f"{what} ({_in_one_line(reason)}); {follows}"
+
+
+def _listed(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:MOST_IN_LINE]) + ", ..." * (len(ids) > MOST_IN_LINE)
+
+
 def _in_one_line(reason: ExitReason) -> str:
     """Return the reason, with the place in the user's code where it was raised, if that is
     known.
@@ -1017,13 +1054,15 @@ class SupervisionWork:
                     child.scope = None
         ids = [child.spec.id for child in lost]
         self._ended.update(ids)
-        logger.warning(
-            "%s has lost %s: %s",
-            self._name,
-            ", ".join(ids[:10]) + ", ..." * (len(ids) > 10),
-            reason,
-        )
+        running = self._machine.phase not in ("stopping", "ended")
         effects = self._machine.on_lost(set(ids), reason, self._environment.now())
+        level, text = lost_line(
+            self._name,
+            [(child.spec.id, child.spec.restart) for child in lost],
+            reason,
+            ends_supervisor=running and self._machine.phase in ("stopping", "ended"),
+        )
+        logger.log(level, text)
         self._count(effects, reason)
         self._queue_effects(effects)
 

@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 
 import attrs
 
-from runtime.user_errors import BUILTIN, bases, guarded
+from actors.class_names import bases
+from runtime.user_errors import BUILTIN, guarded
 
 MOST_NOTES = 32
 MOST_NOTE = 64 * 1024

@@ -47,7 +47,7 @@ from actors.errors import (
     WrongPeerError,
     WrongSecretError,
 )
-from actors.options import CONTROL_CHARACTERS, is_unsendable_text
+from actors.options import CONTROL_CHARACTERS, is_unprintable
 from actors.peers import may_act_as
 from runtime.identifiers import NodeId
 from runtime.printable import plain
@@ -94,7 +94,7 @@ def check_text(value: object, what: str, *, least: int = 1, most: int = MAX_NAME
     log: names and addresses of peers stand there.
     """
     text = check_string(value, what, least=least, most=most)
-    if CONTROL_CHARACTERS.search(text) or is_unsendable_text(text):
+    if is_unprintable(text):
         raise ValueError(f"{what} must have no control characters and no lone surrogates")
     return text
 

@@ -755,6 +755,19 @@ class Odd(Actor):
         yield 1
 
     @method
+    async def blank(self) -> str:
+        return ""
+
+    @method
+    async def red(self) -> str:
+        return "\\x1b[31mred"
+
+    @method
+    async def nothings(self) -> AsyncIterator[None]:
+        yield None
+        yield None
+
+    @method
     async def keyed(self) -> object:
         return {(1, 2): float("nan"), 3: b"bytes"}
 
@@ -774,7 +787,7 @@ trio.run(main)
 MISTAKES: list[tuple[str, list[str], int, str]] = [
     ("call", ["odd", "__init__"], 1, "no @method '__init__'"),
     ("call", ["odd", "_hosted"], 1, "no @method '_hosted'"),
-    ("call", ["odd", "name"], 1, "no @method 'name'; it offers: empty"),
+    ("call", ["odd", "name"], 1, "no @method 'name'; it offers: blank, empty"),
     ("call", ["odd", "options"], 1, "no @method 'options'"),
     ("call", ["odd", ""], 1, "no @method ''"),
     ("call", ["odd", "a\nb"], 1, "no @method"),
@@ -810,12 +823,22 @@ ALONE: list[tuple[list[str], int, str]] = [
     (["node", "--listen", "nowhere"], 1, "'nowhere' is not an address"),
     (["node", "--store", "nowhere"], 1, "a store's address is etcd://"),
     (["node", "--resource", "a=nan"], 2, "--resource takes KEY=NUMBER"),
+    (["node", "--resource", "a=1", "--resource", "a=2"], 2, "--resource: a is given twice"),
+    (["node", "--label", "a=1", "--label", "a=2"], 2, "--label: a is given twice"),
+    (["node", "--label", "a=\x1b[31m"], 1, "no control characters"),
+    (["node", "--data-dir", ""], 2, "an empty text names no file or directory"),
+    (["node", "--reference-directory", ""], 2, "an empty text names no file or directory"),
+    (["doctor", "--data-dir", ""], 2, "an empty text names no file or directory"),
+    (["status", "--secret-file", ""], 2, "an empty text names no file or directory"),
     (["run", "--shutdown-timeout", "nan", "script.py"], 2, "no finite number"),
     (["run", "--restart-window", "nan", "script.py"], 2, "no finite number"),
     (["run", "nonexistent.py"], 2, "there is no script 'nonexistent.py'"),
     (["demo", "--store", "nowhere"], 1, "a store's address is etcd://"),
     (["reopen", "--rdzv-endpoint", "nowhere", "--rdzv-id", "x"], 2, "'nowhere' is not an address"),
     (["status", "--address", "::::"], 1, "'::::' is not an address"),
+    (["status", "--address", "[::1"], 1, "'[::1' is not an address"),
+    (["status", "--address", "[]:7400"], 1, "'[]:7400' is not an address"),
+    (["status", "--address", "127.0.0.1:" + "9" * 5000], 1, "is not an address"),
 ]
 
 
@@ -852,6 +875,17 @@ def test_odd_input_to_any_command_is_one_line_and_the_right_exit_status(
             main, ["call", "--address", address, "--cluster", "odd", "--json", "odd", "keyed"]
         )
         assert json.loads(keyed.stdout) == {"(1, 2)": "nan", "3": "b'bytes'"}
+        for method, plain, as_json in (
+            ("take", "None\n", "null\n"),
+            ("blank", "\n", '""\n'),
+            ("red", "\x1b[31mred\n", '"\\u001b[31mred"\n'),
+            ("nothings", "None\nNone\n", "null\nnull\n"),
+        ):
+            given = ["1"] if method == "take" else []
+            for option, expected in (([], plain), (["--json"], as_json)):
+                words = ["call", "--address", address, "--cluster", "odd", *option, "odd", method]
+                done = CliRunner().invoke(main, [*words, *given])
+                assert (done.stdout, done.exit_code) == (expected, 0), (words, done.output)
         deep = CliRunner().invoke(
             main, ["call", "--address", address, "--cluster", "odd", "odd", "take", "[" * 60_000]
         )

@@ -4,8 +4,10 @@ to start.
 
 from __future__ import annotations
 
+import enum
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +27,7 @@ from actors.errors import (
     NodeNotFoundError,
     NoPlacementError,
     NotExecutedError,
+    NoWorkerError,
     RemoteError,
     SpawnError,
 )
@@ -562,6 +565,48 @@ async def test_a_name_with_a_lone_surrogate_is_refused_by_its_option_and_found_n
             node.options(**options)
         # So that it can be printed.
         assert str(refused.value).encode()
+
+
+class Given(enum.StrEnum):
+    """Names as users keep them."""
+
+    DESK = "desk"
+
+
+async def test_a_member_of_an_enumeration_is_a_name_like_its_text(pair: Pair, where: str) -> None:
+    with trio.fail_after(60):
+        register = await pair.here.options(name=Given.DESK, on=where).spawn(Register)
+        assert await pair.there.lookup(Given.DESK, Register) == register
+        assert type((await register.who())[1]) is str
+        await pair.here.stop(register)
+        (many,) = await pair.here.options(on=where).spawn_many(Register, [()], names=[Given.DESK])
+        assert await pair.here.lookup("desk") == many
+        await pair.here.stop(many)
+        with pytest.raises(ActorNotFoundError):
+            await pair.here.lookup("desk")
+
+
+@pytest.mark.parametrize(
+    "options", [{"on": "nowhere"}, {"labels": {"gpu": "yes"}}, {"resources": {"gpu": 1.0}}]
+)
+async def test_a_placement_that_fails_is_one_error_without_those_of_its_tries(
+    pair: Pair, options: dict[str, Any]
+) -> None:
+    node = pair.here.options(**options)
+    tries: list[Callable[[], Awaitable[object]]] = [
+        lambda: node.spawn(Register),
+        lambda: node.options(name="register").get_or_spawn(Register),
+        lambda: node.spawn_many(Register, [()]),
+        lambda: node.run(int, "5"),
+    ]
+    for trial in tries:
+        with (
+            trio.fail_after(60),
+            pytest.raises((NoPlacementError, NodeNotFoundError, NoWorkerError)) as caught,
+        ):
+            await trial()
+        shown = "".join(traceback.format_exception(caught.value))
+        assert shown.count("Traceback (most recent call last)") == 1, shown
 
 
 class _CancelAfter(trio.abc.Instrument):

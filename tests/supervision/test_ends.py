@@ -9,9 +9,9 @@ import trio
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError
-from actors.supervision import ExitReason
+from actors.supervision import ExitReason, RestartType
 from runtime import open_node
-from runtime.supervision.supervisor_work import end_line
+from runtime.supervision.supervisor_work import end_line, lost_line
 
 SECRET = "a secret for the tests of logs"
 
@@ -69,6 +69,39 @@ def test_an_end_is_one_line_with_what_follows_from_it(
     )
 
 
+@pytest.mark.parametrize(
+    ("lost", "ends_supervisor", "level", "follows"),
+    [
+        ([("a", "permanent")], False, logging.WARNING, "s has lost a (node died: n); it is started again"),
+        (
+            [("a", "permanent"), ("b", "transient")], False, logging.WARNING,
+            "s has lost a, b (node died: n); they are started again",
+        ),
+        (
+            [("a", "temporary"), ("b", "temporary")], False, logging.WARNING,
+            "s has lost a, b (node died: n); they are not started again, being temporary",
+        ),
+        (
+            [("a", "temporary"), ("b", "permanent")], False, logging.WARNING,
+            "s has lost a, b (node died: n); started again: b; not started again, being temporary: a",
+        ),
+        (
+            [("a", "permanent")], True, logging.ERROR,
+            "s has lost a (node died: n); s ends with that, and stops its other children",
+        ),
+        (
+            [(str(i), "permanent") for i in range(12)], False, logging.WARNING,
+            "s has lost 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... (node died: n); they are started again",
+        ),
+    ],
+)  # fmt: skip
+def test_the_death_of_a_node_is_one_line_with_what_follows_for_its_children(
+    lost: list[tuple[str, RestartType]], ends_supervisor: bool, level: int, follows: str
+) -> None:
+    reason = ExitReason("node died", "n")
+    assert lost_line("s", lost, reason, ends_supervisor=ends_supervisor) == (level, follows)
+
+
 async def test_an_orderly_cluster_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "understudy")
     async with (
@@ -83,6 +116,12 @@ async def test_an_orderly_cluster_warns_of_nothing(caplog: pytest.LogCaptureFixt
         await here.stop(await here.lookup("top/inner/worker", Worker))
         await here.lookup("top/inner/worker", Worker)
     assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
+    said = [
+        record.getMessage() for record in caplog.records if "(incarnation" in record.getMessage()
+    ]
+    assert [" ".join(line.split()[:2] + line.split()[4:]) for line in said] == [
+        "node there has left"
+    ]
 
 
 async def test_a_death_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
