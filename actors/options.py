@@ -76,6 +76,7 @@ def check_name(what: str, value: object) -> None:
     """Raises TypeError or ValueError, which call it `what`, for what cannot be the name of an actor
     or of a node.
     """
+    value = exact(value)
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str or None, not {value!r}")
     if (

@@ -32,11 +32,20 @@ logger = logging.getLogger("understudy.calls")
 
 @attrs.define(eq=False)
 class AwaitedRequest(Generic[RequestT, AnswerT]):
-    """A request that a task waits for. `task`: None once that was cancelled."""
+    """A request that a task waits for. `task`: None once that was cancelled; then `undone` is set
+    when nothing is left of the request.
+    """
 
     request: RequestT
     task: trio.lowlevel.Task | None
     outcome: AnswerT | Exception | None = None
+    sent: bool = False
+    undone: trio.Event | None = None
+
+    def on_undone(self) -> None:
+        """Nothing is left of the request of a task that was cancelled."""
+        if self.undone is not None:
+            self.undone.set()
 
 
 @attrs.frozen(eq=False)
@@ -58,9 +67,10 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
 
     `ask(kind, requests)` makes these requests in one message and returns the outcome of each, in
     their order. `undo(answer)` takes back what was done for a task that was cancelled meanwhile;
-    None if nothing needs to be. `closed(kind)` makes the error of requests whose answer does not
-    come because this node closes. `most`: requests in one message. Messages are sent by tasks in
-    `nursery`.
+    None if nothing needs to be. The cancelled task waits for it, at most `undo_seconds`, because
+    what it does next must not find what is being taken back. `closed(kind)` makes the error of
+    requests whose answer does not come because this node closes. `most`: requests in one message.
+    Messages are sent by tasks in `nursery`.
     """
 
     def __init__(
@@ -70,7 +80,9 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
         closed: Callable[[KindT], Exception],
         nursery: trio.Nursery,
         most: int,
+        undo_seconds: float = 0.0,
     ) -> None:
+        self._undo_seconds = undo_seconds
         self._ask = ask
         self._undo = undo
         self._closed = closed
@@ -106,9 +118,17 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
 
         def give_up(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
             awaited.task = None
+            if self._undo is not None and awaited.sent:
+                awaited.undone = trio.Event()
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(give_up)
+        try:
+            await trio.lowlevel.wait_task_rescheduled(give_up)
+        except trio.Cancelled:
+            if awaited.undone is not None:
+                with trio.CancelScope(shield=True), trio.move_on_after(self._undo_seconds):
+                    await awaited.undone.wait()
+            raise
         outcome = awaited.outcome
         assert outcome is not None
         if isinstance(outcome, Exception):
@@ -179,6 +199,8 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
 
     async def _send(self, place: PlaceT, batch: RequestBatch[KindT, RequestT, AnswerT]) -> None:
         awaited = [one for one in batch.requests if one.task is not None]
+        for one in awaited:
+            one.sent = True
         self._under_way[place] += 1
         # The outcome of the tasks that wait if this one is cancelled, because the node closes.
         outcomes: Sequence[AnswerT | Exception] = [self._closed(batch.kind)] * len(awaited)
@@ -190,27 +212,37 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
         finally:
             self._on_answered(place)
             unwanted = _settle(awaited, outcomes)
-        if self._undo is None:
-            return
-        for answer in unwanted:
+        if self._undo is not None:
+            await self._undo_all(self._undo, unwanted)
+
+    async def _undo_all(
+        self,
+        undo: Callable[[AnswerT], Awaitable[None]],
+        unwanted: Sequence[tuple[AwaitedRequest[RequestT, AnswerT], AnswerT]],
+    ) -> None:
+        for one, answer in unwanted:
             try:
-                await self._undo(answer)
+                await undo(answer)
             except (CallError, StoreError) as error:
                 # Its place is gone, and what was done there with it; or this node is about to
                 # close.
                 logger.info("what was done for a cancelled task could not be undone: %s", error)
+            finally:
+                one.on_undone()
 
 
 def _settle(
     awaited: list[AwaitedRequest[RequestT, AnswerT]], outcomes: Sequence[AnswerT | Exception]
-) -> list[AnswerT]:
-    """Wake the tasks; returns the answers whose tasks were cancelled meanwhile."""
-    unwanted: list[AnswerT] = []
+) -> list[tuple[AwaitedRequest[RequestT, AnswerT], AnswerT]]:
+    """Wake the tasks; returns what was done for tasks that were cancelled meanwhile."""
+    unwanted: list[tuple[AwaitedRequest[RequestT, AnswerT], AnswerT]] = []
     for one, outcome in zip(awaited, outcomes, strict=True):
         if one.task is not None:
             one.outcome = outcome
             trio.lowlevel.reschedule(one.task)
             one.task = None
-        elif not isinstance(outcome, Exception):
-            unwanted.append(outcome)
+        elif isinstance(outcome, Exception):
+            one.on_undone()
+        else:
+            unwanted.append((one, outcome))
     return unwanted

@@ -279,18 +279,17 @@ async def open_node(
     end of the block if the cluster has given the node up. After the block the node answers with
     `NotAMemberError`.
     """
-    name, cluster = exact(name), exact(cluster)
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
     platform = platform or Platform()
     found_tls, network = _network(platform, secret, tls)
     _check(name, cluster, options, data_dir, metrics, found_tls)
     role, listen = await _place(network, role, options)
     settings = _NodeSettings(
-        name=name,
+        name=exact(name),
         join=join,
         listen=":".join(split_address(listen)),
         advertise=advertise,
-        cluster=cluster,
+        cluster=exact(cluster),
         secret=_secret(secret, platform, listen, found_tls),
         labels=checked_labels({} if labels is None else labels),
         resources=checked_resources({} if resources is None else resources),
@@ -393,7 +392,7 @@ def _check(
     check_loop("open_node")
     if name is not None:
         check_name("name", name)
-        if name.startswith(CLIENT_NAMES):
+        if exact(name).startswith(CLIENT_NAMES):
             raise ValueError(f"name={name!r}: names with {CLIENT_NAMES!r} in front are of clients")
     check_name("cluster", cluster)
     for option, value in (*given.items(), ("metrics", metrics)):

@@ -49,7 +49,8 @@ class StartGatherer:
 
     `ask(member, cls, options, names)` starts an actor there for each name, and returns the outcome
     of each; a name "" is generated. `undo(address)` stops one whose task was cancelled. `most`:
-    starts in one message. Messages are sent by tasks in `nursery`.
+    starts in one message; `undo_seconds`: for which a cancelled task waits for its `undo`. Messages
+    are sent by tasks in `nursery`.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class StartGatherer:
         undo: Callable[[Address], Awaitable[None]],
         nursery: trio.Nursery,
         most: int,
+        undo_seconds: float,
     ) -> None:
         self._gatherer = Gatherer[tuple[NodeId, bool], StartKind, str, Address](
             lambda kind, names: ask(
@@ -70,6 +72,7 @@ class StartGatherer:
             _closed,
             nursery,
             most,
+            undo_seconds,
         )
 
     async def start(

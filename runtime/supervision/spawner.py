@@ -254,7 +254,11 @@ class ActorSpawner:
     ) -> None:
         self._placement = placement
         self._gatherer = StartGatherer(
-            self._start_alike, self._take_back, endpoint.nursery, MOST_IN_MESSAGE
+            self._start_alike,
+            self._take_back,
+            endpoint.nursery,
+            MOST_IN_MESSAGE,
+            TAKE_BACK_SECONDS,
         )
         self._stops = Gatherer[NodeId, tuple[NodeId, ExitReason], tuple[str, int], StopAnswer](
             self._stop_many, None, _not_stopped, endpoint.nursery, MOST_IN_MESSAGE

@@ -623,6 +623,53 @@ class _CancelAfter(trio.abc.Instrument):
             self._scope.cancel()
 
 
+async def cancelled_after(steps: int, act: Callable[[], Awaitable[object]]) -> None:
+    with trio.CancelScope() as scope:
+        instrument = _CancelAfter(scope, steps)
+        trio.lowlevel.add_instrument(instrument)
+        try:
+            await act()
+        finally:
+            trio.lowlevel.remove_instrument(instrument)
+
+
+async def test_get_or_spawn_finds_no_actor_of_a_joint_start_that_is_taken_back(
+    pair: Pair, where: str
+) -> None:
+    for steps in range(1, 40):
+        others = [pair.here.options(name=f"other-{steps}-{n}", on=where) for n in range(4)]
+        named = pair.here.options(name=f"joint-{steps}", on=where)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for other in others:
+                    nursery.start_soon(other.spawn, Register)
+                await cancelled_after(steps, lambda: named.spawn(Register))  # noqa: B023
+                register = await named.get_or_spawn(Register)
+                assert (await register.who())[1] == where, steps
+            assert (await register.who())[1] == where, steps
+
+
+async def test_get_or_spawn_finds_no_actor_that_it_knew_and_that_is_being_stopped(
+    pair: Pair, where: str
+) -> None:
+    for together in (False, True):
+        for steps in range(1, 40):
+            named = pair.here.options(name=f"known-{steps}-{together}", on=where)
+            await named.get_or_spawn(Register)
+            register = await named.get_or_spawn(Register)
+            with trio.fail_after(30):
+                async with trio.open_nursery() as nursery:
+                    if together:
+                        # Two stops at the same time travel in one message.
+                        for n in range(2):
+                            other = await pair.here.options(on=where).spawn(Register, str(n))
+                            nursery.start_soon(pair.here.stop, other)
+                    await cancelled_after(steps, lambda: pair.here.stop(register))  # noqa: B023
+                    again = await named.get_or_spawn(Register)
+                    assert (await again.who())[1] == where, steps
+                assert (await again.who())[1] == where, steps
+
+
 @pytest.mark.parametrize("first", ["spawn", "get_or_spawn", "stop", "stop of a found one"])
 async def test_get_or_spawn_finds_no_actor_that_is_being_stopped_or_taken_back(
     pair: Pair, where: str, first: str

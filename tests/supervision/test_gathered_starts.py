@@ -106,7 +106,7 @@ class Far:
 @asynccontextmanager
 async def gathering(far: Far) -> AsyncIterator[StartGatherer]:
     async with trio.open_nursery() as nursery:
-        gatherer = StartGatherer(far.ask, far.undo, nursery, MOST)
+        gatherer = StartGatherer(far.ask, far.undo, nursery, MOST, 1.0)
         yield gatherer
         gatherer.check_invariants()
 
@@ -207,6 +207,45 @@ async def test_a_cancelled_task_leaves_no_actor_and_disturbs_nobody(sent: bool) 
     assert not set(found) & set(far.undone)
 
 
+@pytest.mark.parametrize("answer", ["address", "error", "none in time"])
+async def test_a_cancelled_task_goes_on_when_its_start_is_taken_back_or_the_time_for_it_is_over(
+    answer: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    far = Far(error=NodeDiedError("gone", node="there") if answer == "error" else None)
+    ended: list[tuple[float, int]] = []
+    async with gathering(far) as gatherer, trio.open_nursery() as nursery:
+
+        async def start_alone() -> None:
+            try:
+                await gatherer.start(member(), Small, OPTIONS, far.start_alone)
+            except NodeDiedError:
+                assert answer == "error"
+
+        nursery.start_soon(start_alone)
+        await trio.testing.wait_all_tasks_blocked()
+        scope = trio.CancelScope()
+
+        async def start() -> None:
+            with scope:
+                await gatherer.start(member(), Small, OPTIONS, far.start_alone)
+            ended.append((trio.current_time(), len(far.undone)))
+
+        nursery.start_soon(start)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert ended == []
+        if answer == "none in time":
+            await trio.sleep(2.0)
+            assert ended == [(began + 1.0, 0)]
+        far.answers.set()
+    assert len(ended) == 1
+    assert ended[0][1] == (1 if answer == "address" else 0)
+    assert ended[0][0] == began + (1.0 if answer == "none in time" else 0.0)
+    assert len(far.undone) == (0 if answer == "error" else 1)
+
+
 async def test_each_task_has_an_error_of_its_own() -> None:
     far = Far(error=NodeDiedError("gone", node="there"))
     async with gathering(far) as gatherer:
@@ -229,7 +268,7 @@ async def test_the_end_of_the_node_ends_the_wait() -> None:
 
     async with trio.open_nursery() as callers:
         async with trio.open_nursery() as node:
-            gatherer = StartGatherer(far.ask, far.undo, node, MOST)
+            gatherer = StartGatherer(far.ask, far.undo, node, MOST, 1.0)
             for _ in range(4):
                 callers.start_soon(start, gatherer)
             await trio.testing.wait_all_tasks_blocked()
