@@ -200,7 +200,7 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     )
     check_mistake(shell.run("stop", "counter", "--address", address), "give --actor counter")
     nothing = shell.run("call", "counter", "nothing", "--address", address)
-    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert (nothing.returncode, nothing.stdout) == (0, "None\n")
 
     assert shell.run("stop", "--actor", "counter", "--address", address).returncode == 0
     check_mistake(
