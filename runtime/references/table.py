@@ -955,6 +955,10 @@ class ReferenceTable:
         """True if this node knows that the incarnation has ended."""
         return peer in self._dead
 
+    def _may_live_elsewhere(self, owner: NodeId) -> bool:
+        """True for another node, unless this one knows that the incarnation has ended."""
+        return owner != self.identity and owner not in self._dead
+
     def states(self) -> list[ReferenceState]:
         """All values that this node has references to."""
         return list(self._states.values())
@@ -1033,7 +1037,7 @@ class ReferenceTable:
         if (
             failure is not None
             and not agreed
-            and state.owner_id not in (self.identity, *self._dead)
+            and self._may_live_elsewhere(state.owner_id)
         ):
             # Whether the call ran there may be unknown here. What the owner has is the outcome for
             # all nodes.
@@ -1137,7 +1141,7 @@ class ReferenceTable:
         state = self._states.get(identity)
         if isinstance(answer, tuple):
             effects = self.on_moved(identity, answer)
-            if answer not in (self.identity, *self._dead):
+            if self._may_live_elsewhere(answer):
                 effects.append(Conclude(answer, identity, failure))
             return effects
         if state is None or state.owner_id == self.identity or answer is None:
@@ -1192,7 +1196,7 @@ class ReferenceTable:
         state = self._states.get(identity)
         if state is None:
             return effects
-        if identity in self._claims and owner not in (self.identity, *self._dead):
+        if identity in self._claims and self._may_live_elsewhere(owner):
             # This node is moving the value, and the answer has not arrived.
             self._takers[identity] = owner
         elif owner != self.identity:
