@@ -18,9 +18,11 @@ import trio
 
 from actors.errors import (
     ActorNotFoundError,
+    DecodeError,
     EncodeError,
     LeaseLostError,
     NameTakenError,
+    ProtocolError,
     StaleEpochError,
     StoreCompactedError,
     StoreError,
@@ -1095,10 +1097,12 @@ class Names:
         `limit`; 0: all of them.
         """
         found = await self._store.range(NAMES, limit)
-        owners = [
-            (self._address(entry.key.removeprefix(NAMES), entry), self.owner(entry.value))
-            for entry in found.entries
-        ]
+        owners: list[tuple[Address, NameOwner]] = []
+        for entry in found.entries:
+            name = entry.key.removeprefix(NAMES)
+            owner = self.readable_owner(name, entry.value)
+            if owner is not None:
+                owners.append((_address_of(name, entry, owner), owner))
         return owners, found.more
 
     async def owned(self, names: Sequence[str]) -> dict[str, tuple[Address, str]]:
@@ -1110,8 +1114,8 @@ class Names:
             part = names[start : start + MAX_OPERATIONS]
             result = await self._store.transaction([], [Get(NAMES + name) for name in part])
             for name, entry in zip(part, result.responses, strict=True):
-                if isinstance(entry, Entry):
-                    found[name] = self._address(name, entry), self.owner(entry.value).supervisor
+                if isinstance(entry, Entry) and (owner := self.readable_owner(name, entry.value)):
+                    found[name] = _address_of(name, entry, owner), owner.supervisor
         return found
 
     async def is_promised(self, name: str) -> bool:
@@ -1148,18 +1152,31 @@ class Names:
         found = await self._states.saved(name)
         return self._decode(found) if found is not None else None
 
-    def owner(self, value: bytes) -> NameOwner:
-        """Decode the value of a name's key."""
-        node, incarnation, class_path, _, supervisor, resources = cast(
-            "list[Any]", self._decode(value)
-        )
-        return NameOwner(node, incarnation, class_path, supervisor, resources)
+    def owner(self, name: str, value: bytes) -> NameOwner:
+        """Decode the value of a name's key. Raises `DecodeError`."""
+        try:
+            fields = cast("list[Any]", self._decode(value))
+            node, incarnation, class_path, _, supervisor, resources = fields
+            owner = NameOwner(node, incarnation, class_path, supervisor, resources)
+            if not _is_sound(owner):
+                raise ValueError
+        except (IndexError, TypeError, ValueError, ProtocolError):
+            raise DecodeError(
+                f"the record of the name {name!r} in the store is malformed: what has written it "
+                "is no node, or a changed one; stop that, and delete the record"
+            ) from None
+        return owner
+
+    def readable_owner(self, name: str, value: bytes) -> NameOwner | None:
+        """Like `owner`; None for a malformed record, which must not disturb other work."""
+        try:
+            return self.owner(name, value)
+        except DecodeError as error:
+            logger.error("%s; ignored", error)
+            return None
 
     def _address(self, name: str, entry: Entry) -> Address:
-        owner = self.owner(entry.value)
-        return Address(
-            name, owner.node, owner.incarnation, entry.mod_revision, owner.class_path, True
-        )
+        return _address_of(name, entry, self.owner(name, entry.value))
 
     def _encode(self, value: object, where: str = "") -> bytes:
         return _as_one_piece(self._codec, value, where)
@@ -1177,6 +1194,25 @@ class Names:
             segments.append(data[place : place + size])
             place += size
         return self._codec.decode(encoded, segments)
+
+
+def _is_sound(owner: NameOwner) -> bool:
+    """True if all fields have the types that nodes write."""
+    texts: tuple[object, ...] = (owner.node, owner.class_path, owner.supervisor)
+    numbers: object = owner.resources
+    return (
+        all(isinstance(text, str) for text in texts)
+        and type(owner.incarnation) is int
+        and isinstance(numbers, dict)
+        and all(
+            isinstance(key, str) and isinstance(number, int | float)
+            for key, number in cast("dict[object, object]", numbers).items()
+        )
+    )
+
+
+def _address_of(name: str, entry: Entry, owner: NameOwner) -> Address:
+    return Address(name, owner.node, owner.incarnation, entry.mod_revision, owner.class_path, True)
 
 
 def _as_one_piece(codec: Codec, value: object, where: str) -> bytes:

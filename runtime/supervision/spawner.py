@@ -87,10 +87,12 @@ class ActorPlacement:
     def on_changed(self, event: StoreEvent) -> None:
         """A name was claimed or released."""
         name = event.key.removeprefix(NAMES)
-        if event.kind == "delete":
+        owner = None
+        if event.kind != "delete":
+            owner = self._names.readable_owner(name, event.value)
+        if owner is None:
             self._loads.on_gone(name, event.revision)
         else:
-            owner = self._names.owner(event.value)
             self._loads.put(
                 name,
                 PlacedActor(NodeId(owner.node, owner.incarnation), owner.resources, event.revision),
