@@ -69,8 +69,8 @@ one limit for all peers together.
 
 DECODED = 16
 """Bytes of memory that a byte of a control part may take when it is decoded: a small number in a
-list takes 8 bytes, an empty list 56. Bytes and arrays beside the control part take what they took
-there.
+list takes 8 bytes, an empty list 56. Arguments that are bytes take what they took there, and so do
+bytes and arrays beside the control part.
 """
 
 MOST_UNREAD = 2 * BACKLOG_FRAMES
@@ -292,7 +292,9 @@ class Dispatch:
         assert call.held_bytes is not None, "calls of clients are counted"
         assert link.verified is not None, "no frame arrives before the handshake"
         budget = self._admission.quotas.budget_of(link.verified)
-        size = call.held_bytes.size + (DECODED - 1) * len(frame.control)
+        # Where there are segments, bytes among the arguments may be from there.
+        plain = 0 if frame.segments else sum(len(a) for a in call.args if type(a) is bytes)
+        size = call.held_bytes.size + (DECODED - 1) * (len(frame.control) - plain)
         if call.held_bytes.count_in(budget, size):
             return None
         text = (

@@ -21,7 +21,7 @@ from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue, StoredValue
 from runtime.tracebacks import TracebackWriter
-from runtime.wire.codec import SCALARS, Codec
+from runtime.wire.codec import ALIKE_FOR_ALL, Codec
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
 
 # Incoming calls: what the peer of one link has asked for and not yet been answered.
@@ -237,7 +237,9 @@ class ReplyEncoder:
         """Encode the `value` that a method has returned; if it cannot be sent, an error that says
         why. `copied`: no code will change the segments; otherwise other tasks may.
         """
-        segments: list[Buffer] = Outgoing(link.peer.identity) if type(value) not in SCALARS else []
+        segments: list[Buffer] = (
+            [] if type(value) in ALIKE_FOR_ALL else Outgoing(link.peer.identity)
+        )
         try:
             encoded = self._codec.encode(value, segments, "result")
             if not segments:

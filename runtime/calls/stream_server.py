@@ -22,7 +22,7 @@ from runtime.hosting.host import ActorHost
 from runtime.links.link import Link
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
-from runtime.wire.codec import SCALARS, Codec
+from runtime.wire.codec import ALIKE_FOR_ALL, Codec
 from runtime.wire.frames import Buffer, Frame, Outgoing
 
 NUMBER_BYTES = 9
@@ -128,7 +128,7 @@ class RemoteStreamProducer(StreamProducer):
     async def send(self, item: object) -> None:
         """Send an item over the link; waits while the link has no room."""
         link = self._link
-        segments: list[Buffer] = Outgoing(link.peer.identity) if type(item) not in SCALARS else []
+        segments: list[Buffer] = [] if type(item) in ALIKE_FOR_ALL else Outgoing(link.peer.identity)
         frame, size = item_frame(self._number, self._codec.encode(item, segments, "item"), segments)
         if segments:
             # Generators fill the same buffer again.

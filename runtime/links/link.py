@@ -52,6 +52,12 @@ BACKLOG_FRAMES = 2 * WINDOW_FRAMES
 """The same in frames."""
 
 
+JOINED_BYTES = 8 * 1024
+"""Frames up to this size are joined for one send; larger ones are gathered by the kernel, so that
+they are not copied here.
+"""
+
+
 class Outbound:
     """The sending half of a link. `Link` opens and closes the connection."""
 
@@ -160,6 +166,8 @@ class Outbound:
         number = self.session.keep((frame,))
         if self._connection is not None:
             self._out.append(frame)
+            if len(frame) > JOINED_BYTES:
+                self._large = True
             # The writer is parked only while `_writer` is set. Otherwise it is in its loop, and
             # sees the frame in `_out` by itself.
             if at_once and self._writer is not None and len(self._out) == 1:

@@ -90,6 +90,10 @@ SCALARS = frozenset({NoneType, bool, int, float, str})
 """Exact types that CBOR expresses without a tag and without a copy."""
 
 
+ALIKE_FOR_ALL = SCALARS | {bytes}
+"""Exact types whose values are encoded alike for every peer: they need no `Outgoing`."""
+
+
 _ROWS = frozenset({list})
 """The exact type of an item that may itself be a row of scalars."""
 
@@ -989,8 +993,22 @@ def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
 __all__ = ["Codec", "Extension"]
 
 
-MAX_IN_PLACE = 64 * 1024
-"""Bytes from which an encoded value leaves the control part and becomes a segment."""
+MAX_IN_PLACE = 96 * 1024
+"""Bytes from which an encoded value leaves the control part and becomes a segment. Of bytes as an
+argument and result, measured in turn: in place, a call with 64 KiB takes a third less processor
+time than with a segment in shared memory, one with 128 KiB a tenth less, one with 200 KiB a fifth
+more.
+"""
+
+
+_LONGEST_BYTES = MAX_IN_PLACE - 16
+"""With their heads, and that of the arguments, these are within `MAX_IN_PLACE`."""
+
+
+def is_in_place(value: object) -> bool:
+    """Return True if cbor2 encodes `value` as it is, so that no walk over it is needed."""
+    kind = type(value)
+    return kind in SCALARS or (kind is bytes and len(cast("bytes", value)) <= _LONGEST_BYTES)
 
 
 _QUALIFIED_NAME = cast("Any", vars(type)["__qualname__"])
@@ -1059,7 +1077,7 @@ class Codec:
         Raises EncodeError with the path to the refused value, which begins with `path`. `segments`
         may have grown then; drop them.
         """
-        if type(value) in SCALARS:
+        if is_in_place(value):
             try:
                 return self._bounded(dumps(value), segments, path)
             except UnicodeEncodeError:
@@ -1097,9 +1115,9 @@ class Codec:
 
     def encode_scalars(self, args: tuple[object, ...]) -> bytes | None:
         """Like `encode_arguments`, for the hot path: encodes arguments that are all plain and
-        small; returns None for others.
+        small, bytes included; returns None for others.
         """
-        if not SCALARS.issuperset(map(type, args)):
+        if not SCALARS.issuperset(map(type, args)) and not all(map(is_in_place, args)):
             return None
         try:
             # One call of one number is two bytes, and building a list for cbor2 would cost as much
@@ -1306,7 +1324,7 @@ class Codec:
         try:
             # Ask for two items: cbor2 ignores bytes after a single one.
             pair: object = loads(
-                b"\x82" + control + self._tail,
+                b"".join((b"\x82", control, self._tail)),
                 max_depth=self._wire_depth,
                 allow_indefinite=False,
                 allow_duplicate_keys=False,

@@ -325,12 +325,12 @@ class FrameReader:
         if self._broken:
             self._refuse("input after a broken frame")
         if self._rest:
-            self._rest += data
             # Join only when the next part is complete: joining many small pieces each time would
             # cost quadratic time.
-            if len(self._rest) < self._needed:
+            if len(self._rest) + len(data) < self._needed:
+                self._rest += data
                 return []
-            data = bytes(self._rest)
+            data = b"".join((self._rest, data))
             self._rest = bytearray()
         frames: list[Frame] = []
         position = 0
@@ -339,7 +339,7 @@ class FrameReader:
         if self._head is None:
             position = self._parse(data, position, frames)
         if position < len(data):
-            self._rest += data[position:]
+            self._rest += memoryview(data)[position:]
             # Otherwise what is complete would wait until the peer sends more, perhaps for ever.
             assert len(self._rest) < self._needed, "only an incomplete part waits for its rest"
         return frames

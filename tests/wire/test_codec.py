@@ -504,6 +504,41 @@ def test_large_arrays_and_bytes_leave_and_arrive_without_a_copy() -> None:
     assert numpy.shares_memory(got, numpy.frombuffer(received[0], numpy.uint8))  # type: ignore[has-type]
 
 
+def test_bytes_of_their_own_stay_in_the_control_part_up_to_its_bound() -> None:
+    for size in (0, 23, 24, 255, 256, 20_000, 65_535, 65_536, MAX_IN_PLACE - 100):
+        data = b"x" * size
+        alone: list[Buffer] = []
+        control = CODEC.encode(data, alone)
+        assert CODEC.decode(control) == data
+        arguments = CODEC.encode_scalars((data,))
+        assert arguments is not None
+        assert arguments == CODEC.encode_arguments((data,), {}, alone)
+        assert CODEC.decode_arguments(CODEC.decode(arguments)) == ((data,), {})
+        assert alone == []
+
+
+def test_bytes_beyond_the_bound_leave_the_control_part_without_a_copy() -> None:
+    for size in (*range(MAX_IN_PLACE - 20, MAX_IN_PLACE + 4), 2 * MAX_IN_PLACE):
+        data = b"x" * size
+        assert crossed(data) == data
+        segments: list[Buffer] = []
+        encoded = CODEC.encode_arguments((data, 1), {}, segments)
+        assert len(encoded) <= MAX_IN_PLACE
+        assert CODEC.decode_arguments(CODEC.decode(encoded, segments)) == ((data, 1), {})
+        if size >= MAX_IN_PLACE:
+            assert CODEC.encode_scalars((data,)) is None
+            assert segments[0] is data
+
+
+def test_many_bytes_that_are_too_long_together_leave_the_control_part() -> None:
+    data = tuple(bytes([number]) * 60_000 for number in range(4))
+    assert CODEC.encode_scalars(data) is None
+    segments: list[Buffer] = []
+    encoded = CODEC.encode_arguments(data, {}, segments)
+    assert len(encoded) < 100
+    assert CODEC.decode_arguments(CODEC.decode(encoded, segments)) == (data, {})
+
+
 def test_memoryviews_arrive_as_the_bytes_they_show() -> None:
     wide = memoryview(bytearray(range(200)) * 200).cast("Q")
     for view in (wide, wide[::2], wide[:3]):
@@ -537,9 +572,10 @@ def test_a_long_value_leaves_the_control_part() -> None:
     assert (args, kwargs) == ((long,), {"k": (b"y" * 20_000, long)})
     segments = []
     args, kwargs = CODEC.decode_arguments(
-        CODEC.decode(CODEC.encode_arguments(("x" * 70_000,), {}, segments), segments)
+        CODEC.decode(CODEC.encode_arguments(("x" * 100_000,), {}, segments), segments)
     )
-    assert args == ("x" * 70_000,)
+    assert segments
+    assert args == ("x" * 100_000,)
 
 
 def test_a_value_beyond_the_payload_limit_is_refused_on_both_sides() -> None:
