@@ -198,12 +198,13 @@ class _StreamFilters:
 
     def end(self, error: BaseException | None, within: float) -> None:
         """The stream is over, by this error if there is one. The filters may take until `within`,
-        on trio's clock.
+        on trio's clock. May be called again, with less time: of the errors only the first counts.
         """
         if not self._items_over.is_set():
             self._items_error = error
             self._items_over.set()
-            self._scope.deadline = within
+        # Also of filters that run on already: their reader, which waited for them, was cancelled.
+        self._scope.deadline = min(self._scope.deadline, within)
 
     async def _around(self) -> None:
         self.context = CURRENT.get()
@@ -332,6 +333,7 @@ class FilteredStream(Stream[T]):
         try:
             await filters.over.wait()
         finally:
+            # If the wait was cancelled: no task waits for what they do.
             filters.end(None, -math.inf)
         if filters.error is not None and filters.error is not error:
             raise filters.error

@@ -129,6 +129,35 @@ async def test_around_streams(filtered: Filtered) -> None:
     )
 
 
+async def test_a_reader_that_is_cancelled_at_the_end_of_a_stream_ends_its_filters() -> None:
+    waits, ended = trio.Event(), trio.Event()
+
+    class Lasting(Filter):
+        """Does not return after the last item."""
+
+        async def call(self, next: Next, call: Call) -> object:
+            if call.side == "server":
+                return await next(call)
+            await next(call)
+            waits.set()
+            try:
+                await trio.sleep_forever()
+            finally:
+                ended.set()
+
+    async def read(numbers: AsyncIterator[int]) -> None:
+        assert [number async for number in numbers] == []
+
+    async with open_node("here", secret=SECRET, filters=(Lasting(),)) as here:
+        actor = await here.options(name="adder").spawn(Adder)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read, actor.numbers(0))
+                await waits.wait()
+                nursery.cancel_scope.cancel()
+            await ended.wait()
+
+
 @pytest.mark.parametrize("side", ["client", "server"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
