@@ -590,6 +590,7 @@ async def _finished(call: Waiting) -> None:
     if call.finished:
         await trio.lowlevel.checkpoint()
         return
+    # No await since the look above: an answer in between would find no task to wake.
     call.waiter = trio.lowlevel.current_task()
 
     def unpark(raise_cancel: object) -> trio.lowlevel.Abort:

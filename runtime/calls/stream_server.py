@@ -100,6 +100,8 @@ class StreamProducer(ABC):
                 )
                 break
             if not window.open:
+                # No await between this look and the parking: a credit that arrived in between would
+                # wake nobody, and the stream would wait for ever.
                 self._producer = trio.lowlevel.current_task()
                 self._waits.begin(trio.current_time())
                 try:

@@ -532,6 +532,7 @@ class ProcessGroup(Generic[A]):
         limit = trio.CapacityLimiter(MOST_AT_ONCE)
 
         async def call(index: int, one: GroupMembership, bound: BoundMethod[P, R]) -> None:
+            # Before it takes one of the places: it would keep it until its deadline.
             if self._is_unreachable(_node(one)):
                 answers[index] = Answer(self._handle(one), None, _passed_over(one, bound))
                 return

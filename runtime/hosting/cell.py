@@ -478,6 +478,7 @@ class ActorCell:
             return self.gone()
         mailbox = self.mailbox
         if mailbox is None:
+            # Mostly of an idle actor, whose turn comes at once: then the clock is not read.
             mailbox = self.mailbox = deque()
             if self._turn is not None:
                 invocation.queued_at = now()

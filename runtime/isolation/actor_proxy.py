@@ -189,6 +189,7 @@ class ActorProxy(Actor):
         chain = self._waiting()
         self._chain = chain.told if chain is not None else ""
         self._call_context = call_context.get().text
+        # In the actor's nursery: its end, for whatever reason, is the end of the process.
         self.nursery.start_soon(self._manage_process, name=f"process of {self.name}")
         await self._begun.wait()
         if self._failure is not None:
@@ -196,6 +197,8 @@ class ActorProxy(Actor):
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Stop the actor in its process. The host bounds the time."""
+        # Before the await: the process ends while it is asked, and that end must not count as one
+        # that the actor came to by itself.
         self._stopping = True
         if self._process is not None and self._process.reason is None:
             try:

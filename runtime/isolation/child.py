@@ -147,8 +147,10 @@ class GroupsClient:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read, group, reference)
             while (followed := reference()) is not None:
-                await trio.sleep(FOLLOWED_GROUP_LOOK_SECONDS)
+                # A weak reference has no event for its end. Let go of before the next look: this
+                # task would keep alive what it waits for the end of.
                 del followed
+                await trio.sleep(FOLLOWED_GROUP_LOOK_SECONDS)
             nursery.cancel_scope.cancel()
 
     async def _read(self, group: str, reference: weakref.ref[Followed]) -> None:
@@ -401,6 +403,7 @@ class WatchingClient:
         """
         if number in self._cancelled:
             return
+        # First here: a notice may be on its way from the node, which learns of this only later.
         self._cancelled.add(number)
         delivery = self._deliveries.get(number)
         if delivery is not None:
@@ -411,6 +414,7 @@ class WatchingClient:
         try:
             await self.api.unwatch(cell.address.name, cell.address.epoch, number)
         except UnderstudyError as error:
+            # The number stays among the cancelled ones: the node may still send a notice.
             logger.info(
                 "could not tell the node that %s has cancelled a watch: %s",
                 cell.address.name,

@@ -299,6 +299,8 @@ class IsolatedProcesses:
             return await server.start(f"{CHILD_MODULE}:run", argument, name)
         except ForkServerDiedError:
             async with self._opening:
+                # Several starts may have been waiting for it: only the first replaces it, the
+                # others find its successor.
                 if self._server is server:
                     self._server = None
                     self._server_scope.cancel()
@@ -312,6 +314,8 @@ class IsolatedProcesses:
         async with self._opening:
             server = self._server
             if server is None:
+                # If the caller is cancelled here, trio ends the process that is starting with the
+                # call of `start`, and the next caller starts another.
                 self._server_scope = trio.CancelScope()
                 server = self._server = cast(
                     "ForkServer",

@@ -535,6 +535,7 @@ class EncryptedNetwork:
         except (OSError, EOFError, trio.ClosedResourceError) as error:
             logger.debug("a connection ended before its first frame: %s", error)
         finally:
+            # Also when the wait was cancelled. What was admitted is closed by its handler.
             if admitted is None:
                 connection.close()
         if admitted is not None:

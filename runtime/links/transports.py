@@ -220,6 +220,7 @@ class SocketConnection:
         data = None
         was_on = spin.seconds > 0.0
         if was_on:
+            # One connection of the loop spins at a time: two would only take turns from each other.
             spinner.taken = True
             try:
                 data = await self._receive_awake(began + spin.seconds)

@@ -119,6 +119,7 @@ class StandBy:
             if blocked:
                 self._block.set()
             elif self._block.is_set():
+                # A new one for the next block: an event cannot be taken back.
                 self._block = trio.Event()
             if reported and not blocked:
                 self._log(
@@ -131,6 +132,7 @@ class StandBy:
             longest = blocked
             if not reported and blocked >= self._timings.block_reported:
                 reported = True
+                # Read while the other thread goes on: what it says is a guess, and only shown.
                 innermost = stack()
                 who, lines = running_code(innermost)
                 if not let_go:

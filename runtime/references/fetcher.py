@@ -216,6 +216,7 @@ class ValueFetcher:
             if count:
                 for owner_id, those in watched.items():
                     nursery.start_soon(self._watch, owner_id, those)
+                # No await between the look and the wait: no change is missed.
                 while len(_indices_done(states)) < count:
                     await self._changes.wait_any()
                 nursery.cancel_scope.cancel()
@@ -425,6 +426,7 @@ class ValueFetcher:
             if state.owner_id == owner_id and not state.is_settled and not state.is_done
         ]:
             await self._ask_outcomes(owner_id, waiting, wait=True)
+        # Values that have moved meanwhile: their new owners are asked.
         elsewhere: dict[NodeId, list[ReferenceState]] = {}
         for state in states:
             if (

@@ -196,6 +196,7 @@ class ReferenceService(RequesterChecked):
 
         async def notify(holder: NodeId, version: int) -> None:
             try:
+                # False: the holder has let go of it since, and its release went to the old owner.
                 if not await self._service(*holder).moved(list(identity), *self._table.identity):
                     self._table.release(identity, holder, version)
             except CallError as error:

@@ -534,6 +534,8 @@ class ActorSpawner:
         try:
             async with trio.open_nursery() as nursery:
                 for member, indices in on_node.values():
+                    # One iterator for all tasks of a node: each takes the next part when its last
+                    # message is answered.
                     parts = batched(indices, MOST_IN_MESSAGE)
                     messages = math.ceil(len(indices) / MOST_IN_MESSAGE)
                     for _ in range(min(MESSAGES_AT_ONCE, messages)):

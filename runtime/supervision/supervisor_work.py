@@ -876,6 +876,8 @@ class SupervisionWork:
             elif isinstance(effect.effect, StopChild):
                 tasks.start_soon(self._stop_child, child)
             else:
+                # Awaited in the order of the effects, as no start or stop is: a child that is added
+                # again under this id writes its intent after this one is gone.
                 await self._withdraw([child, *self._forgotten()])
         elif isinstance(effect, TryAgain):
             tasks.start_soon(self._try_again, effect)
@@ -1087,6 +1089,7 @@ class SupervisionWork:
 
     def _end_of(self, child: ChildState, reason: ExitReason, *, failed: bool = False) -> None:
         """Handle the end of a child's actor that was not stopped, or its failed start."""
+        # The phase before the machine handles the end, by which it may enter another.
         id, now, running = (
             child.spec.id,
             self._environment.now(),
