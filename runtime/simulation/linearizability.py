@@ -306,9 +306,29 @@ class _Search(Generic[State]):
                 if configuration.size > self._best.size:
                     self._best = configuration
                 if configuration.first == len(self._known):
+                    self._check_order()
                     return True
                 stack.append(self._after(configuration))
         return False
+
+    def _check_order(self) -> None:
+        """Assert that the order found is one, without the rules that keep the search small: a
+        mistake in one of them would hide violations for ever.
+        """
+        order = self._order()
+        state: State | None = self._model.initial
+        latest_call = -1
+        for operation in order:
+            assert state is not None
+            state = self.step(state, operation)
+            assert state is not None, f"{operation} cannot come where it was put"
+            latest_call = max(latest_call, operation.called)
+            assert operation.outcome != "ok" or latest_call <= (operation.returned or 0), (
+                f"{operation} had returned before one that was put before it was called"
+            )
+        known = [operation for operation in order if operation.outcome == "ok"]
+        assert len(known) == len(set(map(id, known))) == len(self._known), "each of them once"
+        assert len(order) == len(set(map(id, order)))
 
     def lengthen(self) -> bool:
         """Allow rows of one more unknown operation. Returns False if there are none, because the
@@ -321,13 +341,15 @@ class _Search(Generic[State]):
         """Return the configuration with the most known operations in order, and the known ones that
         had to follow.
         """
+        return self._order(), tuple(self._known[index] for index in self._candidates(self._best))
+
+    def _order(self) -> tuple[Operation, ...]:
         parts: list[tuple[Operation, ...]] = []
         configuration: _Configuration[State] | None = self._best
         while configuration is not None:
             parts.append(configuration.last)
             configuration = configuration.before
-        order = tuple(operation for part in reversed(parts) for operation in part)
-        return order, tuple(self._known[index] for index in self._candidates(self._best))
+        return tuple(operation for part in reversed(parts) for operation in part)
 
     def step(self, state: State, operation: Operation) -> State | None:
         """Apply the model."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from runtime.simulation import linearizability
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, Violation, check
 from runtime.simulation.report import CallHistory, Operation
 
@@ -219,6 +220,20 @@ def test_a_stale_read_after_a_write_has_returned_is_a_violation(script: Script) 
     written = script.do("a", "write", 1)
     stale = script.do("b", "read", None, 0)
     assert script.check() == Violation("key", (written,), (stale,))
+
+
+def test_a_search_that_ignores_who_had_returned_is_caught_by_its_own_check(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.do("a", "write", 1)
+    script.do("b", "read", None, 0)
+    monkeypatch.setattr(
+        linearizability,
+        "_windows",
+        lambda known, _: [list(range(index, len(known))) for index in range(len(known))],
+    )
+    with pytest.raises(AssertionError, match="had returned before"):
+        script.check()
 
 
 def test_a_read_during_a_write_may_see_either_value_but_not_go_back(script: Script) -> None:
