@@ -639,6 +639,38 @@ def test_what_the_pages_about_the_design_name_exists(page: str) -> None:
     )
 
 
+STOPS = (
+    re.compile(r"`(?P<file>[\w/]+\.py)`, `(?P<name>[\w.]+)`"),
+    re.compile(r"`(?P<name>[\w.]+)`,? (?:in |\()`(?P<file>[\w/]+\.py)`"),
+)
+"""How a walk of the architecture page names a stop: the file, and what to read in it."""
+
+
+def test_each_stop_of_a_walk_is_in_the_file_that_the_page_names() -> None:
+    text = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
+    stops = {
+        (one["file"], one["name"].rpartition(".")[2])
+        for pattern in STOPS
+        for one in pattern.finditer(text)
+    }
+    assert len(stops) > 80
+    given = {
+        (source.path, name)
+        for source in sources()
+        for node in nodes(source)
+        for name in names_given(node)
+    }
+    refuse(
+        [
+            f"docs/design/architecture.md: {name} is not in {file}"
+            for file, name in sorted(stops)
+            if name != "py"
+            and not file.startswith("tests/")
+            and not any(f"/{path}".endswith(f"/{file}") and known == name for path, known in given)
+        ]
+    )
+
+
 @pytest.mark.parametrize("room", ["isolation", "references", "membership", "supervision"])
 def test_the_classes_of_a_room_with_its_own_words_are_in_the_glossary(room: str) -> None:
     glossary = (ROOT / "docs" / "design" / "glossary.md").read_text(encoding="utf-8")
