@@ -205,13 +205,13 @@ def _read(line: str) -> Mapping[str, str]:
 def _checked(values: Mapping[str, str]) -> dict[str, str]:
     given: object = values
     if not isinstance(given, Mapping):
-        raise TypeError(f"the values of a call context are a mapping of texts, not {given!r}")
+        raise TypeError(f"a call context takes a mapping of str to str, not {given!r}")
     size = 0
     for name, value in given.items():
         if type(name) is not str or type(value) is not str:
             raise TypeError(
-                f"a call context has texts by names that are texts; {name!r} is a "
-                f"{type(value).__name__}. Write it as a text"
+                f"a call context maps str to str, and the value of {name!r} is a "
+                f"{type(value).__name__}; convert it with str(...)"
             )
         try:
             size += len(name.encode()) + len(value.encode())

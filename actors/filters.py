@@ -217,7 +217,7 @@ class FilteredRun:
 
     async def _step(self, place: int, call: Call) -> object:
         if call is not self._call:
-            raise TypeError("a filter goes on with the call that it was given, and with no other")
+            raise TypeError("a filter passes next(...) the call that it was given, and no other")
         if place == len(self._filters):
             return await self._at_last()
         gone_on = False
@@ -226,8 +226,8 @@ class FilteredRun:
             nonlocal gone_on
             if gone_on:
                 raise RuntimeError(
-                    f"{type(self._filters[place]).__name__} has gone on with this call already: a "
-                    "filter goes on once; for repeats there is a RetryPolicy"
+                    f"{type(self._filters[place]).__name__} has called next(...) twice for one "
+                    "call: call it once; to repeat calls, give them a RetryPolicy"
                 )
             gone_on = True
             return await self._step(place + 1, call)

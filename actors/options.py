@@ -112,7 +112,7 @@ def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         texts: tuple[object, object] = (key, value)
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"labels are text for text, not {key!r}: {value!r}")
+            raise TypeError(f"labels map str to str, not {key!r}: {value!r}")
         if is_unprintable(key) or is_unprintable(value):
             raise ValueError(
                 "labels have no control characters and no lone surrogates, unlike "
@@ -133,7 +133,7 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
             or isinstance(given[1], bool)
             or not isinstance(given[1], int | float)
         ):
-            raise TypeError(f"resources are numbers by name, not {name!r}: {amount!r}")
+            raise TypeError(f"resources map names to numbers, not {name!r}: {amount!r}")
         if is_unprintable(name):
             raise ValueError(
                 "names of resources have no control characters and no lone surrogates, unlike "

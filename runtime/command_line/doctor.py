@@ -226,7 +226,7 @@ def _tls(cluster: str | None, name: str | None) -> Finding:
                 answer = await connection.receive()
             connection.close()
             if answer != b"!" or not connection.channel.binding:
-                raise ValueError("a TLS connection to this process itself carries nothing")
+                raise ValueError("a TLS connection from this process to itself transferred no data")
             nursery.cancel_scope.cancel()
 
     def attempt() -> str:

@@ -313,8 +313,8 @@ def _prepare(
         for option, given in (("--rdzv-endpoint", endpoint), ("--rdzv-id", run_id)):
             if not given:
                 raise ValueError(
-                    f"{option} is missing: {_NEEDED[option]}; a job of one agent needs nothing, "
-                    "or --standalone"
+                    f"{option} is missing: {_NEEDED[option]}; a job of one agent needs no "
+                    "such option, or --standalone"
                 )
     settings = ElasticSettings(
         run_id=run_id,

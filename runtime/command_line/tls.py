@@ -133,7 +133,7 @@ def cert(
         )
     stem = out or ("any" if name == ANY_NAME else name)
     if not re.fullmatch(r"[\w.@+-]+", stem) or stem.startswith((".", "-")):
-        raise click.UsageError(f"{stem!r} is no good name of a file: give --out another one")
+        raise click.UsageError(f"{stem!r} cannot be the name of a file: give another with --out")
     key = ec.generate_private_key(ec.SECP256R1())
     made = (
         _begun(

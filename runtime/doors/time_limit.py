@@ -30,7 +30,7 @@ def fail_after(seconds: float) -> Iterator[None]:
     hold in the thread that set them. Raises ValueError for a time below zero.
     """
     if not seconds >= 0:
-        raise ValueError(f"a time limit is a number of seconds from 0 on, not {seconds!r}")
+        raise ValueError(f"a time limit must be a number of seconds, 0 or more, not {seconds!r}")
     token = _ENDS.set(min(_ENDS.get(), _now() + seconds))
     try:
         yield
@@ -51,8 +51,8 @@ def within_limit(function: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable
         with trio.move_on_after(max(0.0, ends - _now())):
             return await function()
         raise TimeoutError(
-            "the time limit of `fail_after` was over; what was under way is cancelled, and may "
-            "have run"
+            "the time limit of `fail_after` has passed; the call that was under way was "
+            "cancelled, and may have run"
         )
 
     return limited

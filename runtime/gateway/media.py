@@ -125,11 +125,11 @@ def _json_value(data: bytes) -> object:
     except RecursionError:
         raise DecodeError("this JSON nests too deeply") from None
     except (ValueError, binascii.Error) as error:
-        raise DecodeError(f"this is no JSON: {error}") from None
+        raise DecodeError(f"this is not JSON: {error}") from None
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f'{text} is no JSON; write {{"$float": "nan"}}, "inf" or "-inf"')
+    raise ValueError(f'{text} is not JSON; write {{"$float": "nan"}}, "inf" or "-inf"')
 
 
 def _finite(text: str) -> float:

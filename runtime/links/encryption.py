@@ -148,7 +148,9 @@ class Tls:
                 "--tls-ca, --tls-cert and --tls-key"
             )
         if self.has_files and self.mode == "off":
-            raise ValueError("certificates are of no use with TLS off: leave one of them out")
+            raise ValueError(
+                "certificates are not used with TLS off: leave out the certificates, or tls off"
+            )
 
     @property
     def files(self) -> CertificateFiles:

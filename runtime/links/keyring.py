@@ -89,7 +89,9 @@ def write_secrets(path: Path, secrets: Sequence[bytes]) -> None:
     """
     content = b"".join(secret + b"\n" for secret in secrets)
     if split_secrets(content, str(path)) != tuple(secrets):
-        raise ValueError(f"the secrets are not lines of text, which {path} could hold together")
+        raise ValueError(
+            f"{path} has one secret on each line, and one of these is not a line of text"
+        )
     # A link is a way to the file, and stays.
     target = Path(os.path.realpath(path))
     handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # mode 0600

@@ -788,7 +788,8 @@ class Peers:
             raise WrongStoreError(
                 f"node {peer.name!r} (incarnation {peer.incarnation}) and node "
                 f"{self.introduction.peer.name!r} know different stores: one "
-                "of the two was lost and created again, and the nodes of the lost one leave"
+                "of the two was lost and created again, and the nodes that know the lost one leave "
+                "the cluster"
             )
 
     async def _carry_first(self, link: Link, connection: Connection, settled: _ProvenPeer) -> None:

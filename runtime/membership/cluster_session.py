@@ -535,8 +535,8 @@ async def enter_by_member(
         )
     raise JoinError(
         f"the store of the cluster at {address} did not answer within "
-        f"{environment.timings.join_answer:g} s; is its "
-        f"node, {where['node']}, well?"
+        f"{environment.timings.join_answer:g} s; check that its node, {where['node']}, runs and "
+        "answers (`understudy doctor`)"
     )
 
 

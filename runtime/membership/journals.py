@@ -173,7 +173,8 @@ class Journals:
         if not isinstance(owner, Entry) or owner.mod_revision != fence:
             raise JournalError(
                 f"journal {name!r} has another driver now, because node {self._node} was taken for "
-                "dead or had no contact with the store: what was not written is run again by that"
+                "dead or had no contact with the store: that driver runs the items again whose "
+                "results were not written"
             )
         if not isinstance(part, Entry) or part.value != value:
             raise JournalError(f"part {number} of journal {name!r} was written by something else")

@@ -393,7 +393,9 @@ def _check(
     if name is not None:
         check_name("name", name)
         if exact(name).startswith(CLIENT_NAMES):
-            raise ValueError(f"name={name!r}: names with {CLIENT_NAMES!r} in front are of clients")
+            raise ValueError(
+                f"name={name!r}: only names of clients begin with {CLIENT_NAMES!r}; give another"
+            )
     check_name("cluster", cluster)
     for option, value in (*given.items(), ("metrics", metrics)):
         if value is not None and not isinstance(value, str):
@@ -420,12 +422,14 @@ def _role(asked: PeerRole | None, network: Network, options: Mapping[str, object
     for a process that is no member.
     """
     if asked is not None and asked not in get_args(PeerRole):
-        raise ValueError(f"role={asked!r} is none of {', '.join(get_args(PeerRole))}")
+        raise ValueError(
+            f"role={asked!r} is no role; the roles are {', '.join(get_args(PeerRole))}"
+        )
     role = asked or (network.role_within(None) if isinstance(network, EncryptedNetwork) else "node")
     if role == "node":
         return role
     if options["join"] is None:
-        raise ValueError(f"role={role!r} is for what joins a cluster: give join, HOST:PORT")
+        raise ValueError(f"role={role!r} is for clients, which join a cluster: give join=HOST:PORT")
     given = [name for name, value in options.items() if value is not None and name != "join"]
     if given:
         raise ValueError(

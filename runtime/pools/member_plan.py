@@ -71,11 +71,11 @@ class PoolSize:
             )
         if per_node is not None:
             if per_node < 1:
-                raise ValueError("per_node must be at least 1: a pool of nothing does no work")
+                raise ValueError("per_node must be at least 1: a pool without members does no work")
             return cls(per_node=per_node)
         if size is not None:
             if size < 1:
-                raise ValueError("size must be at least 1: a pool of nothing does no work")
+                raise ValueError("size must be at least 1: a pool without members does no work")
             return cls(least=size, most=size)
         if most is None:
             raise ValueError(
@@ -83,7 +83,7 @@ class PoolSize:
                 "for a pool that keeps its size"
             )
         if most < 1:
-            raise ValueError("max must be at least 1: a pool of nothing does no work")
+            raise ValueError("max must be at least 1: a pool without members does no work")
         least = 1 if least is None else least
         if least > most:
             raise ValueError(f"min must not be above max, and {least} is above {most}")

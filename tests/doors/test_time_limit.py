@@ -15,7 +15,7 @@ from tests.doors.actors_used import Counter
 
 pytestmark = pytest.mark.cluster
 
-OVER = "the time limit of `fail_after` was over"
+OVER = "the time limit of `fail_after` has passed"
 SHORT = 0.1
 
 

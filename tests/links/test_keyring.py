@@ -38,7 +38,7 @@ def test_bytes_that_are_no_text_are_one_secret(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\n\x00\nx")
     path.chmod(0o600)
     assert read_secrets(path) == (b"\xff\n\x00\nx",)
-    with pytest.raises(ValueError, match="lines of text"):
+    with pytest.raises(ValueError, match="not a line of text"):
         write_secrets(path, [b"\xff\n\x00", b"x"])
     assert path.read_bytes() == b"\xff\n\x00\nx"
 

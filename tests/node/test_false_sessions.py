@@ -198,7 +198,7 @@ def test_a_client_cannot_name_its_process_as_a_node() -> None:
     check_certified(NODE, "understudy", "client", "process-1")
     with pytest.raises(WrongCertificateError, match="'client-' in front"):
         check_certified(CLIENT, "understudy", "client", "w1")
-    with pytest.raises(ValueError, match="are of clients"):
+    with pytest.raises(ValueError, match="only names of clients"):
         trio.run(_opened)
 
 

@@ -406,7 +406,7 @@ def test_a_key_of_root_may_be_readable_by_the_group_of_a_service(
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ValueError, match="given together"):
         Tls(ca="ca.pem")
-    with pytest.raises(ValueError, match="of no use with TLS off"):
+    with pytest.raises(ValueError, match="not used with TLS off"):
         Tls(mode="off", ca="a", certificate="b", key="c")
 
 

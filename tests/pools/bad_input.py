@@ -220,9 +220,9 @@ def _size(says: str, **sizes: int) -> BadPool:
 
 BAD_POOLS = (
     _size("a pool has one size"),
-    _size("pool of nothing", size=0),
-    _size("pool of nothing", per_node=0),
-    _size("pool of nothing", min=0, max=0),
+    _size("pool without members", size=0),
+    _size("pool without members", per_node=0),
+    _size("pool without members", min=0, max=0),
     _size("size must be at least 0, not -1", size=-1),
     _size("min must not be above max", min=3, max=2),
     BadPool(TypeError, "is a lambda", lambda item: item),

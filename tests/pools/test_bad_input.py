@@ -272,12 +272,12 @@ async def test_bad_names_sizes_and_calls(pair: Pair) -> None:
     with pytest.raises(ActorNotFoundError):
         await pair.here.lookup_pool("locks", Squares)
     for size, says in (
-        ({"size": 0}, "pool of nothing"),
+        ({"size": 0}, "pool without members"),
         ({}, "a pool has one size"),
         ({"min": 3, "max": 2}, "3 is above 2"),
-        ({"min": 0, "max": 0}, "pool of nothing"),
+        ({"min": 0, "max": 0}, "pool without members"),
         ({"size": -1}, "size must be at least 0, not -1"),
-        ({"per_node": 0}, "pool of nothing"),
+        ({"per_node": 0}, "pool without members"),
     ):
         with pytest.raises(ValueError, match=says):
             await pool.resize(**size)
