@@ -124,7 +124,7 @@ def test_too_much_is_refused_where_it_is_set() -> None:
 
 @pytest.mark.parametrize("value", [1, b"x", ["x"]])
 def test_values_are_texts(value: object) -> None:
-    with pytest.raises(TypeError, match=r"'tenant'.*Write it as a text"):
+    with pytest.raises(TypeError, match=r"'tenant'.*convert it with str"):
         CallContext.of({"tenant": value})  # type: ignore[dict-item]
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from runtime.command_line.units import age, many, size
+from runtime.command_line.units import age, size
+from runtime.printable import many
 from tests.command_line.test_commands import Shell, check_mistake
 
 

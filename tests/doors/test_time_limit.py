@@ -72,5 +72,5 @@ def test_other_threads_have_no_limit(counter: Blocking[Counter]) -> None:
 
 @pytest.mark.parametrize("seconds", [-1, math.nan])
 def test_no_time_is_no_limit(seconds: float) -> None:
-    with pytest.raises(ValueError, match="a time limit is a number"), fail_after(seconds):
+    with pytest.raises(ValueError, match="a time limit must be a number"), fail_after(seconds):
         pytest.fail("entered")
