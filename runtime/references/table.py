@@ -1034,11 +1034,7 @@ class ReferenceTable:
         """
         effects = self.close(state, failure)
         state.is_done = True
-        if (
-            failure is not None
-            and not agreed
-            and self._may_live_elsewhere(state.owner_id)
-        ):
+        if failure is not None and not agreed and self._may_live_elsewhere(state.owner_id):
             # Whether the call ran there may be unknown here. What the owner has is the outcome for
             # all nodes.
             effects.append(Conclude(state.owner_id, state.identity, failure))
