@@ -30,6 +30,9 @@ T = TypeVar("T")
 MOST_TEXT = 1024 * 1024
 """Characters of an exception's text, or of the repr of one of its arguments, that are looked at."""
 
+MOST_CHAINED = 200
+"""Exceptions of a chain of causes and contexts that a traceback shows."""
+
 MOST_TRACEBACK = 16 * 1024
 """Characters of a traceback that travel, or are written to a log."""
 
@@ -52,6 +55,8 @@ _MACHINERY: Final = (
 
 # The interpreter's own ways to what a class can define anew.
 _TRACEBACK = cast("GetSetDescriptorType", vars(BaseException)["__traceback__"])
+_CAUSE = cast("GetSetDescriptorType", vars(BaseException)["__cause__"])
+_CONTEXT = cast("GetSetDescriptorType", vars(BaseException)["__context__"])
 _MEMBERS = cast("Any", vars(BaseExceptionGroup)["exceptions"])
 
 
@@ -210,11 +215,26 @@ def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     characters at most: what is left out is in the middle.
     """
     begin = users_part(traceback_object(error))
+    # Python looks through all of a chain again for each of its exceptions: a chain that user code
+    # has let grow without end would block the loop for minutes.
+    if _is_long_chain(error):
+        left_out = f"(more than {MOST_CHAINED} causes and contexts of it are left out)\n"
+        return shortened(left_out + _shown(lambda: _bare_traceback(error), repr_of), most)
     text = _shown(
         lambda: "".join(traceback.format_exception(type(error), error, begin)),
         lambda failure: _bare_traceback(error),
     )
     return shortened(text, most)
+
+
+def _is_long_chain(error: BaseException) -> bool:
+    one: BaseException | None = error
+    for _ in range(MOST_CHAINED + 1):
+        if one is None:
+            return False
+        cause = cast("BaseException | None", _CAUSE.__get__(one))
+        one = cause if cause is not None else cast("BaseException | None", _CONTEXT.__get__(one))
+    return True
 
 
 def shortened(text: str, most: int) -> str:

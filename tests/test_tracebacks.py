@@ -161,6 +161,37 @@ def test_an_exception_that_was_not_raised_has_no_frames() -> None:
     assert TracebackWriter().text_of(OwnError("x")) == traceback_of(OwnError("x"))
 
 
+@pytest.mark.parametrize("kind", ["__cause__", "__context__"])
+def test_a_chain_without_end_is_left_out_and_costs_nothing(kind: str) -> None:
+    error = ValueError("the first")
+    for number in range(50_000):
+        following = ValueError(f"number {number}")
+        setattr(following, kind, error)
+        error = following
+    looks: list[object] = []
+
+    class Last(ValueError):
+        def __str__(self) -> str:
+            looks.append(self)
+            return "the last"
+
+    try:
+        raise Last from error
+    except Last as last:
+        for text in (traceback_of(last), TracebackWriter().text_of(last)):
+            assert text.startswith(
+                "(more than 200 causes and contexts of it are left out)\nTraceback"
+            )
+            assert text.endswith("Last: the last\n")
+            assert len(text) < 1_000
+        # Taken apart, from its end: Python does that one exception within the other.
+        last.__cause__ = last.__context__ = None
+    while error is not None:
+        following = getattr(error, kind)
+        setattr(error, kind, None)
+        error = following
+
+
 def test_a_limit_of_the_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     writer, error = TracebackWriter(), raised(CASES["deep"])
     writer.text_of(error)
