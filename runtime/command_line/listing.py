@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import attrs
 import click
@@ -196,7 +197,16 @@ async def _deaths(client: ClusterClient) -> tuple[list[Row], Answers]:
     remember, and that nodes which have ended wrote to the store.
     """
     members = [NodeId(one["name"], one["incarnation"]) for one in client.status["members"]]
-    tree = await ask_for_tree(client.endpoint, client.names, members, client.status["cluster"])
+    ends: list[dict[str, Any]] = []
+
+    async def ask_for_ends() -> None:
+        ends.extend(await ends_of(client))
+
+    async with trio.open_nursery() as nursery:
+        # Beside the rest: both wait for nodes, and for a store, that do not answer.
+        nursery.start_soon(ask_for_ends)
+        names, cluster = client.names, client.status["cluster"]
+        tree = await ask_for_tree(client.endpoint, names, members, cluster)
     rows = [
         {
             "time": datetime.fromtimestamp(death.at, UTC).isoformat(timespec="milliseconds"),
@@ -211,7 +221,6 @@ async def _deaths(client: ClusterClient) -> tuple[list[Row], Answers]:
         for death in branch.deaths
     ]
     known = {(row["name"], row["epoch"]) for row in rows}
-    ends = await ends_of(client)
     rows += [
         {
             "time": iso(end["time"]),

@@ -14,7 +14,7 @@ import attrs
 import click
 import trio
 
-from actors.errors import CallError, StoreError
+from actors.errors import ActorNotFoundError, CallError, StoreError
 from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import (
@@ -142,16 +142,34 @@ class _Question:
         """Fill `rows` with the lines that there are. Raises ActorNotFoundError if nothing has that
         name.
         """
-        archived = await self._archived()
-        name = self._wanted.name
-        if any(member["name"] == name for member in self._members) or any(
-            one.node.name == name for one in archived
-        ):
-            self._members = [member for member in self._members if member["name"] == name]
-            archived = [one for one in archived if one.node.name == name]
-        else:
+        name, archived = self._wanted.name, list[ArchivedNode]()
+        missing: list[ActorNotFoundError] = []
+        if not any(member["name"] == name for member in self._members):
             self._actor = name
-        self.answers = await ask_nodes(self._client, self._ask_node, self._members)
+        else:
+            self._members = [member for member in self._members if member["name"] == name]
+
+        async def ask_store() -> None:
+            archived.extend(await self._archived())
+
+        async def find() -> None:
+            try:
+                await find_actor(self._client, name, or_node=True)
+            except ActorNotFoundError as error:
+                missing.append(error)
+
+        # Side by side: the store may be on the node that does not answer.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_store)
+            if self._actor:
+                nursery.start_soon(find)
+            self.answers = await ask_nodes(self._client, self._ask_node, self._members)
+        of_node = [one for one in archived if one.node.name == name]
+        if self._actor and of_node:
+            # A node that has ended.
+            self._members, self._actor, self.answers = [], "", Answers()
+        if name and not self._actor:
+            archived = of_node
         for node, told in self.answers.by_node.items():
             self._add(node, told["lines"])
             self._last[node] = told["last"]
@@ -164,8 +182,8 @@ class _Question:
         # A node that is silent may have ended: what it has written to the store is shown too.
         self._ended = [one for one in archived if tuple(one.node) not in alive]
         await self._add_archived()
-        if self._actor and not self.rows:
-            await find_actor(self._client, self._actor, or_node=True)
+        if self._actor and not self.rows and missing:
+            raise missing[0]
         self.rows.sort(key=lambda row: (row["time"], row["node"], row["number"]))
         self._left_out += max(0, len(self.rows) - self._wanted.limit)
         self.rows = self.rows[-self._wanted.limit :]
@@ -190,6 +208,8 @@ class _Question:
         return found
 
     async def _add_archived(self) -> None:
+        if self._problem:
+            return
         since = 0.0
         if self._wanted.seconds is not None:
             since = SystemEnvironment().wall_time() - self._wanted.seconds

@@ -81,12 +81,16 @@ async def _ask(
         actor = ""
         if member is None:
             actor, member = name, await find_actor(client, name, or_node=True)
-        service = inspection(client, member).options(timeout=seconds + 2 * NODE_SECONDS)
+        service, waited = inspection(client, member), NODE_SECONDS
         try:
+            # A node that answers nothing is told of before the time of a profile has passed.
+            await service.present([])
+            waited = seconds + 2 * NODE_SECONDS
+            service = service.options(timeout=waited)
             packed: bytes = await service.profile(seconds, rate, actor)
         except CallError as error:
             raise NodeUnreachableError(
-                f"node {member['name']} did not answer: {why(error, seconds + 2 * NODE_SECONDS)}",
+                f"node {member['name']} did not answer: {why(error, waited)}",
                 node=member["name"],
             ) from error
     if not packed:

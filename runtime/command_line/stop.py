@@ -22,7 +22,7 @@ from actors.errors import (
 )
 from actors.supervision import ExitReason
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.node_answers import why
+from runtime.command_line.node_answers import NODE_SECONDS, why
 
 ACTOR_SECONDS = 20.0
 """How long an actor may take to stop."""
@@ -70,7 +70,7 @@ async def _stop(
         names = [member["name"] for member in client.status["members"]]
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; its nodes are: {', '.join(names)}"
-        with trio.move_on_after(ASK_SECONDS), suppress(StoreError, CallError):
+        with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
             await client.lookup(name)
             hint = f", but an actor: to stop that, give --actor {name}"
         raise NodeNotFoundError(f"there is no node called {name!r} in the cluster{hint}", node=name)

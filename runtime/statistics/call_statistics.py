@@ -58,6 +58,17 @@ BUSIEST_GAPS: Final = (
 )
 """Those of such a method. Their sum is a prime number too."""
 
+SATURATED_RATE = 40_000.0
+"""Calls a second of one method, which only calls on one node reach, and only if the node does little
+else: of those a quarter again is timed, which leaves 80 in each second.
+"""
+
+SATURATED_GAPS: Final = (
+    *(528, 224, 816, 400, 672, 96, 960, 592),
+    *(304, 896, 176, 704, 464, 992, 48, 337),
+)
+"""Those of such a method. Their sum is a prime number too."""
+
 LONG_TURN_SECONDS = 1.0
 """A turn that takes longer is counted as long."""
 
@@ -109,6 +120,8 @@ class CallSampler:
         timed = self._timed
         if timed < ALL_TIMED:
             gap = 1
+        elif weight > SATURATED_RATE * (now - self._at):
+            gap = SATURATED_GAPS[timed % len(SATURATED_GAPS)]
         elif weight > BUSIEST_RATE * (now - self._at):
             gap = BUSIEST_GAPS[timed % len(BUSIEST_GAPS)]
         elif weight > BUSY_RATE * (now - self._at):
@@ -394,5 +407,7 @@ class CallStatistics:
         assert self._pairs == sum(map(len, self.by_class.values())) <= self._most
         for one in self:
             for sampler in (one.made, one.arrived):
-                assert 1 <= sampler.left <= max(BUSIEST_GAPS), "the next call to be timed is known"
+                assert 1 <= sampler.left <= max(SATURATED_GAPS), (
+                    "the next call to be timed is known"
+                )
             assert one.wait.count == one.turn.count == one.server.count

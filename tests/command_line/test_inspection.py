@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -101,9 +102,10 @@ class Cluster:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         (shell.place / "crew.py").write_text(CREW)
-        _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+        self.founder, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
-        self.worker, _ = shell.start_node("--name", "w1", "--join", self.address)
+        self.worker, worker = shell.start_node("--name", "w1", "--join", self.address)
+        self.worker_address: str = worker["address"]
         self.script, _ = shell.start_script(SCRIPT, self.address)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -303,6 +305,33 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
     assert "node w1 does not answer: " in deaths.stderr
     for done in others:
         check_mistake(done, "node w1", "did not answer")
+
+
+MOST_SECONDS = 10.0
+"""For one command; one question after the other took 13 to 19 s."""
+
+
+@pytest.mark.cluster
+def test_with_a_stopped_store_each_command_waits_once_and_says_what_did_not_answer(
+    cluster: Cluster,
+) -> None:
+    def timed(words: tuple[str, ...]) -> tuple[float, subprocess.CompletedProcess[str]]:
+        began = time.monotonic()
+        done = cluster.shell.run(*words, "--address", cluster.worker_address)
+        return time.monotonic() - began, done
+
+    unknown = [("inspect", "nobody"), ("why", "nobody"), ("logs", "nobody"), ("stack", "nobody")]
+    cluster.founder.send_signal(signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            answers = list(threads.map(timed, [*unknown, ("inspect", "waiter")]))
+    finally:
+        cluster.founder.send_signal(signal.SIGCONT)
+    *missing, (_, found) = answers
+    for _, done in missing:
+        check_mistake(done, "'nobody' is on a node that answers", "first, the store did not answer")
+    assert found.returncode == 0, found
+    assert max(seconds for seconds, _ in answers) < MOST_SECONDS
 
 
 def test_rows_without_a_value_come_last_and_names_cannot_move_the_cursor() -> None:
