@@ -21,6 +21,7 @@ from actors.errors import DecodeError
 from actors.messages import import_path
 from actors.supervisor import ChildSpec
 from runtime.environment import Environment
+from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.wire.classes import import_class, is_imported
 from runtime.wire.codec import Codec
@@ -62,6 +63,7 @@ class Imports:
     def __init__(self, codec: Codec, environment: Environment, nursery: trio.Nursery) -> None:
         self._codec = codec
         self._environment = environment
+        self._log = LimitedLog(logger, lambda: environment.now())
         self._nursery = nursery
         self._waiting: set[tuple[Link, int]] = set()
 
@@ -122,7 +124,13 @@ class Imports:
     async def _import(
         self, paths: list[str], key: tuple[Link, int], then: Callable[[], None]
     ) -> None:
-        await self._environment.in_thread(functools.partial(_import_all, paths))
+        for error in await self._environment.in_thread(functools.partial(_import_all, paths)):
+            # Limited, because peers choose what they name.
+            self._log.log(
+                logging.INFO,
+                "cannot import the class that a request to start an actor names: %s",
+                error,
+            )
         link = key[0]
         if key not in self._waiting:
             return
@@ -154,13 +162,17 @@ def _names_only_known(control: bytes, at: int) -> bool:
     )
 
 
-def _import_all(paths: list[str]) -> None:
+def _import_all(paths: list[str]) -> list[DecodeError]:
+    """Import them, and return why some cannot be imported. The start of an actor reports the same
+    error, to its caller.
+    """
+    errors: list[DecodeError] = []
     for path in paths:
         try:
             import_class(path)
         except DecodeError as error:
-            # The start of the actor reports the same error, to its caller.
-            logger.info("cannot import the class that a request to start an actor names: %s", error)
+            errors.append(error)
+    return errors
 
 
 _CHILD_SPEC = import_path(ChildSpec)

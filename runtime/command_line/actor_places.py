@@ -37,7 +37,7 @@ async def find_actor(client: ClusterClient, name: str, *, or_node: bool = False)
     Takes little more than `NODE_SECONDS`: everything is asked side by side, because a node that is
     stopped may be that of the store, and each question would wait for it.
     """
-    search = _Search(client, name)
+    search = _ActorSearch(client, name)
     async with trio.open_nursery() as nursery:
         search.found = nursery.cancel_scope.cancel
         for question in (search.ask_store, search.ask_nodes, search.ask_for_more):
@@ -59,7 +59,7 @@ async def find_actor(client: ClusterClient, name: str, *, or_node: bool = False)
     raise ActorNotFoundError(f"{text}{search.end}", actor=name)
 
 
-class _Search:
+class _ActorSearch:
     """One search for an actor: the questions, and what is known by their answers."""
 
     def __init__(self, client: ClusterClient, name: str) -> None:

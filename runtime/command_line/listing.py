@@ -32,7 +32,7 @@ COLUMNS = {
     "nodes": ("name", "state", "incarnation", "pid", "address", "actors", "links"),
     "actors": ACTOR_COLUMNS,
     "calls": ("actor", "method", "node", "state", "seconds", "left", "caller", "from_node"),
-    "links": ("node", "peer", "connected", "connections", "bytes_received"),
+    "links": ("node", "peer", "actor", "connected", "connections", "bytes_received"),
     "groups": GROUP_COLUMNS,
     "pools": POOL_COLUMNS,
     "deaths": ("time", "name", "node", "epoch", "kind", "reason", "supervisor"),
@@ -189,7 +189,8 @@ def _links(answers: Answers) -> Iterator[Row]:
         if status["links_left_out"]:
             answers.left_out[node] = status["links_left_out"]
         for link in status["links"]:
-            yield {"node": node, **link}
+            # A node of an earlier version does not say which actor a process has.
+            yield {"node": node, **link, "actor": link.get("actor") or None}
 
 
 async def _deaths(client: ClusterClient) -> tuple[list[Row], Answers]:

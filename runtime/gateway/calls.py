@@ -32,6 +32,7 @@ from actors.method import Address, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS, CallOptions
 from runtime.gateway.openapi import DescribedActors
 from runtime.identifiers import NodeId
+from runtime.limited_log import LimitedLog
 from runtime.node import Node, internals_of
 from runtime.plain_calls.keyed_calls import (
     CallKey,
@@ -112,6 +113,7 @@ class GatewayCalls:
         self._node = node
         self._allow = allow
         self._keyed: KeyedCalls[_KeyedAttempt] = KeyedCalls()
+        self._log = LimitedLog(logger, internals_of(node).environment.now)
 
     def is_allowed(self, name: str, method: str) -> bool:
         """True if the list allows the method; what is marked with `http=True` needs no list."""
@@ -203,7 +205,8 @@ class GatewayCalls:
         try:
             described.add(await ask(sorted(actors)))
         except CallError as error:
-            logger.info("node %s does not describe its actors: %s", node, error)
+            # Once for each request of a client's.
+            self._log.log(logging.INFO, "node %s does not describe its actors: %s", node, error)
 
     async def _joined(self, attempt: _KeyedAttempt, gone: trio.Event) -> PlainOutcome | None:
         """Wait for a call that another request makes; None if the client has gone before its

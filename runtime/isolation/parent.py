@@ -79,6 +79,12 @@ class Isolation(Protocol):
         """
         ...
 
+    def actor_of(self, process: str) -> str:
+        """Return the actor that runs in a process of this node, by the process's name; "" if none
+        does, or there is no such process.
+        """
+        ...
+
 
 IsolationFactory = Callable[[RpcEndpoint, NodeApi, trio.Nursery, Environment, Keyring], Isolation]
 """Makes the isolation of a node. Its tasks live in the nursery, which is the node's; the last has
@@ -109,6 +115,10 @@ class WithoutProcesses:
 
     def on_lease_renewed(self, asked: float) -> None:
         """Does nothing: the actors are blocked together with their node."""
+
+    def actor_of(self, process: str) -> str:
+        """Return "": there are no other processes."""
+        return ""
 
 
 class IsolatedProcesses:
@@ -173,6 +183,10 @@ class IsolatedProcesses:
         turns = self._endpoint.host.turns
         proxy.configure(cls, options, prepare, lambda: turns.chain(trio.lowlevel.current_task()))
         return proxy
+
+    def actor_of(self, process: str) -> str:
+        """See `Isolation.actor_of`."""
+        return self._names.get(process, "")
 
     async def share_secrets(self) -> None:
         """Send the cluster's secrets to all connected children."""

@@ -31,6 +31,7 @@ from runtime.environment import Environment, Process
 from runtime.hosting.host import LeasedNames
 from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
+from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.links.transports import Network
 from runtime.membership.expulsions import MARK, Expulsion, Expulsions
@@ -431,6 +432,7 @@ class Registration:
         self._timings = environment.timings
         self._ended_lease = ended_lease
         self._codec = Codec(sentinel=environment.token(8))
+        self._log = LimitedLog(logger, environment.now)
         self.clock = LeaseClock(self._timings.held, environment.now())
         """Until when this node may rely on its lease."""
         self._explain: Callable[[], str] = lambda: ""
@@ -573,7 +575,8 @@ class Registration:
             except StoreError as error:
                 # `Members` logs that the store cannot be reached; the host logs that named actors
                 # pause.
-                logger.info("the lease could not be renewed: %s", error)
+                # Several times a second, for as long as the store is away or is another one.
+                self._log.log(logging.INFO, "the lease could not be renewed: %s", error)
                 self.store_is_away = True
                 return False
             # With the time of the question, not of the answer: the store counts from when the

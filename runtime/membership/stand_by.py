@@ -28,6 +28,7 @@ from actors.errors import LeaseLostError, StoreUnavailableError, UnderstudyError
 from runtime.environment import Environment
 from runtime.hosting.loop_watch import LoopWatch, remedy, running_code
 from runtime.hosting.stacks import blocked_report
+from runtime.limited_log import LimitedLog
 from runtime.links.keyring import Keyring
 from runtime.links.transports import Network
 from runtime.membership.cluster_client import open_client
@@ -213,6 +214,7 @@ class StandBy:
 
     async def _stand_in(self, environment: Environment, lease: int, reach: Reach) -> None:
         timings = self._timings
+        log = LimitedLog(logger, environment.now)
         while True:
             await self._next_look()
             # Later than the loop itself would have renewed.
@@ -225,7 +227,8 @@ class StandBy:
                 except (UnderstudyError, OSError) as error:
                     # Every such failure, also that no node answers, is only logged: this loop
                     # watches the other, and renews for it, as long as the node lives.
-                    logger.info(
+                    log.log(
+                        logging.INFO,
                         "node %s: the stand-by loop could not renew its lease: %s",
                         self._node,
                         error,

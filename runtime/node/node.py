@@ -139,6 +139,7 @@ def describe_without_actors(
         "links": [
             {
                 "peer": link.peer.name,
+                "actor": node._isolation.actor_of(link.peer.name),
                 "connected": link.connected,
                 "connections": link.counters.connections,
                 "bytes_received": link.counters.bytes_received,

@@ -59,8 +59,8 @@ BUSIEST_GAPS: Final = (
 """Those of such a method. Their sum is a prime number too."""
 
 SATURATED_RATE = 40_000.0
-"""Calls a second of one method, which only calls on one node reach, and only if the node does little
-else: of those a quarter again is timed, which leaves 80 in each second.
+"""Calls a second of one method, from which on a quarter of those again is timed. Only calls on one
+node reach this rate, if the node does little else; 80 in each second are left.
 """
 
 SATURATED_GAPS: Final = (

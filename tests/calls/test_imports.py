@@ -4,15 +4,19 @@ told by its first bytes, and never wrongly.
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any, cast
 
 import pytest
+import trio
 from cbor2 import dumps
 
 from actors import ChildSpec, Supervisor
 from actors.messages import import_path
 from runtime.calls.imports import STARTING, Imports, _names_only_known
+from runtime.environment import SystemEnvironment
+from runtime.limited_log import BURST
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind
@@ -89,3 +93,18 @@ def test_a_request_that_is_cut_off_is_left_to_who_reads_it() -> None:
     assert _names_only_known(whole, at)
     for end in range(at + 2 + len(KNOWN)):
         assert not _names_only_known(whole[:end], at)
+
+
+def test_a_peer_that_names_unknown_classes_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            imports = Imports(CODEC, SystemEnvironment(), nursery)
+            for number in range(5 * BURST):
+                path = [f"no_such_application_{number}:Shop"]
+                await imports._import(path, (cast("Link", None), number), lambda: None)
+
+    with caplog.at_level(logging.INFO, logger="understudy.calls"):
+        trio.run(main)
+    assert len(caplog.messages) == BURST

@@ -38,6 +38,16 @@ async def suffer(victim: Watched | Partner, how: str) -> None:
         raise ActorNotFoundError("it ended after its method")
 
 
+async def test_links_name_the_actor_of_each_process(node: Node) -> None:
+    counter = await node.options(name="counter", isolation="process").spawn(Counter, 1)
+    await counter.add(1)
+    links = node.status()["links"]
+    assert isinstance(links, list)
+    assert "counter" in [link["actor"] for link in links]
+    # A process that waits for an actor has none yet.
+    assert {link["actor"] for link in links} <= {"counter", ""}
+
+
 async def test_an_actor_that_is_not_needed_does_not_start_and_leaves_nothing(node: Node) -> None:
     options = node.options(name="needless", isolation="process")
     with trio.fail_after(60):
