@@ -83,7 +83,7 @@ async def _ask(
             actor, member = name, await find_actor(client, name, or_node=True)
         service, waited = inspection(client, member), NODE_SECONDS
         try:
-            # A node that answers nothing is told of before the time of a profile has passed.
+            # A silent node is reported before the time of a profile has passed.
             await service.present([])
             waited = seconds + 2 * NODE_SECONDS
             service = service.options(timeout=waited)

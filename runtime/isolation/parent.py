@@ -185,7 +185,7 @@ class IsolatedProcesses:
         return proxy
 
     def actor_of(self, process: str) -> str:
-        """See `Isolation.actor_of`."""
+        """Return the actor in this process; "" for a spare one, and for one that has ended."""
         return self._names.get(process, "")
 
     async def share_secrets(self) -> None:
