@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -219,17 +219,13 @@ class NameRaces:
             options = node.options(name=name, on=draw.choice([None, *up]))
             began = self._next()
             found: Any = None
-            try:
-                with cancelled_after(steps) as scope:
-                    if act == "stop":
-                        if handle is not None:
-                            await self._stop(node, handle)
-                    else:
-                        found = await getattr(options, act)(cls)
-            except UnderstudyError:
-                continue
-            finally:
-                self.cancelled += scope.cancelled_caught
+            with cancelled_after(steps) as scope, suppress(UnderstudyError):
+                if act == "stop":
+                    if handle is not None:
+                        await self._stop(node, handle)
+                else:
+                    found = await getattr(options, act)(cls)
+            self.cancelled += scope.cancelled_caught
             if found is not None:
                 handle = found
                 await self._call(node, handle, act, began, fair)
