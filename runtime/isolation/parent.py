@@ -45,6 +45,7 @@ from runtime.processes import (
 )
 from runtime.processes.printed_lines import with_name
 from runtime.tracing import NO_SPANS
+from runtime.wire.handshake import CHILD_NAMES
 
 logger = logging.getLogger("understudy.actors")
 
@@ -249,7 +250,8 @@ class IsolatedProcesses:
         """Start a process that waits for its launch request. Raises ProcessError."""
         ticket = self._environment.token(16).hex()
         identity = NodeId(
-            f"process-{self._environment.token(6).hex()}", self._endpoint.identity.incarnation
+            f"{CHILD_NAMES}{self._environment.token(6).hex()}",
+            self._endpoint.identity.incarnation,
         )
         process = ChildProcessHandle(self._endpoint, identity, self._environment.timings)
         # Before the process exists: it may ask for its launch request before the fork returns here.

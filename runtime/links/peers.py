@@ -276,10 +276,12 @@ class Peers:
         known = link.verified if link is not None else None
         if link is None or link.ended is not None or known is None:
             return
-        if known.role == new.role and (new.role == "node" or known.name == new.name):
+        if known.role == new.role and known.name == new.name:
             return
-        if new.role == "node":
-            # It may be the same process, over a Unix socket now; a session keeps its role.
+        if new.role == "node" and (peer.role == "node" or "secret" in (known.proof, new.proof)):
+            # A node's place, or the same process over a Unix socket, where no certificate is shown.
+            # In any other case the certificate is that of another node, which comes as a client.
+            # A session keeps its role: that of a client ends.
             self._end_false(peer)
             return
         raise WrongPeerError(

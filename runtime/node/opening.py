@@ -74,7 +74,7 @@ from runtime.store.disk import Disk, open_file
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Store
 from runtime.tracing import Tracing, spans_of
-from runtime.wire.handshake import CLIENT_NAMES, Introduction, Peer
+from runtime.wire.handshake import CHILD_NAMES, CLIENT_NAMES, Introduction, Peer, may_name_node
 
 if TYPE_CHECKING:
     from runtime.store.etcd.store import EtcdStore
@@ -392,9 +392,10 @@ def _check(
     check_loop("open_node")
     if name is not None:
         check_name("name", name)
-        if exact(name).startswith(CLIENT_NAMES):
+        if not may_name_node(exact(name)):
             raise ValueError(
-                f"name={name!r}: only names of clients begin with {CLIENT_NAMES!r}; give another"
+                f"name={name!r}: only names of clients begin with {CLIENT_NAMES!r}, and only "
+                f"processes of actors are called {CHILD_NAMES!r} and 12 digits; give another"
             )
     check_name("cluster", cluster)
     for option, value in (*given.items(), ("metrics", metrics)):

@@ -28,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal, NoReturn, cast, get_args
@@ -236,6 +237,20 @@ ANY_NAME: Final = "*"
 
 CLIENT_NAMES: Final = "client-"
 """How the names of processes begin that are no nodes. No node has such a name."""
+
+
+CHILD_NAMES: Final = "process-"
+"""How the names of the processes of isolated actors begin; 12 hexadecimal digits follow. No node
+has such a name either.
+"""
+
+
+_NOT_OF_NODES: Final = re.compile(f"{CLIENT_NAMES}.*|{CHILD_NAMES}[0-9a-f]{{12}}", re.DOTALL)
+
+
+def may_name_node(name: str) -> bool:
+    """False for a name that only processes have which are no nodes."""
+    return _NOT_OF_NODES.fullmatch(name) is None
 
 
 @attrs.frozen
@@ -783,6 +798,9 @@ def check_certified(certified: Certified, cluster: str, role: Role, name: str) -
         # Sessions are found by the names of processes: it must not ask for that of a node.
         wrong = f"is for the role {certified.role!r}, whose processes have names with "
         wrong += f"{CLIENT_NAMES!r} in front"
+    elif role == "client" and may_name_node(name):
+        # Nor may a node, by coming as a client: it would have the session of another node.
+        wrong = "is for a node, and it comes as a client under a name that a node may have"
     else:
         return
     command = f"understudy tls cert --cluster {cluster} --role node --name {name}"

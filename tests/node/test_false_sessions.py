@@ -40,7 +40,7 @@ from runtime.wire.handshake import (
     certified_uri,
     check_certified,
 )
-from tests.node.test_mutual_tls import Authority, authority
+from tests.node.test_mutual_tls import Authority, authority, pair
 
 __all__ = ["authority"]
 
@@ -195,16 +195,54 @@ async def test_a_client_has_nothing_started_or_imported_through_what_it_hands_ov
 
 def test_a_client_cannot_name_its_process_as_a_node() -> None:
     check_certified(CLIENT, "understudy", "client", "client-1")
-    check_certified(NODE, "understudy", "client", "process-1")
+    for name in ("client-1", "process-0123456789ab"):
+        check_certified(NODE, "understudy", "client", name)
     with pytest.raises(WrongCertificateError, match="'client-' in front"):
         check_certified(CLIENT, "understudy", "client", "w1")
-    with pytest.raises(ValueError, match="only names of clients"):
-        trio.run(_opened)
+    for name in ("client-1", "process-0123456789ab"):
+        with pytest.raises(ValueError, match="only names of clients"):
+            trio.run(_opened, name)
 
 
-async def _opened() -> None:
-    async with open_node("client-1"):
+async def _opened(name: str) -> None:
+    async with open_node(name):
         pytest.fail("opened")
+
+
+@pytest.mark.parametrize("certificate", ["w2", "*"])
+def test_a_node_does_not_come_as_a_client_under_the_name_of_another(certificate: str) -> None:
+    certified = attrs.evolve(NODE, name=certificate)
+    for name in ("w1", "w2", "process-1", "process-0123456789ab\n"):
+        with pytest.raises(WrongCertificateError, match="a name that a node may have"):
+            check_certified(certified, "understudy", "client", name)
+
+
+@pytest.mark.parametrize("life", ["heard of", "made up"])
+async def test_a_node_that_comes_as_a_client_ends_no_session_of_another(
+    authority: Authority, life: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    environment = SystemEnvironment()
+    secret, tls = find_security(
+        None,
+        authority.tls(certified_uri("understudy", "node", "evil")),
+        environment.token,
+        needs_own=False,
+    )
+    # It asserts at the end that the session between its nodes goes on over the same connection.
+    async with pair(authority) as here, trio.open_nursery() as nursery:
+        (link,) = (one for one in internals_of(here).links.values() if one.peer.name == "there")
+        known = link.peer
+        false = attrs.evolve(
+            known, role="client", addresses=(), life=known.life if life == "heard of" else "other"
+        )
+        network = system_network(environment, tls)
+        peers = Peers(
+            Introduction("understudy", false), secret, environment, network, Sink(), nursery, {}
+        )
+        with pytest.raises(WrongCertificateError, match="a name that a node may have"):
+            await peers.first_contact(here.address)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("certified", [CLIENT, NODE])
@@ -257,7 +295,30 @@ async def test_a_session_goes_on_with_its_own_peer_only() -> None:
             with pytest.raises(WrongPeerError, match="client 'alice'"):
                 peers.check_session(peer, proven(role, name))
             assert link.ended is None
+        # Nor has it a node that comes as a client, by the certificate of a node.
+        with pytest.raises(WrongPeerError, match="client 'alice'"):
+            peers.check_session(peer, proven("node", "w2"))
         # A node is not kept from its place by one that was there first.
-        peers.check_session(peer, proven("node", "client-1"))
+        node = attrs.evolve(peer, role="node")
+        peers.check_session(node, proven("node", "client-1"))
         assert link.ended is not None
         assert peer.identity not in peers.links
+
+
+async def test_a_process_with_the_certificate_of_a_node_keeps_its_session() -> None:
+    environment = SystemEnvironment()
+    own = Introduction("understudy", Peer("here", 1, "node"))
+    async with trio.open_nursery() as nursery:
+        peers = Peers(own, b"secret", environment, cast("Any", None), Sink(), nursery, {})
+        peer = Peer("client-1", 7, "client", life="heard of")
+        shown = VerifiedPeer("node", "w1", "client-1", 7, "certificate")
+        unshown = VerifiedPeer("node", "client-1", "client-1", 7, "secret")
+        link = peers.passive_link(peer)
+        link.on_verified(shown)
+        with pytest.raises(WrongPeerError, match="node 'w1'"):
+            peers.check_session(peer, attrs.evolve(shown, name="w2"))
+        # Over a Unix socket no certificate is shown.
+        peers.check_session(peer, unshown)
+        link.on_verified(unshown)
+        peers.check_session(peer, shown)
+        assert link.ended is None
