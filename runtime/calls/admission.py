@@ -19,7 +19,7 @@ import attrs
 from actors.call_context import CURRENT, CallContext
 from actors.errors import NotAllowedError
 from actors.filters import Call, CallKind
-from actors.method import MethodDefinition
+from actors.method import Address, MethodDefinition
 from actors.peers import VerifiedPeer, may_call
 from runtime.audit import AuditLog
 from runtime.calls.protocol import CallRequest
@@ -125,16 +125,29 @@ class CallAdmission:
         else:
             cell = self._host.cells.get(name)
             definition = self._definition(cell, method, args)
-            why = ""
-            if definition is not None and not may_call(peer.role, definition.allow):
-                why = f"the role {peer.role!r} may not call {definition.name!r}"
-            elif cell is not None and self.authorize is not None:
-                why = self._unauthorized(peer, kind, cell, method, args, kwargs, context)
+            address = cell.address if cell is not None else None
+            why = self._barred(peer, kind, address, definition, method, args, kwargs, context)
         if not why and peer.role != "node":
             why = self._unspawnable(name, method, args, kwargs)
         if why:
             return self._refused(peer, name, method, why)
         return None
+
+    def refusal_of_answer(
+        self,
+        peer: VerifiedPeer,
+        address: Address,
+        definition: MethodDefinition,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        context: CallContext | None,
+    ) -> NotAllowedError | None:
+        """Return the error with which `peer` is refused the answer of a call that was made before,
+        perhaps by another peer; None if it might make that call itself. The actor may have ended.
+        """
+        method = definition.name
+        why = self._barred(peer, "call", address, definition, method, args, kwargs, context)
+        return self._refused(peer, address.name, method, why) if why else None
 
     def of_call(self, link: Link, kind: CallKind, call: CallRequest) -> NotAllowedError | None:
         """`refusal` for a call that has come over a link."""
@@ -179,11 +192,29 @@ class CallAdmission:
             method = args[0] if method == "@items" and args and isinstance(args[0], str) else ""
         return cell.methods.get(method)
 
+    def _barred(
+        self,
+        peer: VerifiedPeer,
+        kind: CallKind,
+        address: Address | None,
+        definition: MethodDefinition | None,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        context: CallContext | None,
+    ) -> str:
+        """Why a peer may not call a method of an actor; "" if it may."""
+        if definition is not None and not may_call(peer.role, definition.allow):
+            return f"the role {peer.role!r} may not call {definition.name!r}"
+        if address is None or self.authorize is None:
+            return ""
+        return self._unauthorized(peer, kind, address, method, args, kwargs, context)
+
     def _unauthorized(
         self,
         peer: VerifiedPeer,
         kind: CallKind,
-        cell: ActorCell,
+        address: Address,
         method: str,
         args: tuple[object, ...],
         kwargs: dict[str, object],
@@ -191,7 +222,6 @@ class CallAdmission:
     ) -> str:
         """Why the application does not allow the call; "" if it does."""
         assert self.authorize is not None
-        address = cell.address
         call = Call(
             side="server",
             kind=kind,

@@ -43,6 +43,7 @@ from actors.errors import (
 from actors.filters import Call
 from actors.method import Bound, BoundMethod, BoundStream, Stream
 from actors.options import NO_CALL_OPTIONS
+from actors.peers import VerifiedPeer
 from actors.reference import Reference
 from actors.retry import (
     BUDGET_TOKENS,
@@ -1007,6 +1008,7 @@ class StreamReader(Stream[T]):
         "_expires",
         "_kwargs",
         "_over",
+        "_peer",
         "_reading",
         "_route",
         "_statistics",
@@ -1020,11 +1022,13 @@ class StreamReader(Stream[T]):
         args: tuple[object, ...],
         kwargs: dict[str, object],
         context: CallContext | None = None,
+        peer: VerifiedPeer | None = None,
     ) -> None:
         self._caller = caller
         self._bound = bound
         self._args = args
         self._kwargs = kwargs
+        self._peer = peer
         self._expires = math.inf
         self._call: StreamCall | None = None
         """There while the stream is open."""
@@ -1221,7 +1225,10 @@ class StreamReader(Stream[T]):
                 STREAM,
                 self._chain,
                 self._context,
+                peer=self._peer,
             )
+            # On another node the call would have the rights of this one.
+            assert self._peer is None or route.link is None, "calls are passed on within a node"
             self._caller.post(call, route, request)
 
     async def _wait(self, call: StreamCall) -> None:
@@ -1466,6 +1473,19 @@ class CallClient:
     ) -> Stream[T]:
         """Like `stream`, in this call context."""
         return StreamReader(self, bound, args, kwargs, context)
+
+    def stream_of(
+        self,
+        peer: VerifiedPeer | None,
+        bound: BoundStream[..., T],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Stream[T]:
+        """Like `stream`, on behalf of `peer`, with whose rights the method is called: for an actor
+        of this node at an address that is not looked up again.
+        """
+        assert not bound._address.registered, "the actor may be on another node by then"
+        return StreamReader(self, bound, args, kwargs, peer=peer)
 
     def attempt(
         self,

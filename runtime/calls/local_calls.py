@@ -209,10 +209,10 @@ class LocalCalls:
     ) -> Invocation | CallError:
         bound, args, kwargs = request.bound, request.args, request.kwargs
         definition = bound._definition
-        if self._admission.authorize is not None:
+        if self._admission.authorize is not None or request.peer is not None:
             kind: CallKind = "stream" if definition.stream else "send" if call is None else "call"
             refused = self._admission.refusal(
-                self._admission.own,
+                request.peer or self._admission.own,
                 kind,
                 address.name,
                 definition.name,
@@ -240,6 +240,7 @@ class LocalCalls:
         invocation = Invocation(
             cell, hosted_definition, copied, copied_kwargs, self, call, 0, request.deadline
         )
+        invocation.peer = request.peer
         if self._kept.references_arrived:
             self._kept.prepare(invocation)
         return invocation

@@ -19,6 +19,7 @@ from runtime.calls.error_codec import CallPlace
 if TYPE_CHECKING:
     from actors.call_context import CallContext
     from actors.method import Bound
+    from actors.peers import VerifiedPeer
     from runtime.hosting.chains import Chain
     from runtime.references.table import ReferenceState
     from runtime.statistics.call_statistics import CallTimer
@@ -58,6 +59,8 @@ class OutgoingRequest:
     """The caller counts the call: on its own node it is not counted a second time."""
     timer: CallTimer | None = None
     """Times it as well; only if it is `counted`."""
+    peer: VerifiedPeer | None = None
+    """Whose call it is, if this node only passes it on to an actor of its own; None: its own."""
 
 
 class PendingCall(Generic[T]):

@@ -320,7 +320,12 @@ class Node(BaseNode):
         host.add_system(
             PLAIN_SERVICE,
             PlainCallService(
-                host, endpoint.codec, self._environment, self._nursery, endpoint.admission
+                host,
+                endpoint.codec,
+                self._environment,
+                self._nursery,
+                endpoint.admission,
+                endpoint.caller,
             ),
         )
         host.add_system(

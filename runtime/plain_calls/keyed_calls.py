@@ -22,6 +22,7 @@ import attrs
 
 from actors.errors import KeyReusedError, MailboxFullError
 from actors.messages import message
+from actors.method import Address, MethodDefinition
 
 R = TypeVar("R")
 
@@ -67,13 +68,22 @@ def fingerprint(method: str, body: bytes) -> bytes:
 
 
 class KeyedCall(Generic[R]):
-    """The record of one keyed call. `run`: the owner's object while it runs, None otherwise."""
+    """The record of one keyed call. `run`: the owner's object while it runs, None otherwise.
+    `called`: the actor and the method, where the owner has to know them later.
+    """
 
-    __slots__ = ("ended_at", "fingerprint", "key", "outcome", "run")
+    __slots__ = ("called", "ended_at", "fingerprint", "key", "outcome", "run")
 
-    def __init__(self, key: CallKey, fingerprint: bytes, run: R) -> None:
+    def __init__(
+        self,
+        key: CallKey,
+        fingerprint: bytes,
+        run: R,
+        called: tuple[Address, MethodDefinition] | None = None,
+    ) -> None:
         self.key = key
         self.fingerprint = fingerprint
+        self.called = called
         self.run: R | None = run
         self.outcome: PlainOutcome | None = None
         """How it ended; None while it runs for the first time."""
@@ -120,7 +130,14 @@ class KeyedCalls(Generic[R]):
             )
         return call
 
-    def begin(self, key: CallKey, fingerprint: bytes, run: R, now: float) -> KeyedCall[R]:
+    def begin(
+        self,
+        key: CallKey,
+        fingerprint: bytes,
+        run: R,
+        now: float,
+        called: tuple[Address, MethodDefinition] | None = None,
+    ) -> KeyedCall[R]:
         """Record a call that is about to run for the first time. Raises MailboxFullError if there
         is no room.
         """
@@ -131,7 +148,7 @@ class KeyedCalls(Generic[R]):
                 f"for {self._least_seconds:g} s; send fewer, or repeat this one later",
                 actor=key[0],
             )
-        call = self._calls[key] = KeyedCall(key, fingerprint, run)
+        call = self._calls[key] = KeyedCall(key, fingerprint, run, called)
         return call
 
     def begin_again(self, call: KeyedCall[R], run: R) -> None:

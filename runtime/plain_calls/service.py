@@ -38,6 +38,7 @@ from actors.messages import message
 from actors.method import BoundStream, MethodDefinition, method
 from actors.peers import VerifiedPeer
 from runtime.calls.admission import CallAdmission
+from runtime.calls.client import CallClient
 from runtime.calls.error_codec import Plain, described, raised_by_method
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation
@@ -117,7 +118,9 @@ class PlainCallService(Actor):
         environment: Environment,
         nursery: trio.Nursery,
         admission: CallAdmission,
+        caller: CallClient,
     ) -> None:
+        self._caller = caller
         self._nursery = nursery
         self._admission = admission
         self._host = host
@@ -166,10 +169,12 @@ class PlainCallService(Actor):
             # Before all else: a call that is on record is answered from it, whatever has happened
             # to its actor since.
             call = self._keyed.find(name, mark, self._environment.now())
-            if call is not None and call.run is not None:
-                return await self._outcome(call.run, seconds)
-            if call is not None and call.outcome is not None and call.outcome.outcome != "unknown":
-                return call.outcome
+            if call is not None:
+                await self._admit_repeat(target, call, body)
+                if call.run is not None:
+                    return await self._outcome(call.run, seconds)
+                if call.outcome is not None and call.outcome.outcome != "unknown":
+                    return call.outcome
             cell, definition, arguments = await self._read(target, body, stream=False)
             # Reading took time: another call with the key may have come.
             call = self._keyed.find(name, mark, self._environment.now())
@@ -178,7 +183,8 @@ class PlainCallService(Actor):
             run = _Run()
             known = call.outcome if call is not None else None
             if call is None:
-                call = self._keyed.begin(name, mark, run, self._environment.now())
+                called = cell.address, definition
+                call = self._keyed.begin(name, mark, run, self._environment.now(), called)
             elif known is not None and known.outcome != "unknown":
                 return known
             else:
@@ -210,13 +216,16 @@ class PlainCallService(Actor):
         except CallError as error:
             yield described_error(error)
             return
-        handle = self._host.make_handle(cell.address)
+        # Of this epoch on this node alone: elsewhere the call would be the node's.
         bound: BoundStream[..., object] = BoundStream(
-            handle._caller, cell.address, definition, definition.options
+            self._caller,
+            attrs.evolve(cell.address, registered=False),
+            definition,
+            definition.options,
         )
         if seconds is not None:
             bound = bound.options(timeout=seconds)
-        items = bound(*arguments.args, **arguments.kwargs)
+        items = self._caller.stream_of(self._peer(), bound, arguments.args, arguments.kwargs)
         try:
             async for item in items:
                 yield self._value(cell, definition, item)
@@ -262,10 +271,31 @@ class PlainCallService(Actor):
         arguments = read() if len(body) <= LARGE_BODY else await self._in_thread(read)
         # Reading took time: the actor may have ended, and another epoch begun.
         cell, definition = self._found(target)
-        self._admit(target, arguments, stream=stream)
+        if not stream:
+            # Streams are admitted where they are called.
+            self._admit(target, arguments)
         return cell, definition, arguments
 
-    def _admit(self, target: PlainTarget, arguments: PlainArguments, *, stream: bool) -> None:
+    async def _admit_repeat(self, target: PlainTarget, call: KeyedCall[_Run], body: bytes) -> None:
+        """Judge a call with a key that is on record: a peer that knows the key may not know the answer.
+        Raises `OutcomeUnknownError`, since the call was made, perhaps by the same peer.
+        """
+        peer = self._peer()
+        if call.called is None or (peer.role == "node" and self._admission.authorize is None):
+            return
+        address, definition = call.called
+        read = partial(_arguments, target.name, definition, body)
+        arguments = read() if len(body) <= LARGE_BODY else await self._in_thread(read)
+        refused = self._admission.refusal_of_answer(
+            peer, address, definition, arguments.args, arguments.kwargs, CURRENT.get()
+        )
+        if refused is not None:
+            raise OutcomeUnknownError(
+                f"{target.name}.{target.method} was called with this key before, and its outcome "
+                f"is not told: {refused}"
+            )
+
+    def _admit(self, target: PlainTarget, arguments: PlainArguments) -> None:
         """Judge the call as one that the caller of this service makes itself. Raises
         `NotAllowedError`.
         """
@@ -274,7 +304,7 @@ class PlainCallService(Actor):
             return
         refused = self._admission.refusal(
             peer,
-            "stream" if stream else "call",
+            "call",
             target.name,
             target.method,
             arguments.args,
