@@ -27,6 +27,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
         "@node": {
             "status": ALL,
             "contact": ALL,
+            "store_place": ALL,
             "methods": ALL,
             "wait_started": ALL,
             "watch_actor": ALL,

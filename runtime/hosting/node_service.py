@@ -117,6 +117,7 @@ class NodeService(Actor):
         node: str,
         status: Callable[[], Awaitable[dict[str, object]]],
         contact: Callable[[], dict[str, object]],
+        store_place: Callable[[], dict[str, object]],
         leave: Callable[[], None],
         quotas: ClientQuotas,
     ) -> None:
@@ -125,6 +126,7 @@ class NodeService(Actor):
         self._node = node
         self._status = status
         self._contact = contact
+        self._store_place = store_place
         self._leave = leave
         self._tickets: OrderedDict[str, list[Address]] = OrderedDict()
         """The latest spawns, with the actors that they have started."""
@@ -313,6 +315,13 @@ class NodeService(Actor):
         is. Of the same size however many actors there are.
         """
         return self._contact()
+
+    @method(concurrent=True, idempotent=True)
+    async def store_place(self) -> dict[str, object]:
+        """Like `contact`, but of the members only this node and the one that serves the store. Of
+        the same size however many members there are: each node that joins asks this.
+        """
+        return self._store_place()
 
     @method(concurrent=True, idempotent=True)
     async def leave_cluster(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import trio
@@ -185,10 +185,13 @@ async def open_client(
     network: Network,
     host: str = "",
     rights: PeerRole | None = None,
+    *,
+    all_members: bool = True,
 ) -> AsyncIterator[ClusterClient]:
     """Connect to a cluster by the address of any member. `rights`: the role to whose rights this
-    process limits itself; None for all rights of the role that it proves. Raises `JoinError` or a
-    `HandshakeError` that name the address.
+    process limits itself; None for all rights of the role that it proves. `all_members`: False for
+    who needs no members but the one that is dialled and the one that serves the store. Raises
+    `JoinError` or a `HandshakeError` that name the address.
     """
     me = client_peer(environment, host, rights)
     directory = _ClientDirectory()
@@ -207,7 +210,9 @@ async def open_client(
             contact = await _contact(endpoint, address, environment)
             nursery.start_soon(endpoint.peers.beat)
             try:
-                status = await _status(endpoint, contact, environment.timings.join_answer)
+                status = await _status(
+                    endpoint, contact, environment.timings.join_answer, all_members=all_members
+                )
             except CallError as error:
                 raise JoinError(
                     f"{address} answered, but could not say where the cluster's store is: {error}"
@@ -250,12 +255,14 @@ def client_peer(
     )
 
 
-async def _status(endpoint: RpcEndpoint, contact: Link, seconds: float) -> dict[str, Any]:
+async def _status(
+    endpoint: RpcEndpoint, contact: Link, seconds: float, *, all_members: bool
+) -> dict[str, Any]:
     """Ask the dialled node for its contact facts; `seconds` for each attempt. Raises CallError."""
     service = endpoint.node_service(contact.peer.name, contact.peer.incarnation)
     for left in reversed(range(PATIENCE)):
         try:
-            return await contact_facts(service.options(timeout=seconds))
+            return await contact_facts(service.options(timeout=seconds), all_members=all_members)
         except CallTimeoutError:
             # A connection that stands is one that is heard on: the node lives, and has much to do.
             if not left or not contact.connected:
@@ -263,8 +270,15 @@ async def _status(endpoint: RpcEndpoint, contact: Link, seconds: float) -> dict[
     raise AssertionError("the last attempt has returned or raised")
 
 
-async def contact_facts(service: Any) -> dict[str, Any]:
-    """Ask a node for the facts of itself, the members and the store. Raises CallError."""
+async def contact_facts(service: Any, *, all_members: bool = True) -> dict[str, Any]:
+    """Ask a node for the facts of itself, the members and the store. Without `all_members`, only
+    those members are certain to be among them that lead to the store. Raises CallError.
+    """
+    if not all_members:
+        # Otherwise each of N nodes that join would get the rows of up to N others here, and read
+        # the records of the same ones in the store.
+        with suppress(MethodNotFoundError, NotAllowedError):
+            return cast("dict[str, Any]", await service.store_place())
     try:
         return cast("dict[str, Any]", await service.contact())
     except (MethodNotFoundError, NotAllowedError):

@@ -271,7 +271,9 @@ class StoreLocator:
                             address.removeprefix("tcp:")
                         )
                         service = self._endpoint.node_service(link.peer.name, link.peer.incarnation)
-                        return await contact_facts(service.options(timeout=seconds))
+                        return await contact_facts(
+                            service.options(timeout=seconds), all_members=False
+                        )
                     except WrongStoreError as error:
                         # An address may mean another machine here: the next one counts as well.
                         foreign = error
@@ -501,7 +503,9 @@ async def enter_by_member(
     Raises `JoinError` (no answer; the message says what to do next), `NodeNameTakenError` or a
     `HandshakeError`.
     """
-    async with open_client(address, cluster, secret, environment, network, record.host) as client:
+    async with open_client(
+        address, cluster, secret, environment, network, record.host, all_members=False
+    ) as client:
         where = client.status["store"]
         if where["kind"] != "embedded":
             return ExternalStore(where["address"])
@@ -581,7 +585,14 @@ async def enter_as_client(
     """
     me = introduction.peer
     async with open_client(
-        address, introduction.cluster, secret, environment, network, me.host, me.rights or None
+        address,
+        introduction.cluster,
+        secret,
+        environment,
+        network,
+        me.host,
+        me.rights or None,
+        all_members=False,
     ) as client:
         where = client.status["store"]
         # The node that was dialled, where the store is no node's.

@@ -270,6 +270,13 @@ class Members:
                 await trio.sleep(seconds)
 
     def _apply(self, batch: WatchBatch) -> None:
+        # A node that starts writes its record twice, and where many start, both are in one batch:
+        # only the later one is read. By incarnations, so that the end of each is noticed.
+        newest = {
+            (event.key, event.create_revision): event.revision
+            for event in batch.events
+            if event.kind == "put"
+        }
         for event in batch.events:
             # `caught_up` may have read further meanwhile than this poll had come.
             if event.revision > self.revision:
@@ -277,7 +284,8 @@ class Members:
                 if name.startswith(MARK):
                     self._on_expulsion(name, event.value if event.kind == "put" else None)
                 elif event.kind == "put":
-                    self._enter(name, event.value, event.create_revision)
+                    if newest[event.key, event.create_revision] == event.revision:
+                        self._enter(name, event.value, event.create_revision)
                 else:
                     self._leave(name)
         self._moved_to(batch.revision)

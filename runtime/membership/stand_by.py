@@ -272,7 +272,7 @@ async def reach_by_member(
     """
     address = next(address for address in peer().addresses if address.startswith("tcp:"))
     async with open_client(
-        address.removeprefix("tcp:"), cluster, secret, environment, network
+        address.removeprefix("tcp:"), cluster, secret, environment, network, all_members=False
     ) as client:
         if client.status["store"]["identity"] != identity:
             # What is our lease in our store may be another's there.

@@ -313,6 +313,7 @@ class Node(BaseNode):
                 self.name,
                 self._bounded_status,
                 self._contact_facts,
+                self._store_place,
                 self.leave,
                 endpoint.admission.quotas,
             ),
@@ -587,6 +588,21 @@ class Node(BaseNode):
     def _contact_facts(self) -> dict[str, object]:
         """Facts about this node and the cluster, without its actors."""
         return {**self._facts(), "members": [attrs.asdict(one) for one in self.members()]}
+
+    def _store_place(self) -> dict[str, object]:
+        """Facts about where the store is, and the members that lead to it: the one that serves it,
+        and this one.
+        """
+        store = self._store_facts()
+        names = dict.fromkeys((self.name, str(store["node"])))
+        found = [self._members.find(name) for name in names]
+        return {
+            "node": self.name,
+            "incarnation": self.incarnation,
+            "cluster": self.cluster,
+            "store": store,
+            "members": [attrs.asdict(one.member) for one in found if one is not None],
+        }
 
     def _store_facts(self) -> dict[str, object]:
         """Return where this node's store is, and whether it can be reached."""

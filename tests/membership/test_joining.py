@@ -20,6 +20,7 @@ from runtime.environment import SystemEnvironment
 from runtime.links.transports import Connection, SocketConnection, SocketNetwork
 from runtime.membership import cluster_client as cluster_client_module
 from runtime.membership.members import NodeRecord, Registration
+from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -210,3 +211,40 @@ async def test_a_node_in_a_new_container_waits_for_the_lease_of_the_one_before_a
         assert set(network.dialled) == {"tcp:10.0.0.1:7400"}
         store.close()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_joins_is_told_of_the_store_and_not_of_all_members() -> None:
+    with trio.fail_after(60):
+        async with (
+            open_node("founder", secret=SECRET) as founder,
+            open_node("second", join=founder.address, secret=SECRET) as second,
+            open_node("third", join=founder.address, secret=SECRET) as third,
+        ):
+            await third.wait_for(3)
+            service = internals_of(third).endpoint.node_service("second", second.incarnation)
+            place = await service.store_place()
+            assert [one["name"] for one in place["members"]] == ["second", "founder"]
+            assert place["store"]["node"] == "founder"
+            assert "links" not in place
+            # By a member that does not serve the store.
+            async with open_node("fourth", join=second.address, secret=SECRET) as fourth:
+                assert {one.name for one in fourth.members()} == {
+                    "founder",
+                    "second",
+                    "third",
+                    "fourth",
+                }
+
+
+async def test_a_node_joins_by_a_member_of_an_earlier_version() -> None:
+    """That one answers with all members, by `contact`."""
+    with trio.fail_after(60):
+        async with open_node("founder", secret=SECRET) as founder:
+            cell = internals_of(founder).endpoint.host.cells["@node"]
+            cell.methods = {
+                name: definition
+                for name, definition in cell.methods.items()
+                if name != "store_place"
+            }
+            async with open_node("second", join=founder.address, secret=SECRET) as second:
+                assert {one.name for one in second.members()} == {"founder", "second"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -18,6 +18,7 @@ from runtime.store.interface import WatchBatch
 from runtime.store.memory import ChangeHistory, StoreMachine
 from runtime.timings import Timings
 from runtime.wire.codec import Codec
+from runtime.wire.frames import Segment
 from tests.scheduling import SeededEnvironment
 
 MANY = 60
@@ -36,11 +37,22 @@ class CountingStore(EmbeddedStore):
         return batch
 
 
+class CountingCodec(Codec):
+    """Counts the records that are read."""
+
+    reads = 0
+
+    def decode(self, control: bytes, segments: Sequence[Segment] = ()) -> object:
+        self.reads += 1
+        return super().decode(control, segments)
+
+
 @attrs.frozen
 class Followed:
     """A view of the members in `store`, on a virtual clock."""
 
     store: CountingStore
+    codec: CountingCodec
     members: Members
     gone: list[Member]
     environment: SeededEnvironment
@@ -61,11 +73,11 @@ async def followed(machine: StoreMachine | None = None) -> AsyncIterator[Followe
     environment = SeededEnvironment(random.Random(1))
     store = CountingStore(environment, machine)
     gone: list[Member] = []
-    codec = Codec(sentinel=b"sentinel")
+    codec = CountingCodec(sentinel=b"sentinel")
     members = Members(
         store, codec, gone.append, 0.2, Expulsions(lambda one: None), TIMINGS.members_pause
     )
-    found = Followed(store, members, gone, environment)
+    found = Followed(store, codec, members, gone, environment)
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         for number in range(MANY):
@@ -87,6 +99,43 @@ async def test_changes_in_quick_succession_come_together(autojump_clock: MockClo
         assert len(at.names()) == 2 * MANY
         # One for the first, and one for all that came in the pause after it.
         assert at.store.polls <= 3
+
+
+async def test_of_the_records_of_one_node_that_come_together_only_the_last_is_read(
+    autojump_clock: MockClock,
+) -> None:
+    async with followed() as at:
+        await at.write("first")
+        await at.members.wait_changed()
+        reads = at.codec.reads
+        for number in range(MANY):
+            await at.write(f"late-{number}", "joining")
+            await at.write(f"late-{number}")
+        await at.members.wait_changed()
+        assert at.codec.reads - reads == MANY
+        assert {member.state for member in at.members.all()} == {"up"}
+
+
+async def test_of_a_node_that_ends_and_starts_between_two_answers_each_incarnation_is_seen(
+    autojump_clock: MockClock,
+) -> None:
+    async with followed() as at:
+        await at.write("first")
+        await at.members.wait_changed()
+        created = [
+            await at.write("brief", "joining"),
+            await at.write("brief"),
+        ]
+        await at.store.delete(f"{PREFIX}brief")
+        created.append(await at.write("brief", "joining"))
+        await at.write("brief", "draining")
+        await at.members.wait_changed()
+        assert [(one.name, one.incarnation, one.state) for one in at.gone] == [
+            ("brief", created[0], "up")
+        ]
+        found = at.members.find("brief")
+        assert found is not None
+        assert (found.member.incarnation, found.member.state) == (created[2], "draining")
 
 
 async def test_the_first_change_after_a_quiet_time_is_seen_at_once(
