@@ -277,7 +277,7 @@ class RpcEndpoint:
         )
 
     def _make_reference_service(self) -> ReferenceService:
-        return ReferenceService(self.references, self.reference_service)
+        return ReferenceService(self.references, self.reference_service, self.host.asking_peer)
 
     def _make_dispatch(
         self,

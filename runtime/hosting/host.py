@@ -44,6 +44,7 @@ from actors.errors import (
 from actors.filters import Filter, on_side
 from actors.method import Address, MethodDefinition
 from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
+from actors.peers import VerifiedPeer
 from actors.supervision import ExitReason, Shutdown
 from actors.supervisor import Supervisor
 from runtime.environment import Environment, unwrap
@@ -651,6 +652,13 @@ class ActorHost:
         """True while this epoch of an actor is here, its start and its end included."""
         cell = self.cells.get(address.name)
         return cell is not None and cell.address.epoch == address.epoch
+
+    def asking_peer(self) -> VerifiedPeer | None:
+        """Return the proven identity of the peer whose call this task runs; None for calls of this
+        process, and outside of calls.
+        """
+        invocation = self.workers.running.get(trio.lowlevel.current_task())
+        return invocation.verified if invocation is not None else None
 
     def find(
         self, name: str, epoch: int, method: str, *, stream: bool = False

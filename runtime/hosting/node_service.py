@@ -181,8 +181,7 @@ class NodeService(Actor):
         """Count starts for the client that asks for them; for a node, nothing. `started`: its
         actors at the end of the block.
         """
-        invocation = self._host.workers.running.get(trio.lowlevel.current_task())
-        peer = invocation.verified if invocation is not None else None
+        peer = self._host.asking_peer()
         if peer is None or peer.role == "node":
             return nullcontext()
         return self._quotas.starting(peer, count, started)

@@ -10,7 +10,7 @@ Nothing legitimate passes such calls on: they are made by the node that they nam
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final, cast
 
 from actors.actor import Actor
 from actors.errors import BadArgumentsError, CallError
@@ -38,6 +38,24 @@ def hosting_at(place: int) -> Asker:
     return asker
 
 
+NOBODY: Final = object()
+"""What an `Asker` returns for a call in which no node is named, as it may be."""
+
+
+def reader_at(place: int) -> Asker:
+    """Read the asking node from the list at position `place`, which begins with its name and
+    incarnation, and which may be left out.
+    """
+
+    def asker(args: Sequence[object]) -> object:
+        reader = args[place] if len(args) > place else None
+        if reader is None:
+            return NOBODY
+        return tuple(cast("list[object]", reader)[:2]) if isinstance(reader, list) else None
+
+    return asker
+
+
 class RequesterChecked(Actor):
     """A service with methods whose arguments name the node that asks."""
 
@@ -51,8 +69,12 @@ def not_its_own(
     """Return the error for a call that `peer` makes in another node's name; None for all others."""
     asker = instance.askers.get(method) if isinstance(instance, RequesterChecked) else None
     # Positional arguments only: a node named by position and by keyword could be named differently.
-    if asker is None or (not kwargs and asker(args) == peer.identity):
+    if asker is None:
         return None
+    if not kwargs:
+        named = asker(args)
+        if named is NOBODY or named == peer.identity:
+            return None
     # A class of error that is not retried: a repeat would be refused as well.
     return BadArgumentsError(
         f"node {peer.name} (incarnation {peer.incarnation}) may call {method} in its own name "

@@ -277,7 +277,7 @@ class PlainCallService(Actor):
         return cell, definition, arguments
 
     async def _admit_repeat(self, target: PlainTarget, call: KeyedCall[_Run], body: bytes) -> None:
-        """Judge a call with a key that is on record: a peer that knows the key may not know the answer.
+        """Judge a call with a key that is on record: its answer is not for all who know the key.
         Raises `OutcomeUnknownError`, since the call was made, perhaps by the same peer.
         """
         peer = self._peer()
@@ -316,8 +316,7 @@ class PlainCallService(Actor):
 
     def _peer(self) -> VerifiedPeer:
         """Return the proven identity of the caller of this service."""
-        invocation = self._host.workers.running.get(trio.lowlevel.current_task())
-        peer = invocation.verified if invocation is not None else None
+        peer = self._host.asking_peer()
         return self._admission.own if peer is None else peer
 
     def _found(self, target: PlainTarget) -> tuple[ActorCell, MethodDefinition]:

@@ -11,9 +11,10 @@ import trio
 
 from actors.errors import CallError, ProtocolError
 from actors.method import method
+from actors.peers import VerifiedPeer
 from runtime.annotation_checks import ArgumentTypes
 from runtime.environment import Process
-from runtime.hosting.requesters import Asker, RequesterChecked, named_at
+from runtime.hosting.requesters import Asker, RequesterChecked, named_at, reader_at
 from runtime.identifiers import NodeId
 from runtime.references import inspection
 from runtime.references.manager import ReferenceManager
@@ -59,9 +60,16 @@ class ReferenceService(RequesterChecked):
         "update": named_at(0),
         "unsettled": named_at(0),
         "moved": named_at(1),
+        "fetch": reader_at(1),
     }
 
-    def __init__(self, references: ReferenceManager, service: Callable[[str, int], Any]) -> None:
+    def __init__(
+        self,
+        references: ReferenceManager,
+        service: Callable[[str, int], Any],
+        asking_peer: Callable[[], VerifiedPeer | None],
+    ) -> None:
+        self._asking_peer = asking_peer
         self._references = references
         self._table = references.table
         self._values = references.owned
@@ -113,6 +121,11 @@ class ReferenceService(RequesterChecked):
         """A value of this node, once it is there; see `OwnedValues.serve`. `reader`: node,
         incarnation, host, process, its start.
         """
+        peer = self._asking_peer()
+        if peer is not None and peer.role != "node" and peer.proof == "certificate":
+            # Its process is what it says. What a process reads stays in memory for as long as that
+            # lives: a client could name one that never ends, for every value.
+            reader = None
         return await self._values.serve(
             _reference(identity), _reader(reader) if reader is not None else None
         )

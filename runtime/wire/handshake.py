@@ -267,19 +267,32 @@ class Certified:
 
     @classmethod
     def of(cls, uris: tuple[str, ...]) -> Certified:
-        """The first of the URIs that is understood."""
-        for uri in uris:
-            scheme, slashes, rest = uri.partition("://")
-            parts = [unquote(part) for part in rest.split("/")]
-            if scheme != "understudy" or not slashes or len(parts) != 3 or not all(parts):
-                continue
-            # They could pose as another line of a log, in which the names of peers stand.
-            if any(CONTROL_CHARACTERS.search(part) for part in parts):
-                continue
-            cluster, role, name = parts
-            if role in get_args(CertifiedRole):
-                return cls(cluster, cast("CertifiedRole", role), name, uris)
-        return cls(uris=uris)
+        """The one of the URIs that is understood. Of two, none counts: who has checked the request
+        for the certificate may have looked at the other.
+        """
+        understood = {found: None for uri in uris if (found := _understood(uri)) is not None}
+        if len(understood) != 1:
+            return cls(uris=uris)
+        cluster, role, name = next(iter(understood))
+        return cls(cluster, role, name, uris)
+
+    @property
+    def names_several(self) -> bool:
+        """True if it names nobody because several of its URIs are understood."""
+        return not self.role and sum(_understood(uri) is not None for uri in self.uris) > 1
+
+
+def _understood(uri: str) -> tuple[str, CertifiedRole, str] | None:
+    """Return the cluster, role and name that a URI has; None if it has none."""
+    scheme, slashes, rest = uri.partition("://")
+    parts = [unquote(part) for part in rest.split("/")]
+    if scheme != "understudy" or not slashes or len(parts) != 3 or not all(parts):
+        return None
+    # They could pose as another line of a log, in which the names of peers stand.
+    if any(CONTROL_CHARACTERS.search(part) for part in parts):
+        return None
+    cluster, role, name = parts
+    return (cluster, cast("CertifiedRole", role), name) if role in get_args(CertifiedRole) else None
 
 
 def certified_uri(cluster: str, role: CertifiedRole, name: str) -> str:
@@ -786,7 +799,9 @@ def _check_certificate(peer: Peer, cluster: str, certified: Certified | None, ro
 
 def check_certified(certified: Certified, cluster: str, role: Role, name: str) -> None:
     """Raises `WrongCertificateError` where a certificate does not name who shows it."""
-    if not certified.role:
+    if certified.names_several:
+        wrong = "has several names, of which none counts"
+    elif not certified.role:
         wrong = "names nobody in the form understudy://CLUSTER/ROLE/NAME"
     elif certified.cluster != cluster:
         wrong = f"is for the cluster {certified.cluster!r}"

@@ -14,7 +14,13 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, DynamicSupervisor, method
-from actors.errors import ActorNotFoundError, NotAllowedError, WrongCertificateError, WrongPeerError
+from actors.errors import (
+    ActorNotFoundError,
+    BadArgumentsError,
+    NotAllowedError,
+    WrongCertificateError,
+    WrongPeerError,
+)
 from actors.method import Address, BoundMethod, MethodDefinition
 from actors.options import NO_CALL_OPTIONS
 from actors.peers import VerifiedPeer
@@ -29,6 +35,9 @@ from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_session import find_security
 from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
+from runtime.references.memory.values import SHARED_SIZE
+from runtime.references.table import state_of
+from runtime.references.values import SharedValue
 from runtime.wire.frames import Kind
 from runtime.wire.handshake import (
     Acceptor,
@@ -322,3 +331,26 @@ async def test_a_process_with_the_certificate_of_a_node_keeps_its_session() -> N
         link.on_verified(unshown)
         peers.check_session(peer, shown)
         assert link.ended is None
+
+
+async def test_a_client_keeps_no_memory_by_the_name_of_a_process(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    async with met(authority, "client") as (node, client):
+        reference = await node.put(b"x" * SHARED_SIZE)
+        identity = list(state_of(reference).identity)
+        host = SystemEnvironment().process().host
+        fetch = raw(client, node, "@references", "fetch")
+        # Process 1 never ends, and this one says that it is process 1.
+        reader = [*client.endpoint.identity, host, 1, "0"]
+        values = internals_of(node).endpoint.references.owned
+        for _ in range(2):
+            found = await fetch(identity, reader)
+            assert not isinstance(found, SharedValue)
+            assert not values.value_store._readers
+            assert not values._near
+        with pytest.raises(BadArgumentsError, match="in its own name only"):
+            await fetch(identity, ["there", 7, host, 1, "0"])
+        with pytest.raises(BadArgumentsError, match="in its own name only"):
+            await fetch(identity, "there")

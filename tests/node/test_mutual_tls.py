@@ -172,6 +172,8 @@ async def test_each_wrong_certificate_is_named_and_disturbs_nobody(
         (Certified("understudy", "client", "bob"), "and it comes as a node"),
         (Certified("prod", "node", "bob"), "is for the cluster 'prod'"),
         (Certified(uris=("spiffe://x/y",)), "names nobody"),
+        (Certified.of((node_uri("bob"), node_uri("bob", role="client"))), "has several names"),
+        (Certified.of((node_uri("bob"), node_uri("bob", "prod"))), "has several names"),
     ],
 )
 def test_who_does_not_look_at_its_own_certificate_is_refused_by_either_side(

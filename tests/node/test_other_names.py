@@ -65,6 +65,7 @@ IN_OTHER_NAMES: list[tuple[type[Actor], str, str, tuple[object, ...]]] = [
     (ReferenceService, REFERENCE_SERVICE, "update", (*OTHER, [], [])),
     (ReferenceService, REFERENCE_SERVICE, "unsettled", (*OTHER, [1, 2])),
     (ReferenceService, REFERENCE_SERVICE, "moved", (["there", 1, 1], *OTHER)),
+    (ReferenceService, REFERENCE_SERVICE, "fetch", (["here", 1, 1], [*OTHER, "host", 1, "0"])),
 ]
 
 
