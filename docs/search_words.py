@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from docutils import nodes
-
 WORDS = {
     "failures/errors": "faq troubleshooting",
     "how-to/containers": "helm k8s podman",
@@ -47,8 +45,11 @@ WORDS = {
 """Words for each page, apart from those that it has itself."""
 
 
-def add_words(app: Any, document: nodes.document) -> None:
+def add_words(app: Any, document: Any) -> None:
     """Make the words of a page its keywords, which the search reads."""
+    # Here, since the tests read  where Sphinx is not installed.
+    from docutils import nodes
+
     words = WORDS.get(app.env.docname)
     if words is not None:
         content = ", ".join(words.split())
