@@ -47,7 +47,7 @@ WORDS = {
 
 def add_words(app: Any, document: Any) -> None:
     """Make the words of a page its keywords, which the search reads."""
-    # Here, since the tests read  where Sphinx is not installed.
+    # Here, since the tests read the words where Sphinx is not installed.
     from docutils import nodes
 
     words = WORDS.get(app.env.docname)
