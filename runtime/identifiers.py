@@ -1,4 +1,4 @@
-"""The identifiers of a node's life, of an actor's life, and of a socket.
+"""The identifiers of a node's life, of an actor's life, of a referenced value, and of a socket.
 
 All are tuples: they equal, hash and order like plain tuples of the same items, and cbor2 writes
 them as such. So they can be compared with what a peer or the store has sent, and be looked up by
@@ -33,3 +33,9 @@ class HostPort(NamedTuple):
 
     host: str
     port: int
+
+
+ReferenceId = tuple[str, int, int]
+"""The name and incarnation of the node that made the reference, and a number of that
+incarnation.
+"""

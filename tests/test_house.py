@@ -107,6 +107,8 @@ SANS_IO = (
     "runtime/pools/map_schedule.py",
     "runtime/pools/member_plan.py",
     "runtime/processes/protocol.py",
+    "runtime/references/forks.py",
+    "runtime/references/holder_set.py",
     "runtime/references/table.py",
     "runtime/rendezvous/interface.py",
     "runtime/rendezvous/machine.py",

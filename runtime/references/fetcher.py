@@ -23,16 +23,11 @@ from actors.errors import (
 )
 from actors.reference import Reference
 from runtime.environment import Environment, first
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.lifetime import Lifetime
 from runtime.references.memory.values import Segment
 from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues, StateChanges
-from runtime.references.table import (
-    Effect,
-    ReferenceId,
-    ReferenceState,
-    ReferenceTable,
-)
+from runtime.references.table import Effect, ReferenceState, ReferenceTable
 from runtime.references.value_codec import ValueCodec
 from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
 from runtime.shared_memory.mappings import MappedArenas, NotLendableError

@@ -19,14 +19,9 @@ from typing import Any
 import trio
 
 from actors.errors import OutcomeUnknownError, UnderstudyError
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.owned_values import OwnedValues
-from runtime.references.table import (
-    Effect,
-    ReferenceId,
-    ReferenceState,
-    ReferenceTable,
-)
+from runtime.references.table import Effect, ReferenceState, ReferenceTable
 
 AT_ONCE = 8
 """How many values are moved at the same time."""

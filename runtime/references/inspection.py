@@ -18,9 +18,9 @@ import attrs
 import trio
 
 import actors
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.manager import ReferenceManager
-from runtime.references.table import ReferenceId, ReferenceState
+from runtime.references.table import ReferenceState
 
 MOST_LISTED = 1000
 """The number of values that one node lists, the largest first. Also the number of values of other

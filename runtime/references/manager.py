@@ -18,7 +18,7 @@ import trio
 from actors.errors import ProtocolError
 from actors.reference import Reference
 from runtime.environment import Environment
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.lifetime import Lifetime
 from runtime.references.fetcher import ValueFetcher
 from runtime.references.hand_over import HandOver
@@ -37,7 +37,6 @@ from runtime.references.table import (
     NodeEnded,
     ReaderEnded,
     ReferenceDropped,
-    ReferenceId,
     ReferenceMade,
     ReferenceState,
     ReferenceTable,

@@ -21,16 +21,10 @@ from actors.errors import (
 )
 from actors.messages import message_type
 from runtime.environment import Environment, Process
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.lifetime import Lifetime
 from runtime.references.memory.values import Segment, ValueStore
-from runtime.references.table import (
-    Effect,
-    ReferenceId,
-    ReferenceState,
-    ReferenceTable,
-    StateChanged,
-)
+from runtime.references.table import Effect, ReferenceState, ReferenceTable, StateChanged
 from runtime.references.value_codec import ValueCodec
 from runtime.references.values import (
     NOT_YET,

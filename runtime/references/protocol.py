@@ -14,8 +14,8 @@ import trio
 
 from actors.errors import ActorNotFoundError, CallError, OutcomeUnknownError
 from runtime.environment import Environment
-from runtime.identifiers import NodeId
-from runtime.references.table import Effect, ReferenceId, ReferenceTable
+from runtime.identifiers import NodeId, ReferenceId
+from runtime.references.table import Effect, ReferenceTable
 from runtime.references.values import FailedValue
 
 logger = logging.getLogger("understudy.references")

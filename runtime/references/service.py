@@ -15,11 +15,10 @@ from actors.peers import VerifiedPeer
 from runtime.annotation_checks import ArgumentTypes
 from runtime.environment import Process
 from runtime.hosting.requesters import Asker, RequesterChecked, named_at, reader_at
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.references import inspection
 from runtime.references.manager import ReferenceManager
 from runtime.references.owned_values import Reader
-from runtime.references.table import ReferenceId
 from runtime.references.values import FailedValue
 
 logger = logging.getLogger("understudy.references")

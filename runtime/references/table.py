@@ -3,7 +3,8 @@ holds, and its open forks.
 
 No I/O, no clock, no codec and no trio: events go in, and effects come out, which the shell
 (`runtime.references.manager`) carries out. `ReferenceTable` combines three machines: `HolderSet`
-(the owner's side), `Forks` (the sender's side) and `BorrowedReferences` (the holder's side).
+(the owner's side) and `Forks` (the sender's side), each in a file of its own, and here
+`BorrowedReferences` (the holder's side).
 """
 
 from __future__ import annotations
@@ -11,228 +12,20 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import attrs
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
+from runtime.references.forks import Forks
+from runtime.references.holder_set import HolderSet
 from runtime.references.values import FailedValue
 
 if TYPE_CHECKING:
     from actors.reference import Reference
     from runtime.references.values import OnDisk, SharedValue, SizedValue
-
-
-# Holder sets: the incarnations of other nodes that hold one value. The owner's side.
-#
-# No I/O and no clock. Each holder has one register, whose last writer wins: a holder numbers its
-# claims and releases of a value with versions that only grow. So every message may arrive twice,
-# late, or after one that was sent later.
-
-ReferenceId = tuple[str, int, int]
-"""The name and incarnation of the node that made the reference, and a number of that
-incarnation.
-"""
-
-
-class HolderSet:
-    """The registers of one value's holders: for each the version of its claim, or minus that of its
-    release.
-    """
-
-    __slots__ = ("_holder", "_others", "_version", "kept_alive")
-
-    def __init__(self) -> None:
-        # Most values have one holder, and a dict for it would weigh more than all the rest.
-        self._holder: NodeId | None = None
-        self._version = 0
-        self._others: dict[NodeId, int] | None = None
-        self.kept_alive: object = None
-        """The reference state with the value: referenced here, so that it lives as long as there
-        are holders.
-        """
-
-    @property
-    def holders(self) -> tuple[NodeId, ...]:
-        """Return the nodes whose latest update was a claim."""
-        return tuple(holder for holder, version in self._registers() if version > 0)
-
-    @property
-    def held(self) -> bool:
-        """True if there are holders."""
-        # A register stays after its release, as a negative version: a claim that was sent before
-        # the release and arrives after it must not count.
-        return any(version > 0 for _, version in self._registers())
-
-    def settle(self) -> None:
-        """Drop the value if it has no holder any more."""
-        if not self.held:
-            self.kept_alive = None
-
-    def claim(self, holder: NodeId, version: int) -> None:
-        """Apply a claim of `holder`. Ignored if a later update of it was applied already."""
-        if version > abs(self._latest(holder)):
-            self._write(holder, version)
-
-    def release(self, holder: NodeId, version: int) -> None:
-        """Apply a release of `holder`, which may have claimed the value in this same version."""
-        if version >= abs(self._latest(holder)):
-            self._write(holder, -version)
-
-    def on_node_ended(self, holder: NodeId) -> bool:
-        """Forget an incarnation that has ended; return whether it held the value."""
-        version = self._latest(holder)
-        if self._holder == holder:
-            self._holder, self._version = None, 0
-        elif self._others is not None:
-            self._others.pop(holder, None)
-        return version > 0
-
-    def versions(self) -> list[tuple[str, int, int]]:
-        """Return all registers, for a new owner: name, incarnation, and version (negative for a
-        release).
-        """
-        return [(holder.name, holder.incarnation, version) for holder, version in self._registers()]
-
-    def _registers(self) -> Iterator[tuple[NodeId, int]]:
-        if self._holder is not None:
-            yield self._holder, self._version
-        if self._others:
-            yield from self._others.items()
-
-    def _latest(self, holder: NodeId) -> int:
-        if self._holder == holder:
-            return self._version
-        return self._others.get(holder, 0) if self._others is not None else 0
-
-    def _write(self, holder: NodeId, version: int) -> None:
-        if self._others is not None and holder in self._others:
-            self._others[holder] = version
-        elif self._holder is None or self._holder == holder:
-            self._holder, self._version = holder, version
-        elif self._others is None:
-            self._others = {holder: version}
-        else:
-            self._others[holder] = version
-
-
-# Forks: references that this node has put into messages, and that their receivers may not have
-# registered yet. The sender's side.
-#
-# No I/O and no clock. The sender keeps a forwarded reference, and with it its own hold on the
-# value, until the receiver has registered with the owner, or never will. It learns this in two
-# steps:
-#
-# - The message. While it may still be sent, or sent again, the receiver may not have it. `landed`
-#   means that it will not be sent any more.
-# - The receiver. It is then asked which forks are not settled. It knows those of all messages that
-#   it has received; one that it does not know was settled, or dropped, or never arrived.
-#
-# So no value is lost if a message is dropped, cannot be read, or arrives twice, and a question
-# whose answer is lost can be asked again. That a sender must not release before its receiver is
-# registered is the rule of RRef's fork protocol in torch.distributed.rpc.
-
-T = TypeVar("T")
-
-
-ForkState = Literal["on its way", "landed", "asked"]
-
-
-class _Fork(Generic[T]):
-    __slots__ = ("peer", "state", "thing")
-
-    def __init__(self, thing: T, peer: NodeId) -> None:
-        self.thing = thing
-        self.peer = peer
-        self.state: ForkState = "on its way"
-
-
-class Forks(Generic[T]):
-    """The open forks of one node. `T` is the object that keeps its own hold."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, _Fork[T]] = {}
-        self._landed: dict[NodeId, dict[int, None]] = {}
-        self._next = 0
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, thing: T, peer: NodeId) -> int:
-        """Record that `thing` is in a message to `peer`; returns the number of the fork, which the
-        message carries.
-        """
-        self._next += 1
-        assert self._next not in self._open, f"fork {self._next} exists twice"
-        self._open[self._next] = _Fork(thing, peer)
-        return self._next
-
-    def on_landed(self, number: int) -> None:
-        """Note that the message will not be sent any more: its receiver has it, or never will."""
-        fork = self._open.get(number)
-        if fork is not None and fork.state == "on its way":
-            fork.state = "landed"
-            self._landed.setdefault(fork.peer, {})[number] = None
-        assert len(self._landed) <= len(self._open), "a fork has landed that is not open"
-
-    def state(self, number: int) -> ForkState | None:
-        """Return the state of a fork; None if it is settled."""
-        fork = self._open.get(number)
-        return fork.state if fork is not None else None
-
-    def due(self) -> list[NodeId]:
-        """Return the nodes to ask."""
-        return list(self._landed)
-
-    def ask(self, peer: NodeId, most: int) -> list[int]:
-        """Return up to `most` forks to ask `peer` about now. Call `on_answered` next: without an
-        answer, with all of them as `unsettled`.
-        """
-        landed = self._landed.get(peer, {})
-        numbers = list(landed)[:most]
-        for number in numbers:
-            del landed[number]
-            assert self._open[number].state == "landed", f"fork {number} is asked about twice"
-            self._open[number].state = "asked"
-        if not landed:
-            self._landed.pop(peer, None)
-        return numbers
-
-    def on_answered(self, numbers: Iterable[int], unsettled: Collection[int]) -> None:
-        """Apply the answer to a question: all of `numbers` are settled except `unsettled`, which
-        are asked about again.
-        """
-        for number in numbers:
-            fork = self._open.get(number)
-            if fork is None or fork.state != "asked":
-                continue
-            if number in unsettled:
-                fork.state = "landed"
-                self._landed.setdefault(fork.peer, {})[number] = None
-            else:
-                del self._open[number]
-        assert len(self._landed) <= len(self._open), "a fork has landed that is not open"
-
-    def on_node_ended(self, peer: NodeId) -> None:
-        """Forget an incarnation that has ended: it registers nothing any more."""
-        self._landed.pop(peer, None)
-        # Also those whose message may still be on its way: nobody will receive it.
-        for number in [number for number, fork in self._open.items() if fork.peer == peer]:
-            del self._open[number]
-
-    def check_invariants(self) -> None:
-        """Assert what must hold between any two steps. Looks at every fork: for tests and
-        simulations.
-        """
-        landed = {number for number, fork in self._open.items() if fork.state == "landed"}
-        assert sum(map(len, self._landed.values())) == len(landed), "only open forks have landed"
-        for peer, numbers in self._landed.items():
-            assert numbers, f"{peer} is to be asked about nothing"
-            assert landed.issuperset(numbers), f"{peer} is asked about forks that have not landed"
-            assert all(self._open[number].peer == peer for number in numbers)
-        assert all(0 < number <= self._next for number in self._open)
 
 
 # Holds: the values of other nodes that this node holds. The holder's side of the protocol.

@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from runtime.identifiers import NodeId
-from runtime.references.table import HolderSet
+from runtime.references.holder_set import HolderSet
 
 HOLDER = NodeId("holder", 1)
 OTHER = NodeId("other", 1)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from runtime.identifiers import NodeId
-from runtime.references.table import Forks
+from runtime.references.forks import Forks
 
 PEER = NodeId("peer", 1)
 OTHER = NodeId("peer", 2)

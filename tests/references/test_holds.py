@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.table import (
     Ask,
     BorrowedReferences,
@@ -19,7 +19,6 @@ from runtime.references.table import (
     HoldEffect,
     HoldLost,
     HoldSettled,
-    ReferenceId,
     Release,
 )
 

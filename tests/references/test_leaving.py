@@ -13,11 +13,11 @@ import trio
 from actors import Reference
 from actors.errors import OutcomeUnknownError, OwnerDiedError, RemoteError
 from runtime import Node, open_node
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.node import internals_of
 from runtime.references.hand_over import HandOver
 from runtime.references.owned_values import OwnedValues
-from runtime.references.table import ReferenceId, ReferenceTable, state_of
+from runtime.references.table import ReferenceTable, state_of
 from runtime.references.values import FailedValue
 from runtime.timings import Timings
 from tests.references.conftest import SECRET, Three

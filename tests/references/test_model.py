@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runtime.references.forks import Forks
+from runtime.references.holder_set import HolderSet
 from runtime.references.protocol import UpdateBatch
-from runtime.references.table import BorrowedReferences, Forks, HolderSet, ReferenceTable
+from runtime.references.table import BorrowedReferences, ReferenceTable
 from tests.references.world import World
 
 STEPS = 300

@@ -17,7 +17,7 @@ from typing import Any, cast
 import attrs
 
 from actors.reference import Reference
-from runtime.identifiers import NodeId
+from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.manager import InFlightReference, ReferenceParts
 from runtime.references.protocol import UpdateBatch, UpdateQueue
 from runtime.references.table import (
@@ -30,7 +30,6 @@ from runtime.references.table import (
     Forwarder,
     HolderCounted,
     NodeEnded,
-    ReferenceId,
     ReferenceState,
     ReferenceTable,
     Release,

@@ -44,14 +44,9 @@ from runtime.membership.names import NAMES, STATES, Names, StateRecords
 from runtime.membership.owed_deletions import OwedDeletions
 from runtime.membership.remote_store import RemoteStore
 from runtime.membership.stand_by import StandBy
-from runtime.references.table import (
-    BorrowedReferences,
-    Effect,
-    Forks,
-    HolderSet,
-    ReferenceState,
-    ReferenceTable,
-)
+from runtime.references.forks import Forks
+from runtime.references.holder_set import HolderSet
+from runtime.references.table import BorrowedReferences, Effect, ReferenceState, ReferenceTable
 from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster
