@@ -24,8 +24,8 @@ from actors.supervision import ExitKind, ExitReason, RestartBackoff
 from runtime.calls.arguments import StartRequest
 from runtime.environment import Environment
 from runtime.hosting.host import SupervisedActors
+from runtime.supervision.child_start import NOT_ITS_FAULT
 from runtime.supervision.spawner import ActorSpawner
-from runtime.supervision.supervisor_work import NOT_ITS_FAULT
 
 # Orphans: actors whose supervisor is gone for good, on a node that lives. They are stopped
 # here, because no supervisor would stop them.

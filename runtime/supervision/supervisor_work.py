@@ -11,13 +11,9 @@ failing. A supervisor that begins where another of its name ended adopts the chi
 from __future__ import annotations
 
 import logging
-import math
-import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Literal
 
 import attrs
 import trio
@@ -28,12 +24,7 @@ from actors.errors import (
     ActorStartError,
     CallError,
     ChildExistsError,
-    ChildNotFoundError,
     ChildRunningError,
-    NameTakenError,
-    NoPlacementError,
-    NotExecutedError,
-    OutcomeUnknownError,
     StoreError,
     SupervisorGaveUpError,
     SupervisorStoppingError,
@@ -45,14 +36,11 @@ from actors.method import Address
 from actors.restarts import adopted
 from actors.supervision import (
     AllStarted,
-    ChildView,
     Effect,
     Exit,
     ExitKind,
     ExitReason,
     Forgotten,
-    RestartType,
-    Shutdown,
     StartChild,
     StopChild,
     SupervisorAnswer,
@@ -62,358 +50,12 @@ from actors.supervisor import ChildSpec, ChildStatus, DeathReport, Supervisor, S
 from runtime.environment import Environment
 from runtime.hosting.cell import with_note
 from runtime.statistics.counts import NodeCounts
+from runtime.supervision.child_start import NOT_ITS_FAULT, start_somewhere
+from runtime.supervision.children import ChildState, ChildTable, seconds_of
+from runtime.supervision.end_lines import end_line, lost_line
 from runtime.supervision.spawner import ActorSpawner
 
-# One child of a supervisor.
-
-
-@attrs.define(eq=False)
-class ChildState:
-    """The data of one child that the restart machine does not have. `added`: it was added at run
-    time, not by the constructor.
-    """
-
-    spec: ChildSpec
-    name: str
-    added: bool = False
-    address: Address | None = None
-    adopted: Address | None = None
-    """A running actor to adopt instead of starting a new one."""
-    intent: Literal["none", "in doubt", "written"] = "none"
-    """The restart intent in the store; in doubt while it is being written, and after an attempt to
-    write it has failed.
-    """
-    written_at: int = 0
-    """The revision of the intent in the store, as far as is known; 0 if it is not."""
-    latest_epoch: int = 0
-    """The epoch of its latest actor; 0 before the first."""
-    started_at: float = 0.0
-    """When that has started, on the environment's clock; 0 before the first start."""
-    last_failure: ExitReason | None = None
-    """Its last end or failed start, if that was a failure."""
-    scope: trio.CancelScope | None = None
-    """The scope of the task that starts and then watches it."""
-    fails: bool = False
-    """True if its latest start has failed: the first failure is logged, further ones in a row are
-    not.
-    """
-
-    def status(self, view: ChildView, now: float) -> ChildStatus:
-        """Return the child's public status."""
-        address = self.address
-        return ChildStatus(
-            id=self.spec.id,
-            name=self.name,
-            kind=self.spec.kind,
-            restart=self.spec.restart,
-            state=view.state,
-            node=address.node if address is not None else None,
-            epoch=address.epoch if address is not None else None,
-            restarts=view.restarts,
-            age=now - self.started_at if address is not None else None,
-            last_exit=view.last_exit,
-        )
-
-
-def seconds_of(shutdown: Shutdown) -> float:
-    """Return the seconds that a child may take to stop."""
-    return float("inf") if shutdown is None else 0.0 if shutdown == "kill" else float(shutdown)
-
-
-# The start of a child: what it waits for, and which errors count as the child's own failure.
-
-PLACE_RETRY_SECONDS = 0.5
-"""Seconds between two attempts to find a node that fits, unless the members change before."""
-
-
-FREE_NAME_LOOK_SECONDS = 0.05
-"""Seconds between attempts to start a child whose name is not free yet."""
-
-
-NOT_ITS_FAULT = (
-    ActorNotPlacedError,
-    NoPlacementError,
-    NotExecutedError,
-    OutcomeUnknownError,
-    StoreError,
-)
-"""Errors of a start that are not the child's fault: its node, or the store, is gone or leaving, or
-did not answer. The call errors are those of the runtime's own call to the node; an exception of the
-child arrives as an ActorStartError.
-"""
-
-
 logger = logging.getLogger("understudy.supervision")
-
-
-async def start_somewhere(
-    child: ChildState,
-    supervisor: str,
-    write_intent: Callable[[], Awaitable[None]],
-    spawner: ActorSpawner,
-    environment: Environment,
-) -> Address:
-    """Start the child's actor within its start timeout, or adopt it, after `write_intent()` has
-    written its restart intent. Waits for its name and, at the first start, for a node that fits.
-    Raises what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError
-    when its time is over.
-    """
-    last: Exception | None = None
-    spec, now = child.spec, environment.now()
-    options = attrs.evolve(spec.options, name=child.name)
-    free_until = now + environment.timings.succession
-    fits_until = now if child.started_at else now + environment.timings.first_placement
-    with trio.move_on_after(math.inf if spec.start_timeout is None else spec.start_timeout):
-        while True:
-            try:
-                # Before the start, so that no actor of this name is lost without an intent.
-                await write_intent()
-                if child.adopted is not None:
-                    address, child.adopted = child.adopted, None
-                    return address
-                start = partial(spawner.start_actor, spec.actor, spec.args, dict(spec.kwargs))
-                if not child.started_at:
-                    return await start(options, supervisor)
-                # A trace of its own: the supervisor may have started, and its trace ended, long
-                # ago.
-                facts = {"understudy.actor": child.name, "understudy.supervisor": supervisor}
-                with spawner.spans.span("actor.restart", facts, root=True):
-                    return await start(options, supervisor)
-            except NameTakenError as error:
-                last = error
-                # the owner of the name decides whether this is an error
-                owner = (await spawner.living(supervisor, [child.name])).get(child.name)  # noqa: ASYNC120
-                if owner is not None and owner.epoch > child.latest_epoch:
-                    # An attempt of unknown outcome has started it after all.
-                    return owner
-                if environment.now() >= free_until:
-                    raise
-                await trio.sleep(FREE_NAME_LOOK_SECONDS)
-            except NOT_ITS_FAULT as error:
-                last = error
-                if environment.now() >= fits_until:
-                    raise
-                logger.info(
-                    "%s/%s waits for a node that can start it: %s", supervisor, spec.id, error
-                )
-                await spawner.members_changed(PLACE_RETRY_SECONDS)
-    if isinstance(last, NOT_ITS_FAULT):
-        # No start of it has begun, so the time that is over is not the child's own.
-        raise last
-    why = f"; the last attempt: {last}" if last is not None else ""
-    raise ActorStartError(
-        f"{supervisor}/{spec.id} has not started within {spec.start_timeout:g} s, its "
-        f"start_timeout{why}",
-        actor=child.name,
-    )
-
-
-# The children of one supervisor by their ids, with those that were requested while another child
-# still has their id. No I/O.
-
-
-class ChildTable:
-    """The children of one supervisor, one for each id. A child whose spec has no name gets the name
-    `supervisor`/id.
-    """
-
-    def __init__(self, supervisor: str, specs: Iterable[ChildSpec]) -> None:
-        self._supervisor = supervisor
-        self._children: dict[str, ChildState] = {}
-        self._ids: dict[str, str] = {}
-        """Ids by the names of their actors."""
-        self._wanted: dict[object, ChildState] = {}
-        """Requested children by request, until that is answered."""
-        self._requests: dict[str, dict[object, None]] = {}
-        """The requests for each id, in their order: an index, so that the cost for one child does
-        not grow with the number of requests.
-        """
-        for spec in specs:
-            self.put(spec)
-
-    def __len__(self) -> int:
-        return len(self._children)
-
-    def __iter__(self) -> Iterator[ChildState]:
-        return iter(tuple(self._children.values()))
-
-    def __getitem__(self, id: str) -> ChildState:
-        return self._children[id]
-
-    def get(self, id: str) -> ChildState | None:
-        """Return the child of this id, or None."""
-        return self._children.get(id)
-
-    def put(self, spec: ChildSpec, *, added: bool = False) -> ChildState:
-        """Add a child, and return it. No other child may have its id."""
-        child = self._child(spec, added)
-        self._enter(child)
-        return child
-
-    def want(self, spec: ChildSpec, request: object) -> None:
-        """Add a child on request: at once, or when the present child of its id is forgotten."""
-        child = self._wanted[request] = self._child(spec, True)
-        self._requests.setdefault(spec.id, {})[request] = None
-        if spec.id not in self._children:
-            self._enter(child)
-
-    def settle(self, answer: SupervisorAnswer) -> None:
-        """Remove a request for a child, because this is its answer."""
-        child = self._wanted.pop(answer.request, None)
-        if child is None:
-            return
-        requests = self._requests[child.spec.id]
-        del requests[answer.request]
-        if not requests:
-            del self._requests[child.spec.id]
-        if answer.reply == "too many children" and self._children.get(child.spec.id) is child:
-            self._remove(child)
-
-    def forget(self, id: str) -> ChildState:
-        """Remove and return the child of this id. The first other child that was requested with
-        this id takes its place.
-        """
-        child = self._children[id]
-        self._remove(child)
-        for request in self._requests.get(id, ()):
-            if self._wanted[request] is not child:
-                self._enter(self._wanted[request])
-                break
-        return child
-
-    def id_of(self, child: str | Handle) -> str:
-        """Return the id of a child, which may be given as its id, its path, its actor's name or a
-        handle. Raises `ChildNotFoundError`.
-        """
-        name = child.name if isinstance(child, Handle) else child
-        for id in (name, name.removeprefix(f"{self._supervisor}/")):
-            if id in self._children:
-                return id
-        found = self._ids.get(name)
-        if found is None:
-            raise self.not_found(name)
-        return found
-
-    def _enter(self, child: ChildState) -> None:
-        assert child.spec.id not in self._children, "an id has one child at a time"
-        self._children[child.spec.id] = child
-        self._ids[child.name] = child.spec.id
-
-    def _remove(self, child: ChildState) -> None:
-        assert self._children[child.spec.id] is child
-        del self._children[child.spec.id]
-        # Two children may have one name, if their specs say so: then the latter owns the index.
-        if self._ids.get(child.name) == child.spec.id:
-            del self._ids[child.name]
-
-    def not_found(self, id: str) -> ChildNotFoundError:
-        """Return the error for an id that no child has."""
-        some = sorted(self._children)[:10]
-        more = (
-            f" and {len(self._children) - len(some)} more"
-            if len(self._children) > len(some)
-            else ""
-        )
-        return ChildNotFoundError(
-            f"{self._supervisor} has no child {id!r}; it has: {', '.join(some) or 'none'}{more}"
-        )
-
-    def _child(self, spec: ChildSpec, added: bool) -> ChildState:
-        return ChildState(spec, spec.options.name or f"{self._supervisor}/{spec.id}", added)
-
-
-# The log line for the end of a supervised actor: its reason, and whether it is started again. No
-# I/O.
-
-_FRAME = re.compile(
-    r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE
-)
-
-
-def end_line(
-    name: str,
-    node: str | None,
-    reason: ExitReason,
-    restart: RestartType,
-    *,
-    failed: bool,
-    ends_supervisor: bool,
-) -> tuple[int, str]:
-    """Return the log level and the line for the end of a child, or for its start that `failed`. An
-    intended end is INFO, a death WARNING, and ERROR if it `ends_supervisor`, which gives up with
-    all its other children.
-    """
-    orderly = not failed and (reason.is_normal or reason.kind == "node left")
-    what = (
-        f"{name} did not start"
-        if failed
-        else f"{name} has ended"
-        if node is None
-        else f"{name} has ended on {node}"
-    )
-    if ends_supervisor:
-        level, follows = (
-            (logging.INFO if orderly else logging.ERROR),
-            "its supervisor ends with it, and stops its other children",
-        )
-    else:
-        level = logging.INFO if orderly else logging.WARNING
-        again = restart == "permanent" or (
-            restart == "transient" and (failed or not reason.is_normal)
-        )
-        follows = "it is started again" if again else f"it is not started again, being {restart}"
-    return level, f"{what} ({_in_one_line(reason)}); {follows}"
-
-
-MOST_IN_LINE = 10
-"""Children that one line of the log names."""
-
-
-def lost_line(
-    supervisor: str,
-    lost: Sequence[tuple[str, RestartType]],
-    reason: ExitReason,
-    *,
-    ends_supervisor: bool,
-) -> tuple[int, str]:
-    """Return the log level and the line for the death of a node: `lost` are the ids of the children
-    that were on it, and their restart types.
-    """
-    level = logging.WARNING
-    temporary = [id for id, restart in lost if restart == "temporary"]
-    others = [id for id, restart in lost if restart != "temporary"]
-    they_are = "it is" if len(lost) == 1 else "they are"
-    if ends_supervisor:
-        level, follows = logging.ERROR, f"{supervisor} ends with that, and stops its other children"
-    elif not temporary:
-        follows = f"{they_are} started again"
-    elif not others:
-        follows = f"{they_are} not started again, being temporary"
-    else:
-        follows = (
-            f"started again: {_listed(others)}; not started again, being temporary: "
-            f"{_listed(temporary)}"
-        )
-    what = f"{supervisor} has lost {_listed([id for id, _ in lost])}"
-    return level, f"{what} ({_in_one_line(reason)}); {follows}"
-
-
-def _listed(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:MOST_IN_LINE]) + ", ..." * (len(ids) > MOST_IN_LINE)
-
-
-def _in_one_line(reason: ExitReason) -> str:
-    """Return the reason, with the place in the user's code where it was raised, if that is
-    known.
-    """
-    text = " ".join(str(reason).split("\n\n")[0].split())
-    # The text of a failed start has the place already.
-    frames = list(_FRAME.finditer(reason.traceback)) if reason.kind != "start failed" else []
-    return (
-        f"{text}, at {frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}"
-        if frames
-        else text
-    )
 
 
 # How long a supervisor waits for the end of children that it stops, beyond the `shutdown` time of

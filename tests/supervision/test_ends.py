@@ -11,7 +11,7 @@ from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError
 from actors.supervision import ExitReason, RestartType
 from runtime import open_node
-from runtime.supervision.supervisor_work import end_line, lost_line
+from runtime.supervision.end_lines import end_line, lost_line
 
 SECRET = "a secret for the tests of logs"
 

@@ -24,7 +24,7 @@ from runtime import open_node
 from runtime.calls.client import RetryingCall
 from runtime.membership.names import CHILDREN
 from runtime.node import internals_of
-from runtime.supervision.supervisor_work import ChildTable
+from runtime.supervision.children import ChildTable
 
 SECRET = "a secret for the tests of many children"
 MEBIBYTE = 1 << 20
