@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runtime.membership.journals import Journals
+from runtime.pools.held_items import MapItem
 from runtime.pools.journal import ItemCodec, MapJournal
-from runtime.pools.map_schedule import MapItem
 from runtime.wire.codec import Codec
 
 

@@ -63,8 +63,9 @@ from runtime.calls.error_codec import CallPlace, place_of, rebuild
 from runtime.environment import Environment
 from runtime.hosting.running_batch import RAISED, REFUSED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
+from runtime.pools.batch_sizes import Batch
 from runtime.pools.journal_driver import JournalDriver
-from runtime.pools.map_schedule import Batch, MapSchedule
+from runtime.pools.map_schedule import MapSchedule
 from runtime.pools.progress_bar import show_progress
 from runtime.user_errors import is_cancellation
 from runtime.wire.exceptions import annotate
@@ -285,12 +286,12 @@ class MapRun:
             while True:
                 await self._finished.wait()
                 self._finished = trio.Event()
-                journal.add(self.schedule.take_finished())
+                journal.add(self.schedule.held.take_finished())
                 while indices := await journal.write():
-                    self.schedule.on_written(indices)
+                    self.schedule.held.on_written(indices)
                     self._result.set()
                     self._wake.set()
-                    journal.add(self.schedule.take_finished())
+                    journal.add(self.schedule.held.take_finished())
                 # Then the next write has many items in it, if they are short.
                 await trio.sleep(LINGER_SECONDS)
         except UnderstudyError as error:
@@ -768,7 +769,7 @@ class MapResults(AsyncIterator[R], Generic[R]):
         schedule = self._run.schedule
         try:
             while True:
-                while (item := schedule.next_result()) is None:
+                while (item := schedule.held.next_result()) is None:
                     await self._wait()
                 self._run.on_taken()
                 self._given += 1

@@ -49,9 +49,10 @@ from runtime.environment import Environment, first
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import ActorId
 from runtime.membership.journals import Journals, check_journal_name
+from runtime.pools.batch_sizes import KnownPace
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_run import MapOptions, MapResults, MapRun
-from runtime.pools.map_schedule import KnownPace, MapSchedule
+from runtime.pools.map_schedule import MapSchedule
 from runtime.pools.member_plan import PoolSize, PoolSpec
 from runtime.pools.supervisor import (
     CoroutineMember,

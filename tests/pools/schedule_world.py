@@ -10,15 +10,9 @@ from collections import Counter
 import attrs
 
 from actors.errors import NodeDiedError, NotExecutedError, PoisonedItemError
-from runtime.pools.map_schedule import (
-    MOST_DEATHS,
-    NOT_STARTED,
-    RAISED,
-    RETURNED,
-    Batch,
-    MapItem,
-    MapSchedule,
-)
+from runtime.pools.batch_sizes import Batch
+from runtime.pools.held_items import MapItem
+from runtime.pools.map_schedule import MOST_DEATHS, NOT_STARTED, RAISED, RETURNED, MapSchedule
 
 RETRY_SECONDS = 0.1
 """How long an item that has raised waits, at least."""
@@ -117,7 +111,7 @@ class World:
         assert counts.repeated == self.repeated
         with_members = {batch.number: batch for each in self.workers for batch in each.batches}
         assert counts.running == sum(len(batch.items) for batch in with_members.values())
-        over = self.results + [item for item in self.schedule._to_give if item.ended]
+        over = self.results + self.schedule.held.ended()
         assert counts.failed == sum(item.error is not None for item in over)
 
     def step(self) -> None:
@@ -158,7 +152,7 @@ class World:
 
     def read(self) -> None:
         """The caller takes a result."""
-        result = self.schedule.next_result()
+        result = self.schedule.held.next_result()
         if result is not None:
             self.results.append(result)
 

@@ -32,9 +32,10 @@ from runtime.environment import SystemEnvironment
 from runtime.membership.journals import DRIVERS, HEADS, Journals
 from runtime.membership.owed_deletions import GIVE_BACK_AFTER, OwedDeletions
 from runtime.pools import journal as journal_module
+from runtime.pools.held_items import MapItem
 from runtime.pools.journal import ItemCodec, MapJournal
 from runtime.pools.journal_service import list_journals
-from runtime.pools.map_schedule import RETURNED, MapItem, MapSchedule
+from runtime.pools.map_schedule import RETURNED, MapSchedule
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.wire.codec import Codec
 from tests.live_pair import Pair
@@ -103,7 +104,7 @@ class Run:
                 self.work(schedule)
             elif what == 2:
                 self.write(journal, schedule)
-            elif (result := schedule.next_result()) is not None:
+            elif (result := schedule.held.next_result()) is not None:
                 assert result.index not in self.given
                 self.given[result.index] = result.value
                 self.step()
@@ -120,7 +121,7 @@ class Run:
             self.step()
             outcomes.append((RETURNED, item.index * item.index))
         schedule.on_done(batch, outcomes, 0.001, 0.0)
-        self.finished += schedule.take_finished()
+        self.finished += schedule.held.take_finished()
         self.step()
 
     def write(self, journal: MapJournal, schedule: MapSchedule) -> None:
@@ -134,7 +135,7 @@ class Run:
         self.step()
         self.parts.write(write.number, write.version, write.value)
         self.step()
-        schedule.on_written(journal.on_written(write))
+        schedule.held.on_written(journal.on_written(write))
 
 
 def lives(seed: int) -> None:

@@ -13,20 +13,17 @@ from actors.errors import (
     OutcomeUnknownError,
     PoisonedItemError,
 )
+from runtime.pools.batch_sizes import BATCH_SECONDS, Batch, KnownPace
+from runtime.pools.held_items import MapItem
 from runtime.pools.map_schedule import (
-    BATCH_SECONDS,
     LEAST_WINDOW,
-    LOOK_AHEAD,
     MOST_REFUSALS,
     NOT_STARTED,
-    PLACE_SECONDS,
     RAISED,
     RETURNED,
-    Batch,
-    KnownPace,
-    MapItem,
     MapSchedule,
 )
+from runtime.pools.waiting_items import LOOK_AHEAD, PLACE_SECONDS
 from tests.pools.schedule_world import World
 
 
@@ -57,7 +54,7 @@ def answer(schedule: MapSchedule, batch: Batch, seconds: float = 0.0) -> None:
 
 def results(schedule: MapSchedule) -> list[MapItem]:
     found = []
-    while (result := schedule.next_result()) is not None:
+    while (result := schedule.held.next_result()) is not None:
         found.append(result)
     return found
 

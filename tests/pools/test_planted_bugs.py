@@ -14,11 +14,13 @@ from actors.pools import MapCounts
 from runtime.environment import first
 from runtime.hosting import item_batches
 from runtime.identifiers import ActorId
-from runtime.pools import map_run, map_schedule, member_plan, pool, supervisor
-from runtime.pools.map_schedule import Batch, MapSchedule
+from runtime.pools import map_run, map_schedule, member_plan, pool, supervisor, waiting_items
+from runtime.pools.batch_sizes import Batch, BatchSizes, KnownPace
+from runtime.pools.map_schedule import MapSchedule
 from runtime.pools.member_plan import MemberChanges, plan
 from runtime.pools.pool import Router
 from runtime.pools.supervisor import PoolSupervisor
+from runtime.pools.waiting_items import WaitingItems
 from runtime.simulation import SimulationError, simulate
 from runtime.simulation.runs import Scenario
 from tests.calls import test_filters
@@ -90,17 +92,17 @@ def knows_no_window(patch: pytest.MonkeyPatch) -> None:
 
 
 def gives_more_than_the_credit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MapSchedule, "_credit", lambda self, pace: 10**9)
+    patch.setattr(BatchSizes, "credit", lambda self, pace: 10**9)
 
 
 def sends_what_cannot_be_recalled_behind_others(patch: pytest.MonkeyPatch) -> None:
-    right = MapSchedule.__init__
+    right = BatchSizes.__init__
 
-    def forget(self: Any, **options: Any) -> None:
-        right(self, **options)
+    def forget(self: Any, fixed: int | None, known: KnownPace, *, alone: bool) -> None:
+        right(self, fixed, known, alone=alone)
         self._alone = False
 
-    patch.setattr(MapSchedule, "__init__", forget)
+    patch.setattr(BatchSizes, "__init__", forget)
 
 
 def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -108,8 +110,8 @@ def gives_up_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def retries_before_the_delay_is_over(patch: pytest.MonkeyPatch) -> None:
-    right = MapSchedule._bring_back
-    patch.setattr(MapSchedule, "_bring_back", lambda self, now: right(self, now + 1.0))
+    right = WaitingItems.bring_back
+    patch.setattr(WaitingItems, "bring_back", lambda self, now: right(self, now + 1.0))
 
 
 def retries_too_often(patch: pytest.MonkeyPatch) -> None:
@@ -142,7 +144,7 @@ def counts_no_failures(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_nothing_that_waits_for_its_retry(patch: pytest.MonkeyPatch) -> None:
-    counts_with(patch, lambda self, told: attrs.evolve(told, waiting=len(self._waiting)))
+    counts_with(patch, lambda self, told: attrs.evolve(told, waiting=self._waiting.ready))
 
 
 def counts_no_repeats(patch: pytest.MonkeyPatch) -> None:
@@ -347,12 +349,16 @@ def knows_no_places(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_a_place_for_ever(patch: pytest.MonkeyPatch) -> None:
-    right = MapSchedule._take_first
-    patch.setattr(MapSchedule, "_take_first", lambda self, pace, now: right(self, pace, 0.0))
+    right = WaitingItems.take_first
+
+    def take_first(self: Any, place: str, places: Any, now: float, *, is_idle: bool) -> Any:
+        return right(self, place, places, 0.0, is_idle=is_idle)
+
+    patch.setattr(WaitingItems, "take_first", take_first)
 
 
 def passes_over_an_item_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(map_schedule, "LOOK_AHEAD", 10**9)
+    patch.setattr(waiting_items, "LOOK_AHEAD", 10**9)
 
 
 def gives_turns_by_chance(patch: pytest.MonkeyPatch) -> None:
@@ -408,7 +414,7 @@ def takes_refusals_of_filters_for_errors_of_methods(patch: pytest.MonkeyPatch) -
 
 def repeats_nothing_that_a_filter_refused(patch: pytest.MonkeyPatch) -> None:
     def is_again(self: Any, item: Any, error: Any, now: float) -> bool:
-        self._finish(item, error=error)
+        self.held.finish(item, error=error)
         return False
 
     patch.setattr(MapSchedule, "_is_again", is_again)
