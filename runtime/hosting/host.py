@@ -13,10 +13,9 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import Context, ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVarTuple, cast
+from typing import Any, Literal, Protocol, cast
 
 import attrs
 import trio
@@ -30,7 +29,6 @@ from actors.errors import (
     ActorStartError,
     CallCycleError,
     CallError,
-    ExpelledError,
     LeaseLostError,
     MethodNotFoundError,
     NodeDrainingError,
@@ -47,7 +45,7 @@ from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.peers import VerifiedPeer
 from actors.supervision import ExitReason, Shutdown
 from actors.supervisor import Supervisor
-from runtime.environment import Environment, unwrap
+from runtime.environment import Environment
 from runtime.hosting.actor_turns import ActorTurns, StartTurn, start_mark
 from runtime.hosting.breakpoints import OF_NODE, Breakpoints
 from runtime.hosting.cell import (
@@ -65,6 +63,8 @@ from runtime.hosting.filtered_methods import filtered, has_filters
 from runtime.hosting.held_bytes import COUNTED_FROM, ByteBudget
 from runtime.hosting.instances import name_part, plain_instance
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
+from runtime.hosting.lazy_nursery import LazyNursery, own_task_of
+from runtime.hosting.orderly_stop import STOP_SECONDS, bring_to_an_end, stops_at_once
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
@@ -81,108 +81,6 @@ from runtime.user_errors import (
     text_of,
     traceback_of,
 )
-
-# The nursery of an actor's own tasks: opened at the first `self.nursery.start_soon`, so that an
-# actor without tasks costs no task.
-
-Ts = TypeVarTuple("Ts")
-
-
-class LazyNursery:
-    """Implements `actors.actor.ActorNursery` in a task of the node's nursery. `crashed(error)` is
-    called when one of its tasks raises; `inner_tasks()` is open while they run.
-    """
-
-    def __init__(
-        self,
-        nursery: trio.Nursery,
-        name: str,
-        crashed: Callable[[BaseException], None],
-        inner_tasks: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        self._nursery = nursery
-        self.name = name
-        self._crashed = crashed
-        self._inner_tasks = inner_tasks
-        self._scope = trio.CancelScope()
-        self._own: trio.Nursery | None = None
-        self._waiting: list[
-            tuple[Callable[..., Awaitable[object]], tuple[Any, ...], str | None, Context]
-        ] = []
-        self._opened = False
-        self._closed = trio.Event()
-
-    def start_soon(
-        self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
-    ) -> None:
-        """Start a task that ends with the actor; also from a thread of the actor's. Raises
-        RuntimeError if the actor has ended.
-        """
-        on_loop(self._start_soon, function, args, name)
-
-    def _start_soon(
-        self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...], name: str | None
-    ) -> None:
-        if self._scope.cancel_called:
-            raise RuntimeError(f"{self.name} has ended; it can start no more tasks")
-        if self._own is not None:
-            self._own.start_soon(self.run, function, args, name=name or function)
-            return
-        # Each task has the context of the code that starts it, and not of what opens the nursery.
-        self._waiting.append((function, args, name, copy_context()))
-        if not self._opened:
-            self._opened = True
-            self._nursery.start_soon(self._open, name=f"tasks of {self.name}")
-
-    async def close(self) -> None:
-        """Cancel the tasks and wait for them."""
-        self._scope.cancel()
-        if self._opened:
-            await self._closed.wait()
-
-    def cancel(self) -> None:
-        """Cancel the tasks without waiting."""
-        self._scope.cancel()
-
-    async def run(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
-        """Run one task. This frame is in the stack of the user's code, so that a report of a
-        blocked loop can name the actor.
-
-        Exceptions do not leave it: trio cannot handle every exception at the end of a task.
-        """
-        try:
-            await function(*args)
-        except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
-            if is_cancellation(error) or is_interrupt(error):
-                raise
-            self._scope.cancel()
-            self._crashed(unwrap(error))
-
-    async def _open(self) -> None:
-        try:
-            with self._scope, self._inner_tasks():
-                async with trio.open_nursery() as own:
-                    self._own = own
-                    for function, args, name, context in self._waiting:
-                        start = partial(self.run, function, args)
-                        context.run(partial(own.start_soon, start, name=name or function))
-                    self._waiting.clear()
-                    await trio.sleep_forever()
-        finally:
-            self._own = None
-            self._closed.set()
-
-
-def own_task_of(task: trio.lowlevel.Task) -> str | None:
-    """The actor whose own nursery (`self.nursery`) this task holds open or runs in."""
-    frame = getattr(task.coro, "cr_frame", None)
-    if frame is not None and frame.f_code in _OWN_TASKS:
-        return str(getattr(frame.f_locals.get("self"), "name", "")) or None
-    return None
-
-
-_OWN_TASKS = (LazyNursery.run.__code__, LazyNursery._open.__code__)
-
 
 # What a hosted actor sees of its host, and what a host needs from the store.
 
@@ -308,99 +206,7 @@ class Hosted:
         return work
 
 
-# The orderly stop of an actor: what it waits for, for how long, and what it leaves behind.
-
-STOP_SECONDS = 5.0
-"""Default time for an actor to stop."""
-
-
-LAST_SECONDS = 1.0
-"""Seconds that `on_stop`, and an actor's own tasks, get at least when methods have used all of the
-time.
-"""
-
-
 logger = logging.getLogger("understudy.actors")
-
-
-async def bring_to_an_end(
-    cell: ActorCell,
-    nursery_of: LazyNursery | None,
-    reason: ExitReason,
-    seconds: float | None,
-    nursery: trio.Nursery,
-    threads: Threads,
-) -> bool:
-    """Let the invocations of the cell finish, and call `on_stop`, within `seconds`; then cancel the
-    rest. Must not be cancelled itself.
-
-    Returns False if anything had to be cancelled or was left behind: it did not stop in its time.
-
-    A supervisor's `on_stop` comes first, because it ends the supervisor's running methods. Code
-    that cannot be cancelled, because it shields itself, is left behind in `nursery`, which is the
-    node's.
-    """
-    if nursery_of is None and stops_at_once(cell):
-        return True
-    until = trio.current_time() + (math.inf if seconds is None else seconds)
-    if type(cell.instance).supervises is True:
-        in_time = await _say_goodbye(cell, reason, until, nursery, threads)
-        await _finish(cell, trio.current_time() + LAST_SECONDS)
-    else:
-        finished = await _finish(cell, until)
-        in_time = (
-            await _say_goodbye(
-                cell, reason, max(until, trio.current_time() + LAST_SECONDS), nursery, threads
-            )
-            and finished
-        )
-    with trio.move_on_after(LAST_SECONDS):
-        if nursery_of is not None:
-            await nursery_of.close()
-    return in_time
-
-
-async def _finish(cell: ActorCell, until: float) -> bool:
-    with trio.move_on_at(until):
-        await cell.wait_quiet()
-    late = tuple(cell.running)
-    for invocation in late:
-        if invocation.runner is not None:
-            invocation.runner.cancel()
-    return not late
-
-
-async def _say_goodbye(
-    cell: ActorCell, reason: ExitReason, until: float, nursery: trio.Nursery, threads: Threads
-) -> bool:
-    over = trio.Event()
-    nursery.start_soon(
-        run_on_stop, cell, reason, until, threads, over, name=f"on_stop of {cell.address.name}"
-    )
-    with trio.move_on_at(until + LAST_SECONDS):
-        await over.wait()
-    if not over.is_set():
-        logger.error(
-            "%s: on_stop has not returned in its time and ignores cancellation; it is left running",
-            cell.address.name,
-        )
-    # An on_stop that was cancelled at `until` returned no earlier than that: not in time.
-    return over.is_set() and trio.current_time() < until
-
-
-async def run_on_stop(
-    cell: ActorCell, reason: ExitReason, until: float, threads: Threads, over: trio.Event
-) -> None:
-    """Call `on_stop` and cancel it at the time `until`, then set `over`. An exception is logged."""
-    try:
-        with trio.CancelScope(deadline=until):
-            await threads.hook(cell.instance.on_stop, reason)
-    except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
-        if is_cancellation(error) or is_interrupt(error):
-            raise
-        logger.error("%s: on_stop raised\n%s", cell.address.name, traceback_of(error))
-    finally:
-        over.set()
 
 
 # Features that higher rooms add to actors: each makes a part for every actor, and is notified when
@@ -486,20 +292,6 @@ def starts_at_once(cls: type[Actor]) -> bool:
         and cls.on_start is Actor.on_start
         and cls.__new__ is object.__new__
         and cls.__getattribute__ is object.__getattribute__
-    )
-
-
-def stops_at_once(cell: ActorCell) -> bool:
-    """Return True for an actor without calls that run or wait, and whose class has no `on_stop` of
-    its own: its stop waits for nothing.
-    """
-    cls = type(cell.instance)
-    return (
-        cls.on_stop is Actor.on_stop
-        and cls.__getattribute__ is object.__getattribute__
-        and "on_stop" not in cell.instance.__dict__
-        and not cell.running
-        and not cell.mailbox
     )
 
 
@@ -1621,60 +1413,3 @@ def birthplace(name: str) -> NodeId | None:
     place = name.rpartition("@")[2] if "@" in name else ""
     node, _, incarnation = place.rpartition(".")
     return NodeId(node, int(incarnation)) if node and incarnation.isdecimal() else None
-
-
-# What a node does with its named actors when its lease is in doubt, held again, or lost.
-
-
-class LeasedNames:
-    """The actors of `host` that have names of their own, which the node's lease holds. `given_up`
-    is called with the error when the node has lost its lease.
-    """
-
-    def __init__(
-        self,
-        host: ActorHost,
-        node: str,
-        given_up: Callable[[LeaseLostError | ExpelledError], None],
-    ) -> None:
-        self._host = host
-        self._node = node
-        self._given_up = given_up
-
-    def doubt(self) -> None:
-        """Pause: other nodes may get the names soon."""
-        self._host.pause_names()
-
-    def hold_until(self, doubtful_at: float) -> None:
-        """End the pause: the names are this node's until `doubtful_at`, on its own clock."""
-        self._host.hold_names_until(doubtful_at)
-
-    def lose(self, why: str) -> None:
-        """End the named actors: the names may have new owners already, so any answer could be out
-        of date.
-        """
-        logger.error(
-            "node %s lost its lease (%s): it stops its named actors and leaves the cluster; "
-            "start it again",
-            self._node,
-            why,
-        )
-        self._host.abandon_names(
-            LeaseLostError(f"node {self._node} lost its lease, so its actors lost their names")
-        )
-        self._given_up(
-            LeaseLostError(
-                f"the cluster counts node {self._node} as dead: {why}; its named actors may run "
-                "elsewhere by now. Start it again"
-            )
-        )
-
-    def on_expelled(self, error: ExpelledError) -> None:
-        """End the named actors of a node that the cluster has expelled. At once: the others wait
-        for it before they take the names.
-        """
-        logger.error("%s. It stops its named actors and leaves", error)
-        self._host.abandon_names(
-            LeaseLostError(f"node {self._node} was expelled, so its actors lost their names")
-        )
-        self._given_up(error)

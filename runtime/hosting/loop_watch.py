@@ -12,8 +12,9 @@ from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 
-from runtime.hosting import host
-from runtime.hosting.host import ActorHost, LazyNursery
+from runtime.hosting.host import ActorHost
+from runtime.hosting.lazy_nursery import LazyNursery
+from runtime.hosting.orderly_stop import run_on_stop
 from runtime.hosting.workers import TaskWorkers
 from runtime.wire import codec
 
@@ -111,7 +112,7 @@ def actor_of_code(frame: FrameType) -> str:
 _ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
     TaskWorkers._run.__code__: lambda found: found["invocation"].cell.address.name,
     ActorHost.begin.__code__: lambda found: found["address"].name,
-    host.run_on_stop.__code__: lambda found: found["cell"].address.name,
+    run_on_stop.__code__: lambda found: found["cell"].address.name,
     LazyNursery.run.__code__: lambda found: found["self"].name,
 }
 
@@ -119,7 +120,7 @@ _ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
 _ACTORS_CODE: dict[CodeType, Callable[[dict[str, Any]], str]] = {
     TaskWorkers._run.__code__: lambda found: found["invocation"].full_name,
     ActorHost.begin.__code__: lambda found: f"on_start of {found['address'].name}",
-    host.run_on_stop.__code__: lambda found: f"on_stop of {found['cell'].address.name}",
+    run_on_stop.__code__: lambda found: f"on_stop of {found['cell'].address.name}",
     LazyNursery.run.__code__: lambda found: f"a task of {found['self'].name}",
 }
 """The functions of the runtime that run users' code, and how to name that code from their

@@ -24,8 +24,9 @@ from actors.options import SpawnOptions, check_name
 from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.cell import RefusedElsewhereError, with_note
 from runtime.hosting.client_quotas import ClientQuotas
-from runtime.hosting.host import STOP_SECONDS, ActorHost, StopAnswer
+from runtime.hosting.host import ActorHost, StopAnswer
 from runtime.hosting.named_starts import may_be_claimed_together, start_named
+from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.identifiers import ActorId
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.user_errors import text_of

@@ -24,7 +24,7 @@ import trio
 
 from actors.actor import Actor
 from runtime.hosting.cell import Invocation
-from runtime.hosting.host import LazyNursery
+from runtime.hosting.lazy_nursery import LazyNursery
 from runtime.hosting.loop_watch import running_code
 from runtime.hosting.workers import STEPPED_BY_HAND
 

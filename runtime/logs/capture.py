@@ -24,7 +24,8 @@ import trio
 
 from actors.call_context import CURRENT
 from runtime.hosting.cell import ActorCell, Invocation
-from runtime.hosting.host import STARTING, ActorHost, own_task_of
+from runtime.hosting.host import STARTING, ActorHost
+from runtime.hosting.lazy_nursery import own_task_of
 from runtime.hosting.threads import THREAD_TURN
 from runtime.identifiers import NodeId
 from runtime.logs.ring import LINE_BYTES, LogEntry, LogRing, cut

@@ -32,7 +32,7 @@ from actors.errors import (
 )
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
-from runtime.hosting.host import LeasedNames
+from runtime.hosting.leased_names import LeasedNames
 from runtime.hosting.node_service import store_service
 from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls, find_tls

@@ -28,7 +28,7 @@ from actors.errors import (
 from actors.messages import message
 from actors.options import checked_labels, checked_resources
 from runtime.environment import Environment, Process
-from runtime.hosting.host import LeasedNames
+from runtime.hosting.leased_names import LeasedNames
 from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.limited_log import LimitedLog

@@ -45,7 +45,8 @@ from runtime.functions.service import (
 )
 from runtime.groups.groups import Groups
 from runtime.hosting.cell import ActorCell
-from runtime.hosting.host import ActorHost, LeasedNames, SupervisedActors
+from runtime.hosting.host import ActorHost, SupervisedActors
+from runtime.hosting.leased_names import LeasedNames
 from runtime.hosting.node_service import NODE_SERVICE, NodeService, store_service
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId

@@ -19,7 +19,7 @@ import trio
 from actors import Actor, message, method
 from actors.class_names import class_name
 from actors.errors import ActorStartError, CallError, RemoteError, UnderstudyError
-from runtime.hosting.host import STOP_SECONDS
+from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.node import Node
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.user_errors import is_cancellation

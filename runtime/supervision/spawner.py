@@ -42,7 +42,8 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import plain_error
 from runtime.environment import Environment
 from runtime.gatherer import Gatherer
-from runtime.hosting.host import STOP_SECONDS, StopAnswer, birthplace, starts_at_once
+from runtime.hosting.host import StopAnswer, birthplace, starts_at_once
+from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.identifiers import NodeId
 from runtime.membership.members import Members
 from runtime.membership.names import CLUSTER, NAMES, Lookups, Names

@@ -15,7 +15,7 @@ from actors import Actor
 from actors.supervision import ExitReason
 from runtime import LocalCluster, open_node
 from runtime.cluster_processes import LEAVE_SECONDS, NodeProcess
-from runtime.hosting.host import STOP_SECONDS
+from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Platform

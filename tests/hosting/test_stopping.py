@@ -12,7 +12,7 @@ from actors import Actor, method
 from actors.errors import ActorNotFoundError, NotAMemberError
 from actors.supervision import ExitReason
 from runtime import Node, open_node
-from runtime.hosting.host import STOP_SECONDS
+from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Faults, Platform

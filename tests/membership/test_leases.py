@@ -21,7 +21,7 @@ from actors import Actor, method
 from actors.errors import CallError, JoinError, LeaseLostError, StoreUnavailableError
 from runtime import Node, open_node
 from runtime.environment import Environment, SystemEnvironment
-from runtime.hosting.host import LeasedNames
+from runtime.hosting.leased_names import LeasedNames
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
 from runtime.membership.stand_by import StandBy
