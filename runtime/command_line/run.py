@@ -24,6 +24,7 @@ from runtime.command_line.units import Number, PathName
 from runtime.elastic.agent import JobOutcome, run_agent
 from runtime.elastic.budget import report
 from runtime.elastic.machine import POLICIES, Policy, Rules
+from runtime.elastic.reaper import fence_seconds
 from runtime.elastic.settings import (
     ERR,
     OUT,
@@ -37,7 +38,6 @@ from runtime.elastic.settings import (
     parse_processes,
     parse_ranks,
 )
-from runtime.elastic.workers import fence_seconds
 from runtime.environment import SystemEnvironment
 from runtime.links.interfaces import own_address
 from runtime.rendezvous.interface import RendezvousHandler

@@ -23,7 +23,8 @@ from runtime.elastic.health_port import serve_health
 from runtime.elastic.machine import AgentMachine, Effect, Event
 from runtime.elastic.rounds import RECORD_SECONDS, OpenHandler, Records, RoundJoinError, Rounds
 from runtime.elastic.settings import ElasticSettings
-from runtime.elastic.workers import Console, WorkerGroup, WorkerProcess
+from runtime.elastic.worker_output import Console
+from runtime.elastic.workers import WorkerGroup, WorkerProcess
 from runtime.environment import Environment
 from runtime.rendezvous.parameters import RendezvousError
 

@@ -16,7 +16,7 @@ from typing import cast
 
 import attrs
 
-from runtime.processes.fork_server import ExitStatus
+from runtime.processes.exit_status import ExitStatus
 from runtime.rendezvous.parameters import RendezvousStateError
 
 # What is known of a worker that failed, and the report of it; no I/O. Failures are ordered by the

@@ -14,7 +14,7 @@ import trio
 
 from actors.errors import HandshakeError
 from runtime.elastic import guardian
-from runtime.elastic.workers import Reaper
+from runtime.elastic.reaper import Reaper
 from runtime.environment import Environment, unwrap
 from runtime.rendezvous.interface import (
     KeyValueStore,

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from torch import distributed
 from torch.distributed.elastic import rendezvous as torchs
 
-from runtime.elastic.workers import fence_seconds
+from runtime.elastic.reaper import fence_seconds
 from runtime.environment import SystemEnvironment
 from runtime.links.interfaces import own_address
 from runtime.rendezvous import parameters

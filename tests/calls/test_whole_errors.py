@@ -32,7 +32,7 @@ from runtime.environment import raise_alone
 from runtime.gateway.problems import ProblemError
 from runtime.hosting.cell import EndedElsewhereError
 from runtime.hosting.workers import LeftOpenError
-from runtime.processes.fork_server import ChildDiedError, ExitStatus
+from runtime.processes.exit_status import ChildDiedError, ExitStatus
 from runtime.simulation.runs import SimulationError
 from tests.calls.whole_errors import (
     KINDS,

@@ -322,7 +322,7 @@ async def test_a_warm_process_that_hangs_is_killed_with_all_its_children(
         # Stopped is the only way to hang that works from outside; here it must not look so, as if
         # it were stuck in a system call.
         os.kill(server.pid, signal.SIGSTOP)
-        monkeypatch.setattr("runtime.processes.fork_server.Warm.is_stopped", lambda warm: False)
+        monkeypatch.setattr("runtime.processes.warm_process.Warm.is_stopped", lambda warm: False)
     assert marked.pids() == set()
     assert child.exit_status == KILLED
 

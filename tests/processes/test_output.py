@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.processes.fork_server import MAX_LINE_BYTES, LineSplitter
+from runtime.processes.child_process import MAX_LINE_BYTES, LineSplitter
 
 
 @given(

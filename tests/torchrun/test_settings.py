@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.elastic.workers import fence_seconds
+from runtime.elastic.reaper import fence_seconds
 from runtime.rendezvous.parameters import back_end_of
 from runtime.rendezvous.registry import create_handler
 from runtime.torchrun.agent import parameters_of
