@@ -15,7 +15,7 @@ from functools import partial
 import pytest
 from hypothesis import settings
 
-from runtime.processes import fork_server
+from runtime.processes import warm_process
 from tests.forked_python import ForkingSubprocess
 
 for name in [name for name in os.environ if name.startswith("UNDERSTUDY_")]:
@@ -56,5 +56,5 @@ def forked_fork_servers() -> Iterator[None]:
     product. Those of `tests/processes`, and of programs that tests start, begin as users' do.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fork_server, "subprocess", ForkingSubprocess("subprocess"))
+        patch.setattr(warm_process, "subprocess", ForkingSubprocess("subprocess"))
         yield

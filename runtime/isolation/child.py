@@ -43,7 +43,7 @@ from runtime.identifiers import NodeId
 from runtime.isolation.child_debugging import KeptFailures, child_debugging
 from runtime.isolation.child_groups import GroupsClient, JoiningClient
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
-from runtime.isolation.child_watching import WatchingClient
+from runtime.isolation.child_watches import WatchingClient
 from runtime.isolation.lease_page import LeaseView
 from runtime.isolation.messages import (
     CONTROL_SERVICE,

@@ -17,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.elastic import workers as workers_module
+from runtime.elastic import reaper
 from runtime.elastic.agent import Agent, JobOutcome
 from runtime.elastic.budget import WorkerFailure
 from runtime.elastic.machine import Policy, Rules
@@ -380,7 +380,7 @@ async def test_a_guardian_hears_nothing_any_more_when_its_pipe_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So often that it would happen while the agent waits for the guardian's end.
-    monkeypatch.setattr(workers_module, "BEATS", 100_000)
+    monkeypatch.setattr(reaper, "BEATS", 100_000)
     async with job(tmp_path) as running:
         agent = running.start("a", fence_seconds=30.0)
         (worker,) = await running.until_world(1)

@@ -9,7 +9,7 @@ import trio
 
 from actors import Actor, Group, Ignore, method
 from actors.errors import ActorStartError
-from runtime.isolation import child as resident_module
+from runtime.isolation import child_groups
 from tests.groups.actors_used import Reader
 from tests.isolation.actors_used import Counter
 from tests.watching.actors_used import Watched, Watcher
@@ -143,7 +143,7 @@ class Onlooker(Reader):
 
     @method(concurrent=True)
     async def look_often(self, seconds: float) -> None:
-        resident_module.FOLLOWED_GROUP_LOOK_SECONDS = seconds
+        child_groups.FOLLOWED_GROUP_LOOK_SECONDS = seconds
 
     @method(concurrent=True)
     async def tasks(self) -> list[str]:

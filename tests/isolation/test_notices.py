@@ -18,7 +18,7 @@ from actors.supervision import ExitReason
 from runtime.environment import SystemEnvironment
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
-from runtime.isolation.child_watching import WatchingClient
+from runtime.isolation.child_watches import WatchingClient
 from runtime.isolation.node_api import NodeApi
 from tests.watching.actors_used import Fragile, Watcher
 

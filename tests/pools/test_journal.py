@@ -32,7 +32,7 @@ from runtime.environment import SystemEnvironment
 from runtime.membership.journals import DRIVERS, HEADS, Journals
 from runtime.membership.owed_deletions import GIVE_BACK_AFTER, OwedDeletions
 from runtime.pools import journal as journal_module
-from runtime.pools.held_items import MapItem
+from runtime.pools.held_items import HeldItems, MapItem
 from runtime.pools.journal import ItemCodec, MapJournal
 from runtime.pools.journal_service import list_journals
 from runtime.pools.map_schedule import RETURNED, MapSchedule
@@ -182,7 +182,7 @@ def gives_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
         item.value, item.error = value, error
         self._settle(item)
 
-    patch.setattr(MapSchedule, "_finish", finish)
+    patch.setattr(HeldItems, "finish", finish)
 
 
 def forgets_what_a_part_had(patch: pytest.MonkeyPatch) -> None:

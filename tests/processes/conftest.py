@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.processes import fork_server
+from runtime.processes import warm_process
 from tests.waiting import until
 
 _VARIABLE = "TESTED_PROCESSES"
@@ -58,4 +58,4 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marked]:
 @pytest.fixture(autouse=True)
 def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork servers begin as those of users, with a Python of their own."""
-    monkeypatch.setattr(fork_server, "subprocess", subprocess)
+    monkeypatch.setattr(warm_process, "subprocess", subprocess)
