@@ -6,15 +6,15 @@ clock.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from runtime.statistics.histograms import quantile
 
-WINDOW = 15
-"""Answers over which rates and durations are taken: half a minute."""
+WINDOW_SECONDS = 30.0
+"""Over how much of the latest time rates and durations are taken."""
 
 MOST_METHODS = 300
 
@@ -48,21 +48,47 @@ class _MethodCounts:
         }
 
 
+@attrs.frozen
+class _CallInterval:
+    """What a node has counted between two answers, and how long that was, by its own clock."""
+
+    seconds: float
+    parts: dict[Key, dict[str, list[int]]]
+
+
 @attrs.define
 class _MeasuredNode:
-    """The last answer of one node: for how many seconds it measures, and what it has counted."""
+    """The last answer of one node: for how many seconds it measures, what it has counted in all,
+    and in the last intervals.
+    """
 
     incarnation: int
     seconds: float
     counts: dict[Key, _MethodCounts]
+    window: deque[_CallInterval]
 
-
-@attrs.define
-class _CallInterval:
-    """The differences between two answers, of all nodes."""
-
-    seconds: float
-    parts: dict[Key, dict[str, list[int]]]
+    def after(self, before: _MeasuredNode | None) -> None:
+        """Take over the window of the answer before this one, and add what came since."""
+        # A node that began to count again, or another incarnation, has no difference yet. Its old
+        # window is of a time before the pause: a rate over both would be too low.
+        if (
+            before is None
+            or before.incarnation != self.incarnation
+            or before.seconds > self.seconds
+        ):
+            return
+        self.window = before.window
+        seconds = self.seconds - before.seconds
+        if not seconds:
+            return
+        parts = {
+            key: counts.less(known) if (known := before.counts.get(key)) else counts.parts
+            for key, counts in self.counts.items()
+        }
+        self.window.append(_CallInterval(seconds, parts))
+        # One stays however long it was: a node that was silent says what it did meanwhile.
+        while sum(one.seconds for one in self.window) - self.window[0].seconds >= WINDOW_SECONDS:
+            self.window.popleft()
 
 
 class CallView:
@@ -70,68 +96,65 @@ class CallView:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _MeasuredNode] = {}
-        self._window: deque[_CallInterval] = deque(maxlen=WINDOW)
-        self._at: float | None = None
 
     def observe(
-        self, now: float, answers: Mapping[str, Mapping[str, Any]], incarnations: Mapping[str, int]
+        self, answers: Mapping[str, Mapping[str, Any]], incarnations: Mapping[str, int]
     ) -> tuple[dict[str, dict[str, Any]], int]:
-        """Take in one round of `statistics`, by the names of nodes. `now`: on a clock that never
-        jumps. Returns the rows, those with most calls first, and how many are left out.
+        """Take in one round of `statistics`, by the names of nodes. Returns the rows, those with
+        most calls first, and how many are left out.
         """
-        interval = _CallInterval(0.0 if self._at is None else now - self._at, {})
-        self._at = now
         left_out = 0
         for node, told in answers.items():
             left_out += told["left_out"]
-            found = _MeasuredNode(incarnations.get(node, 0), told["measured"], _counts(told))
-            before = self._nodes.get(node)
-            # A node that began to count again, or another incarnation, has no difference yet.
-            if (
-                before is not None
-                and before.incarnation == found.incarnation
-                and before.seconds <= found.seconds
-            ):
-                for key, counts in found.counts.items():
-                    if (known := before.counts.get(key)) is not None:
-                        merge(interval.parts.setdefault(key, {}), counts.less(known))
-                    else:
-                        merge(interval.parts.setdefault(key, {}), counts.parts)
+            found = _MeasuredNode(
+                incarnations.get(node, 0), told["measured"], _counts(told), deque()
+            )
+            found.after(self._nodes.get(node))
             self._nodes[node] = found
         # What a node that is gone has counted happened all the same, but nobody can say it again.
         self._nodes = {name: one for name, one in self._nodes.items() if name in incarnations}
-        if interval.seconds:
-            self._window.append(interval)
         totals: dict[Key, _MethodCounts] = {}
         for measured in self._nodes.values():
             for key, counts in measured.counts.items():
                 totals.setdefault(key, _MethodCounts()).add(counts)
-        rows = sorted((self._row(key, counts) for key, counts in totals.items()), key=_weight)
+        # A node that does not answer serves no calls that anybody knows of.
+        heard = [self._nodes[name] for name in answers if name in self._nodes]
+        rows = sorted((_row(key, counts, heard) for key, counts in totals.items()), key=_weight)
         shown = {f"{row['class']}\n{row['method']}": row for row in rows[:MOST_METHODS]}
         return shown, left_out + max(0, len(rows) - MOST_METHODS)
 
-    def _row(self, key: Key, counts: _MethodCounts) -> dict[str, Any]:
-        parts: dict[str, list[int]] = {}
-        for interval in self._window:
-            merge(parts, interval.parts.get(key, {}))
-        seconds = sum(interval.seconds for interval in self._window)
-        calls = {part: sum(parts.get(part, ())) for part in PARTS}
-        # Calls of clients that are no nodes are seen where they run alone.
-        side = "client" if calls["client"] else "server"
-        told = counts.outcomes if counts.outcomes.total() else counts.ran
-        outcomes = {name: told[name] for name in (*OUTCOMES, "not_executed", "unknown")}
-        return {
-            "class": key[0],
-            "method": key[1],
-            "rate": round(calls[side] / seconds, 1) if seconds else None,
-            "p50": _seconds(parts.get(side), 0.5),
-            "p99": _seconds(parts.get(side), 0.99),
-            "wait": _seconds(parts.get("wait"), 0.99),
-            "turn": _seconds(parts.get("turn"), 0.99),
-            **outcomes,
-            "failed": sum(outcomes.values()) - outcomes["value"],
-            "reasons": dict(counts.reasons.most_common(8)),
-        }
+
+def _row(key: Key, counts: _MethodCounts, nodes: Iterable[_MeasuredNode]) -> dict[str, Any]:
+    """The row of one method. The rates of nodes are added, each over the time that it measured."""
+    parts: dict[str, list[int]] = {}
+    rates = dict.fromkeys(PARTS, 0.0)
+    measured = False
+    for node in nodes:
+        seconds = sum(interval.seconds for interval in node.window)
+        found: dict[str, list[int]] = {}
+        for interval in node.window:
+            merge(found, interval.parts.get(key, {}))
+        merge(parts, found)
+        if seconds:
+            measured = True
+            for part in PARTS:
+                rates[part] += sum(found.get(part, ())) / seconds
+    # Calls of clients that are no nodes are seen where they run alone.
+    side = "client" if rates["client"] else "server"
+    told = counts.outcomes if counts.outcomes.total() else counts.ran
+    outcomes = {name: told[name] for name in (*OUTCOMES, "not_executed", "unknown")}
+    return {
+        "class": key[0],
+        "method": key[1],
+        "rate": round(rates[side], 1) if measured else None,
+        "p50": _seconds(parts.get(side), 0.5),
+        "p99": _seconds(parts.get(side), 0.99),
+        "wait": _seconds(parts.get("wait"), 0.99),
+        "turn": _seconds(parts.get("turn"), 0.99),
+        **outcomes,
+        "failed": sum(outcomes.values()) - outcomes["value"],
+        "reasons": dict(counts.reasons.most_common(8)),
+    }
 
 
 def merge(into: dict[str, list[int]], parts: Mapping[str, list[int]]) -> None:

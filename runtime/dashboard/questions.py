@@ -264,7 +264,6 @@ class ClusterQuestions:
             lambda member: self._inspection(member).statistics(MOST_METHODS)
         )
         methods, methods_left_out = self._call_view.observe(
-            self._environment.now(),
             measured,
             {one["name"]: one["incarnation"] for one in self.members},
         )

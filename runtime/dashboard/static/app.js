@@ -8,7 +8,10 @@ const nav = document.getElementById("nav"), main = document.getElementById("page
 const live = document.getElementById("live"), dialog = document.getElementById("dialog");
 const STALE = 5;
 
-let update = () => {}, shown = null, pending = false;
+// How much older than the cluster what a page shows may be: topics are asked for up to every five seconds.
+const BEHIND = 12;
+
+let update = () => {}, shown = null, pending = false, asked = [];
 
 function route() {
   const given = location.hash.match(/^#token=([A-Za-z0-9]+)$/);
@@ -31,7 +34,8 @@ function route() {
   for (const one of nav.querySelectorAll("a")) attribute(one, "aria-current", one.dataset.path === (page.under ?? path) ? "page" : null);
   nav.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   if (!first) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
-  show(["cluster", ...page.topics]);
+  asked = page.topics;
+  show(["cluster", ...asked]);
   draw();
 }
 
@@ -41,6 +45,7 @@ function askForToken(why) {
   const input = h("input", { id: "token", autocomplete: "off", spellcheck: "false", required: true });
   main.replaceChildren(h("form", { class: "admit", onsubmit: (event) => { event.preventDefault(); takeToken(input.value.trim().replace(/^.*#token=/, "")); state.link = "connecting"; route(); } },
     h("h1", {}, "Which token?"), h("p", {}, why), h("label", { for: "token" }, "Token, or the whole address"), input, h("button", { class: "act" }, "Open the dashboard")));
+  asked = [];
   text(live.lastElementChild, "Not admitted");
   attribute(live, "class", "bad");
   input.focus();
@@ -64,21 +69,26 @@ function status() {
   const connection = section("connection", "connection").cluster, cluster = topics.get("cluster");
   text(document.getElementById("cluster"), connection?.cluster ?? "");
   const total = section("cluster", "totals").cluster, old = cluster ? now() - cluster.at : 0;
-  let tone = "good", word = "Live", trouble = "";
+  const waited = asked.some((topic) => !topics.has(topic)), behind = Math.max(0, ...asked.map((topic) => now() - (topics.get(topic)?.at ?? now())));
+  let tone = "good", word = "Live", late = "", trouble = "";
   if (state.link === "connecting") { tone = "dim"; word = "Connecting"; }
   else if (state.link === "lost") {
     tone = "bad"; word = "Not connected";
-    trouble = `${state.text}${cluster ? ` What is shown is ${age(old)} old.` : ""} Trying again.`;
+    trouble = `${state.text} Trying again.`;
   } else if (connection?.state === "lost") {
     tone = "bad"; word = "Cluster lost";
-    trouble = `The cluster does not answer: ${connection.problem}. ${cluster ? `What is shown is ${age(old)} old. ` : ""}Trying ${connection.address} and every node that was known.`;
-  } else if (!cluster) { tone = "dim"; word = "Asking the nodes"; }
-  else if (old > STALE) { tone = "warn"; word = `${age(old)} old`; }
+    trouble = `The cluster does not answer: ${connection.problem}. Trying ${connection.address} and every node that was known.`;
+  } else if (!cluster || waited) { tone = "dim"; word = "Asking the nodes"; }
+  else if (old > STALE) { tone = "warn"; late = age(old); word = "old"; }
+  else if (behind > BEHIND) { tone = "warn"; late = age(behind); word = "old on this page"; }
   else if (total?.silent) { tone = "quiet"; word = `${count(total.silent)} of ${count(total.nodes)} nodes silent`; }
   attribute(live, "class", tone);
+  // Seconds are not read aloud, here and in the banner: there is another one each second.
+  text(live.querySelector(".late"), late);
   text(live.lastElementChild, word);
   banner.hidden = !trouble;
-  text(banner, trouble);
+  text(banner.firstElementChild, trouble);
+  text(banner.lastElementChild, cluster ? ` What is shown is ${age(old)} old.` : "");
   document.body.classList.toggle("old", Boolean(trouble));
 }
 

@@ -72,8 +72,20 @@ export function age(seconds) {
   return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
 }
 
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-export function time(seconds) { return clock.format(new Date(seconds * 1000)); }
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const day = new Intl.DateTimeFormat("en-CA", { year: "numeric", month: "2-digit", day: "2-digit" });
+
+/** The time by the reader's clock, with its date unless that is today. */
+export function time(seconds) {
+  const at = new Date(seconds * 1000), date = day.format(at);
+  return date === day.format(new Date()) ? clock.format(at) : `${date} ${clock.format(at)}`;
+}
+
+/** The same as an element; its title is UTC, as the commands and logs write it. */
+export function when(seconds) {
+  const utc = new Date(seconds * 1000).toISOString();
+  return h("time", { datetime: utc, title: `${utc.slice(0, 19)}Z` }, time(seconds));
+}
 
 /** `shop:Counter` of `package.shop:Counter`. */
 export function shortClass(path) { return path ? path.split(":").pop() : ""; }
@@ -97,7 +109,7 @@ export function badge(state) {
 }
 
 export function link(href, label, title) { return h("a", { href, title }, label); }
-export function actorLink(name) { return link(`#/actor/${encodeURIComponent(name)}`, name, name); }
+export function actorLink(name, label = name) { return link(`#/actor/${encodeURIComponent(name)}`, label, name); }
 export function nodeLink(name) { return name ? link(`#/node/${encodeURIComponent(name)}`, name, name) : "–"; }
 
 /** A panel with a heading; `note` stands beside it. */
@@ -135,10 +147,10 @@ export class Spark {
     this.format = format;
     this.area = s("path", { class: "area" });
     this.line = s("path", { class: "line" });
-    this.end = s("circle", { r: 2, class: "end" });
     this.root = s("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, role: "img", preserveAspectRatio: "none", width, height });
     this.root.append(this.area, this.line);
     this.label = label;
+    this.told = "";
     this.name = s("title");
     this.root.append(this.name);
   }
@@ -148,7 +160,7 @@ export class Spark {
     if (last === undefined) return;
     const shown = points.filter(([at]) => at > last - seconds);
     const most = Math.max(1e-9, ...shown.map(([, value]) => value ?? 0));
-    const { width, height } = this;
+    const { width, height } = this, greatest = most < 1e-6 ? 0 : most, latest = shown.at(-1)[1] ?? null;
     const x = (at) => width - ((last - at) / seconds) * width;
     const y = (value) => height - 2 - (value / most) * (height - 5);
     let line = "", area = "", open = null, previous = null;
@@ -162,7 +174,10 @@ export class Spark {
     if (open !== null) area += `L${previous} ${height}Z`;
     this.line.setAttribute("d", line);
     this.area.setAttribute("d", area);
-    text(this.name, `${this.label}: at most ${this.format(most < 1e-6 ? 0 : most)} in the last ${Math.round(seconds / 60)} min`);
+    // What the line says, for those who read it beside the line, and for those who cannot see it.
+    this.told = `${latest === null ? "not known now" : `now ${this.format(latest)}`}, at most ${this.format(greatest)} in ${Math.round(seconds / 60)} min`;
+    text(this.name, `${this.label}: ${this.told}`);
+    attribute(this.root, "aria-label", this.name.textContent);
   }
 }
 
@@ -170,8 +185,9 @@ const REORDER = 3000;
 
 /**
  * A table whose rows stay where they are while their values change: it is put in order at most
- * every three seconds, and never under a pointer.
- * Columns: {id, head, value(row), show(row, cell) | undefined, number, wide, low, width}.
+ * every three seconds, and never under a pointer or while a link in it has the focus.
+ * Columns: {id, head, value(row), show(row) | undefined, key(row) | undefined, format, number, wraps, low, width}.
+ * The first column and those with `wraps` take more lines rather than cut a text; the others cut it.
  */
 export class Table {
   constructor(columns, { sort, down = false, filter = "", most = 300, label, row, blank } = {}) {
@@ -199,7 +215,7 @@ export class Table {
     this.marks();
   }
 
-  kind(column) { return `${column.number ? "number" : ""} ${column.low ? `low${column.low}` : ""}`.trim(); }
+  kind(column) { return [column.number && "number", column.low && `low${column.low}`, column.wraps && "wraps"].filter(Boolean).join(" "); }
 
   sortBy(column) {
     this.down = this.sort === column.id ? !this.down : Boolean(column.number);
@@ -251,7 +267,9 @@ export class Table {
 
   inOrder(keys, data) {
     const column = this.columns.find((one) => one.id === this.sort), place = new Map(this.order.map((key, index) => [key, index]));
-    const resort = !this.ordered || (Date.now() - this.ordered > REORDER && !this.held);
+    // A row that is moved loses the focus of a link in it.
+    const held = this.held || this.body.contains(document.activeElement);
+    const resort = !this.ordered || (Date.now() - this.ordered > REORDER && !held);
     if (resort) {
       const sign = this.down ? -1 : 1;
       keys.sort((a, b) => {

@@ -5,14 +5,18 @@ import { attribute, count, rate, s, shortClass, text } from "./elements.js";
 
 const MOST_DOTS = 60;
 const LINKED = 24;
+// Half the width of the text below a circle; on narrow maps it is shorter.
+const HALF = 60, NARROW_HALF = 40;
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
+const NARROW = 600;
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
 
 export class ClusterMap {
   constructor() {
-    this.links = s("g", { class: "links" });
+    // What the lines and dots show, the pages of links and actors say in words.
+    this.links = s("g", { class: "links", "aria-hidden": "true" });
     this.discs = s("g", { class: "discs" });
-    this.dots = s("g", { class: "dots" });
+    this.dots = s("g", { class: "dots", "aria-hidden": "true" });
     this.root = s("svg", { class: "map", role: "group", "aria-label": "Map of the nodes, their actors and links" }, this.links, this.discs, this.dots);
     this.nodes = new Map();
     this.actors = new Map();
@@ -38,7 +42,7 @@ export class ClusterMap {
     while (this.order.length && this.order.at(-1) === null) this.order.pop();
     const places = layout(this.order.length, width, height);
     this.radius = places.radius;
-    this.narrow = width < 600;
+    this.narrow = width < NARROW;
     const size = `${width} ${height} ${this.order.length}`;
     attribute(this.root, "viewBox", `0 0 ${width} ${height}`);
     this.still = this.size !== size && this.size.split(" ").slice(0, 2).join() !== size.split(" ").slice(0, 2).join();
@@ -111,6 +115,7 @@ export class ClusterMap {
       text(node.label, name.length > room ? `${name.slice(0, room - 1)}…` : name);
       text(node.note, under(row, radius < 48 || this.narrow));
       text(node.title, `${name}: ${row.problem || under(row)}`);
+      attribute(node.root, "aria-label", node.title.textContent);
     }
     for (const [name, node] of this.nodes) if (!this.at.has(name)) { node.root.remove(); this.nodes.delete(name); }
   }
@@ -197,7 +202,7 @@ function under(row, short = false) {
 }
 
 function layout(number, width, height) {
-  const label = 40;
+  const label = 40, half = width < NARROW ? NARROW_HALF : HALF;
   if (number <= 1) {
     const radius = Math.min(64, height / 2 - label);
     return { radius, points: [{ x: width / 2, y: height / 2 - label / 3 }] };
@@ -211,8 +216,8 @@ function layout(number, width, height) {
         const turn = (i / number) * 2 * Math.PI - Math.PI / 2 + (number === 2 ? -Math.PI / 2 : 0);
         points.push({ x: width / 2 + rx * Math.cos(turn), y: (height - label) / 2 + ry * Math.sin(turn) });
       }
-      const apart = points.every((a, i) => points.every((b, k) => i === k || gap(a, b, label) > 2 * radius + 12));
-      if (apart || radius <= 16) return { radius, points };
+      const clear = points.every((a, i) => points.every((b, k) => i === k || apart(a, b, radius, half)));
+      if (clear || radius <= 16) return { radius, points };
     }
   }
   const columns = Math.max(1, Math.ceil(Math.sqrt((number * width) / (height + number))));
@@ -224,5 +229,9 @@ function layout(number, width, height) {
   return { radius, points };
 }
 
-// Labels stand below: what is one above the other needs more room.
-function gap(a, b, label) { return Math.hypot(a.x - b.x, Math.max(0, Math.abs(a.y - b.y) - (Math.abs(a.x - b.x) < 90 ? label : 0))); }
+// No circle touches another one, or the text that stands below it.
+function apart(a, b, radius, half) {
+  const dx = Math.abs(a.x - b.x), above = b.y - (a.y + radius + 36), below = a.y + radius - b.y;
+  const fromText = Math.hypot(Math.max(0, dx - half), Math.max(0, above, below));
+  return Math.hypot(dx, a.y - b.y) > 2 * radius + 12 && fromText > radius + 12 && (dx > 2 * half || Math.abs(a.y - b.y) > 36);
+}

@@ -4,7 +4,7 @@ import { ClusterMap } from "./map.js";
 import { EventList, TimeLine } from "./timeline.js";
 import {
   Problems, Spark, Table, actorLink, age, attribute, badge, bytes, count, duration, empty, h, link, nodeLink, panel, rate,
-  shortClass, text, time,
+  shortClass, text, when,
 } from "./elements.js";
 import { act, now, section, topics } from "./feed.js";
 
@@ -68,14 +68,14 @@ function spark(name) {
 function nodesPage(root) {
   const table = new Table([
     { id: "name", head: "Node", value: (row) => row.name, show: (row) => nodeLink(row.name), width: "l" },
-    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state) },
-    { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true, width: "s" },
-    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "s" },
+    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), width: "st" },
+    { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true, width: "xs", low: 1 },
+    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "xs" },
     { id: "spark", head: "Three minutes", value: () => null, key: () => 0, show: (row) => spark(row.name).root, low: 1 },
-    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s" },
-    { id: "links", head: "Links", value: (row) => row.links_up, key: (row) => `${row.links_up}/${row.links}`, show: (row) => `${row.links_up} of ${row.links}`, number: true, width: "s", low: 2 },
-    { id: "received", head: "Received", value: (row) => row.received, show: (row) => (row.received === null ? "–" : `${bytes(row.received)}/s`), number: true, low: 2 },
-    { id: "address", head: "Address", value: (row) => row.address, low: 2, width: "l" },
+    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "xs" },
+    { id: "links", head: "Links", value: (row) => row.links_up, key: (row) => `${row.links_up}/${row.links}`, show: (row) => `${row.links_up} of ${row.links}`, number: true, width: "xs", low: 2 },
+    { id: "received", head: "Received", value: (row) => row.received, show: (row) => (row.received === null ? "–" : `${bytes(row.received)}/s`), number: true, width: "s", low: 2 },
+    { id: "address", head: "Address", value: (row) => row.address, low: 2, width: "l", wraps: true },
   ], { label: "Nodes", row: (row) => (isHere(row) ? (row.state === "silent" ? "silent" : "") : "gone") });
   root.append(heading("Nodes", "Every process that hosts actors. A node that does not answer keeps its last values, with their age."), panel("Members", table.root));
   return () => {
@@ -100,12 +100,12 @@ function actorColumns(place) {
     { id: "name", head: "Actor", value: (row) => row.name, show: (row) => actorLink(row.name), width: "xl" },
     { id: "class", head: "Class", value: (row) => shortClass(row.class), low: 1 },
     ...(place ? [{ id: "node", head: "Node", value: (row) => row.node, show: (row) => nodeLink(row.node) }] : []),
-    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: 1 },
-    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s" },
-    { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, width: "s", low: 2 },
-    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "s" },
+    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: 1, width: "st" },
+    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "xs" },
+    { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, width: "xs", low: 2 },
+    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "xs" },
     { id: "served", head: "Served", value: (row) => row.served, format: count, number: true, width: "s", low: 2 },
-    { id: "epoch", head: "Epoch", value: (row) => row.epoch, format: count, number: true, width: "s", low: 2 },
+    { id: "epoch", head: "Epoch", value: (row) => row.epoch, format: count, number: true, width: "xs", low: 2 },
   ];
 }
 
@@ -117,9 +117,8 @@ function nodePage(root, name) {
   const calls = new Spark(`Calls a second on ${name}`, { width: 600, height: 60, format: rate }), waits = new Spark(`Calls waiting on ${name}`, { width: 600, height: 60 });
   const table = new Table(actorColumns(false), { label: `Actors on ${name}`, sort: "waiting", down: true, filter: "Filter actors", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
   const drain = actionButton("Drain and leave", () => ({ action: "drain-node", name }), `${name} takes no new work, moves its actors, and leaves the cluster.`);
-  const held = panel("Actors", table.root);
-  const parts = [panel("Facts", told.root, drain.root),
-    h("div", { class: "pair" }, panel("Calls served a second", calls.root), panel("Calls waiting", waits.root)), held];
+  const held = panel("Actors", table.root), served = panel("Calls served a second", calls.root), waiting = panel("Calls waiting", waits.root);
+  const parts = [panel("Facts", told.root, drain.root), h("div", { class: "pair" }, served, waiting), held];
   root.append(title, state, ...parts);
   return () => {
     const data = topics.get("cluster"), row = cluster("nodes")[name];
@@ -143,6 +142,8 @@ function nodePage(root, name) {
     const points = data.history.nodes[name] ?? [];
     calls.update(points.map((one) => [one[0], one[1]]));
     waits.update(points.map((one) => [one[0], one[2]]));
+    text(served.note, calls.told);
+    text(waiting.note, waits.told);
     table.update(Object.fromEntries(Object.entries(cluster("actors")).filter(([, one]) => one.node === name)), row.actors_left_out);
     // Of a node that has never answered an empty table would say that it has no actors.
     held.hidden = Boolean(row.problem) && !row.heard;
@@ -154,10 +155,10 @@ function actorsPage(root) {
   const classes = new Table([
     // The name first: on a telephone the module is what is cut.
     { id: "class", head: "Class", value: (row) => row.class, show: (row) => h("span", { title: row.class }, shortClass(row.class), " ", h("span", { class: "dim" }, row.class.split(":")[0])), width: "xl" },
-    { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true },
-    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true },
-    { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, low: 2 },
-    { id: "served", head: "Served", value: (row) => row.served, format: count, number: true },
+    { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true, width: "s" },
+    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s" },
+    { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, width: "s", low: 2 },
+    { id: "served", head: "Served", value: (row) => row.served, format: count, number: true, width: "s" },
   ], { label: "Classes", sort: "actors", down: true, blank: noActors() });
   root.append(heading("Actors", "Supervisors and the busiest actors of each node, up to 200 a node; the classes count all."), panel("By class", classes.root), panel("Actors", table.root));
   return () => {
@@ -171,14 +172,17 @@ function actorsPage(root) {
 function callColumns(actor) {
   return [
     ...(actor ? [{ id: "actor", head: "Actor", value: (row) => row.actor, show: (row) => actorLink(row.actor), width: "l" }] : []),
-    { id: "method", head: "Method", value: (row) => row.method },
-    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: actor ? 1 : 0 },
-    { id: "seconds", head: "For", value: (row) => row.seconds, format: duration, number: true },
+    { id: "method", head: "Method", value: (row) => row.method, wraps: true },
+    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), width: "st" },
+    { id: "seconds", head: "For", value: (row) => row.seconds, format: duration, number: true, width: "s", wraps: true },
     { id: "left", head: "Deadline in", value: (row) => row.left, format: duration, number: true, low: 1 },
-    { id: "caller", head: "Called by", value: (row) => row.caller ?? row.from_node, low: 1, width: "l" },
+    { id: "caller", head: "Called by", value: (row) => row.caller ?? row.from_node, low: 1, width: "l", wraps: true },
     ...(actor ? [{ id: "node", head: "On", value: (row) => row.node, show: (row) => nodeLink(row.node), low: 2 }] : []),
   ];
 }
+
+// Seconds after which one asks what a call is doing.
+const LONG = 5;
 
 function actorPage(root, name) {
   const topic = `actor/${name}`, told = facts(["State", "Class", "Node", "Epoch", "Supervisor", "Served", "Mailbox", "Oldest waits", "Saved state", "Process"]);
@@ -188,7 +192,8 @@ function actorPage(root, name) {
   const stop = actionButton("Stop", () => ({ action: "stop-actor", name, epoch: section(topic, "facts")[name]?.epoch }), `${name} is stopped. A supervisor starts it again as its restart type says.`);
   const own = h("pre", { tabindex: "0" }), says = panel("What it says of its state", own);
   says.hidden = true;
-  const known = panel("Facts", told.root, stop.root), open = panel("Calls", calls.root);
+  const hint = h("p", { class: "more" });
+  const known = panel("Facts", told.root, stop.root), open = panel("Calls", calls.root, hint);
   root.append(heading(name, "One actor."), problems.root, known, open, says, panel("Last ends", deaths.root));
   return () => {
     const data = topics.get(topic), row = section(topic, "facts")[name], seen = cluster("actors")[name];
@@ -217,6 +222,8 @@ function actorPage(root, name) {
       told.set("State", badge(seen?.state ?? "does not answer"));
     }
     calls.update(section(topic, "calls"));
+    const long = Object.values(section(topic, "calls")).some((call) => call.state === "running" && call.seconds > LONG);
+    text(hint, long ? `Where it waits, line by line: understudy stack ${name}. For which calls: understudy why ${name}.` : "");
     deaths.update(Object.fromEntries(Object.entries(section("tree", "deaths")).filter(([, one]) => one.name === name)), Boolean(topics.get("tree")));
   };
 }
@@ -276,7 +283,12 @@ function treePage(root) {
   const one = panel("Supervisors and their children", list, blank, loose);
   root.append(heading("Supervision", "Who restarts whom, live. A row that has just changed is marked for a moment."), problems.root, one);
   const rows = new Map(), folded = new Set();
+  // One row of the tree is reached by Tab, and the others from it by the arrow keys: a tree of a thousand rows is no thousand stops.
+  let reached = null;
+  const reach = (item) => { if (reached !== item) { reached?.setAttribute("tabindex", "-1"); reached = item; item?.setAttribute("tabindex", "0"); } };
+  list.addEventListener("focusin", (event) => reach(event.target.closest("li")));
   list.addEventListener("keydown", (event) => {
+    if (event.target.closest("button")) return;
     const items = [...list.querySelectorAll("li:not([hidden])")], place = items.indexOf(event.target.closest("li"));
     const to = { ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: items.length - 1 }[event.key];
     if (to === undefined || !items[to]) return;
@@ -301,6 +313,7 @@ function treePage(root) {
       if (next !== row.root) list.insertBefore(row.root, next);
       before = row.root;
     }
+    if (!reached?.isConnected || reached.hidden) reach(list.querySelector("li:not([hidden])"));
     const total = section("tree", "totals").tree, others = Object.keys(section("tree", "loose")).length + (total?.loose_left_out ?? 0);
     text(loose, [others ? `${count(others)} ${others === 1 ? "actor has" : "actors have"} no supervisor.` : "", total?.branches_left_out ? `${count(total.branches_left_out)} branches are left out.` : ""].join(" "));
   };
@@ -308,21 +321,33 @@ function treePage(root) {
 
 function treeRow(key, folded) {
   const title = h("span", { class: "who" }), state = h("span", { class: "what" }), where = h("span", { class: "where" }), note = h("span", { class: "why" });
-  const fold = h("button", { type: "button", class: "fold", "aria-label": "Fold or unfold" });
+  const fold = h("button", { type: "button", class: "fold", tabindex: "-1", "aria-hidden": "true" });
   const start = actionButton("Start", () => ({ action: "start-child", supervisor: row.supervisor, name: row.id }), "The supervisor starts this child, which has no actor.");
-  const root = h("li", { role: "treeitem", tabindex: "0" }, fold, title, state, where, note, start.root);
+  const root = h("li", { role: "treeitem", tabindex: "-1" }, fold, title, state, where, note, start.root);
   let row = null, epoch = null;
-  const turn = () => { if (folded.has(key)) folded.delete(key); else folded.add(key); text(fold, folded.has(key) ? "▸" : "▾"); document.dispatchEvent(new Event("redraw")); };
-  fold.addEventListener("click", turn);
-  root.addEventListener("keydown", (event) => { if (event.key === " " || event.key === "ArrowLeft" || event.key === "ArrowRight") { event.preventDefault(); if (row.kind === "supervisor") turn(); } });
+  const turn = (open) => {
+    if (open) folded.delete(key); else folded.add(key);
+    text(fold, open ? "▾" : "▸");
+    document.dispatchEvent(new Event("redraw"));
+  };
+  fold.addEventListener("click", () => turn(folded.has(key)));
+  root.addEventListener("keydown", (event) => {
+    if (event.target !== root) return;
+    const open = { " ": folded.has(key), ArrowLeft: false, ArrowRight: true }[event.key];
+    if (event.key === "Enter") title.firstElementChild.click();
+    else if (open === undefined) return;
+    else if (row.kind === "supervisor") turn(open);
+    event.preventDefault();
+  });
   return { root, update: (branch) => {
     row = branch;
     root.style.setProperty("--depth", branch.depth);
     attribute(root, "aria-level", branch.depth + 1);
+    attribute(root, "aria-expanded", branch.kind === "supervisor" ? String(!folded.has(key)) : null);
     attribute(root, "class", `${branch.kind}${branch.depth ? "" : " top"}`);
     fold.style.visibility = branch.kind === "supervisor" ? "visible" : "hidden";
     if (!fold.textContent) text(fold, "▾");
-    if (title.dataset.for !== branch.name + branch.id) { title.dataset.for = branch.name + branch.id; title.replaceChildren(link(`#/actor/${encodeURIComponent(branch.name)}`, branch.depth ? branch.id : branch.name, branch.name)); }
+    if (title.dataset.for !== branch.name + branch.id) { title.dataset.for = branch.name + branch.id; title.replaceChildren(actorLink(branch.name, branch.depth ? branch.id : branch.name)); title.firstElementChild.setAttribute("tabindex", "-1"); }
     if (state.dataset.for !== branch.state) { state.dataset.for = branch.state; state.replaceChildren(badge(branch.state)); }
     text(where, branch.node ?? "–");
     const restarts = branch.restarts ? `${count(branch.restarts)} restart${branch.restarts === 1 ? "" : "s"}` : "";
@@ -337,6 +362,7 @@ function treeRow(key, folded) {
 }
 
 // ----------------------------------------------------------------------------------------------
+/** Ends, the latest first. Those of one actor for one reason are one row with their number: an actor that crashes again and again hides no other. */
 class DeathList {
   constructor(most, title, hint) {
     this.most = most;
@@ -348,25 +374,39 @@ class DeathList {
   }
 
   update(rows, known) {
-    const shown = Object.entries(rows).sort(([, a], [, b]) => b.at - a.at).slice(0, this.most), wanted = new Set(shown.map(([key]) => key));
-    for (const [key, one] of this.rows) if (!wanted.has(key)) { one.remove(); this.rows.delete(key); }
+    const groups = new Map();
+    for (const row of Object.values(rows).sort((a, b) => b.at - a.at)) {
+      const key = [row.name, row.kind, row.text].join("\n"), group = groups.get(key);
+      if (group) group.number++; else groups.set(key, { row, number: 1 });
+    }
+    const shown = [...groups].slice(0, this.most), wanted = new Set(shown.map(([key]) => key));
+    for (const [key, one] of this.rows) if (!wanted.has(key)) { one.root.remove(); this.rows.delete(key); }
     let before = null;
-    for (const [key, row] of shown) {
+    for (const [key, group] of shown) {
       let one = this.rows.get(key);
-      if (!one) this.rows.set(key, (one = death(row)));
+      if (!one) this.rows.set(key, (one = death(group.row)));
+      one.update(group);
       const next = before ? before.nextSibling : this.list.firstChild;
-      if (next !== one) this.list.insertBefore(one, next);
-      before = one;
+      // One that is moved loses the focus: the others move around it.
+      if (next !== one.root && !one.root.contains(document.activeElement)) this.list.insertBefore(one.root, next);
+      before = one.root;
     }
     this.blank.hidden = !known || shown.length > 0;
   }
 }
 
-function death(row) {
-  const after = row.lived === null ? "" : ` after ${duration(row.lived)}`;
-  const head = [h("time", {}, time(row.at)), h("span", { class: "who" }, row.name), h("span", { class: "kind" }, row.kind), h("span", { class: "why" }, row.text),
-    h("span", { class: "where" }, row.node ? `${row.node}${row.epoch === null ? "" : `, epoch ${row.epoch}`}${after}${row.supervisor ? `, child of ${row.supervisor}` : ""}` : "never started")];
-  return h("li", {}, row.traceback ? h("details", {}, h("summary", {}, head), h("pre", { tabindex: "0" }, row.traceback.trimEnd())) : h("div", { class: "plain" }, head));
+function death(first) {
+  const at = h("span"), where = h("span", { class: "where" }), kind = h("span", { class: "kind" }), trace = first.traceback ? h("pre", { tabindex: "0" }) : null;
+  const head = [at, h("span", { class: "who" }, first.name), kind, h("span", { class: "why" }, first.text, where)];
+  const root = h("li", {}, trace ? h("details", {}, h("summary", {}, head), trace) : h("div", { class: "plain" }, head));
+  let seen = null;
+  return { root, update: ({ row, number }) => {
+    if (seen !== row.at) { seen = row.at; at.replaceChildren(when(row.at)); }
+    text(kind, number > 1 ? `${row.kind}, ${count(number)} on record` : row.kind);
+    const after = row.lived === null ? "" : `, after ${duration(row.lived)}`;
+    text(where, row.node ? `${row.node}${row.epoch === null ? "" : `, epoch ${row.epoch}`}${after}${row.supervisor ? `, child of ${row.supervisor}` : ""}` : "never started");
+    if (trace) text(trace, row.traceback.trimEnd());
+  } };
 }
 
 function deathsPage(root) {
@@ -387,9 +427,9 @@ function linksPage(root) {
   const table = new Table([
     { id: "node", head: "Node", value: (row) => row.node, show: (row) => nodeLink(row.node) },
     { id: "peer", head: "Peer", value: (row) => row.peer, show: (row) => (cluster("nodes")[row.peer] ? nodeLink(row.peer) : row.peer) },
-    { id: "state", head: "State", value: (row) => (row.stale ? "1" : row.connected ? "2" : "0"), show: (row) => (row.stale ? badge("silent") : h("span", { class: `badge ${row.connected ? "good" : "bad"}` }, h("span", { class: "dot" }), row.connected ? "connected" : "not connected")) },
+    { id: "state", head: "State", width: "st", value: (row) => (row.stale ? "1" : row.connected ? "2" : "0"), show: (row) => (row.stale ? badge("silent") : h("span", { class: `badge ${row.connected ? "good" : "bad"}` }, h("span", { class: "dot" }), row.connected ? "connected" : "not connected")) },
     { id: "connections", head: "Connections", value: (row) => row.connections, format: count, number: true, low: 1 },
-    { id: "rate", head: "Received/s", value: (row) => row.rate, format: bytes, number: true },
+    { id: "rate", head: "Received/s", value: (row) => row.rate, format: bytes, number: true, width: "s" },
     { id: "bytes", head: "Received", value: (row) => row.bytes_received, format: bytes, number: true, low: 1 },
   ], { label: "Links", filter: "Filter links", blank: empty("No links", "Nodes connect when they first call each other.") });
   root.append(heading("Links", "Sessions between nodes, as each end sees them. A broken connection is dialled again, and its calls wait; more than one connection says how often that was."), panel("Links", table.root));
@@ -403,17 +443,17 @@ function referencesPage(root) {
   const problems = new Problems();
   const owners = new Table([
     { id: "node", head: "Owner", value: (row) => row.node, show: (row) => nodeLink(row.node) },
-    { id: "values", head: "Values", value: (row) => row.values, format: count, number: true },
+    { id: "values", head: "Values", value: (row) => row.values, format: count, number: true, width: "s" },
     { id: "bytes", head: "Size", value: (row) => row.bytes, format: bytes, number: true },
   ], { label: "Owners" });
   const values = new Table([
     { id: "reference", head: "Reference", value: (row) => row.reference, width: "l" },
     { id: "owner", head: "Owner", value: (row) => row.owner, show: (row) => nodeLink(row.owner) },
-    { id: "size", head: "Size", value: (row) => row.size, show: (row) => (row.size === null ? row.state : bytes(row.size)), number: true },
-    { id: "age", head: "Age", value: (row) => row.age, format: age, number: true },
-    { id: "holders", head: "Held by", value: (row) => row.holders.join(", ") || "its owner", low: 1 },
-    { id: "method", head: "Made by", value: (row) => row.method, low: 1, width: "l" },
-    { id: "site", head: "Where", value: (row) => row.site || "–", low: 2, width: "l" },
+    { id: "size", head: "Size", value: (row) => row.size, show: (row) => (row.size === null ? row.state : bytes(row.size)), number: true, width: "s", wraps: true },
+    { id: "age", head: "Age", value: (row) => row.age, format: age, number: true, width: "s", wraps: true },
+    { id: "holders", head: "Held by", value: (row) => row.holders.join(", ") || "its owner", low: 1, wraps: true },
+    { id: "method", head: "Made by", value: (row) => row.method, low: 1, width: "l", wraps: true },
+    { id: "site", head: "Where", value: (row) => row.site || "–", low: 2, width: "l", wraps: true },
   ], { label: "Values", sort: "size", down: true, filter: "Filter values", blank: empty("No references", "A value appears when a call is made with .remote(…), or put; it goes when its last reference goes. Nodes with the option --trace-references also show the line that made it.") });
   root.append(heading("References", "Values that nodes keep as long as a reference to them is held, the largest first."), problems.root, panel("Owners", owners.root), panel("Values", values.root));
   return () => {
@@ -427,12 +467,12 @@ function referencesPage(root) {
 function poolsPage(root) {
   const problems = new Problems(), table = new Table([
     { id: "name", head: "Pool", value: (row) => row.name, show: (row) => actorLink(row.name), width: "l" },
-    { id: "what", head: "Of", value: (row) => row.what, low: 1, width: "l" },
-    { id: "size", head: "Wanted", value: (row) => row.size },
-    { id: "members", head: "Members", value: (row) => row.members, format: count, number: true },
-    { id: "draining", head: "Draining", value: (row) => row.draining, format: count, number: true, low: 1 },
-    { id: "nodes", head: "Where", value: (row) => Object.entries(row.nodes).map((pair) => pair.join(" ")).join(", "), low: 1, width: "l" },
-    { id: "problem", head: "Problem", value: (row) => row.problem || "none", width: "l" },
+    { id: "what", head: "Of", value: (row) => row.what, low: 1, width: "l", wraps: true },
+    { id: "size", head: "Wanted", value: (row) => row.size, number: true, width: "s" },
+    { id: "members", head: "Members", value: (row) => row.members, format: count, number: true, width: "s" },
+    { id: "draining", head: "Draining", value: (row) => row.draining, format: count, number: true, low: 1, width: "s" },
+    { id: "nodes", head: "Where", value: (row) => Object.entries(row.nodes).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true })).map(([node, members]) => `${members} on ${node}`).join(", "), low: 1, width: "l", wraps: true },
+    { id: "problem", head: "Problem", value: (row) => row.problem || "none", width: "l", wraps: true },
   ], { label: "Pools", blank: empty("No pools are open", "Open one with node.pool(…); its members and where they are will be listed here.") });
   root.append(heading("Pools", "Members over the nodes that work on items: how many there should be, and are."), problems.root, panel("Pools", table.root));
   return () => {
@@ -449,9 +489,10 @@ function storePage(root) {
     { id: "name", head: "Node", value: (row) => row.name, show: (row) => nodeLink(row.name) },
     { id: "away", head: "Store, as it sees it", value: (row) => (row.store.away ? 0 : 1), show: (row) => h("span", { class: `badge ${row.store.away ? "bad" : "good"}` }, h("span", { class: "dot" }), row.store.away ? "away" : "reachable"), width: "l" },
   ], { label: "The store as nodes see it" });
+  const took = panel("Time of an answer", spark.root);
   let last = 0;
   root.append(heading("Store", "Where names, leases and placement are kept. While it is away, named actors pause at two thirds of their lease, and go on when it is back."), problems.root,
-    panel("Store", told.root), panel("Time of an answer", spark.root), panel("As the nodes see it", table.root));
+    panel("Store", told.root), took, panel("As the nodes see it", table.root));
   return () => {
     const data = topics.get("store"), row = section("store", "store").store;
     table.update(Object.fromEntries(Object.entries(cluster("nodes")).filter(([, one]) => isHere(one) && one.state !== "silent")));
@@ -464,20 +505,20 @@ function storePage(root) {
     told.set("Revision", row.revision === null ? "–" : count(row.revision));
     told.set("Members registered", row.members === null ? "–" : count(row.members));
     told.set("Identity", row.identity);
-    if (data.at !== last) { last = data.at; points.push([data.at, row.milliseconds]); if (points.length > 100) points.shift(); spark.update(points); }
+    if (data.at !== last) { last = data.at; points.push([data.at, row.milliseconds]); if (points.length > 100) points.shift(); spark.update(points); text(took.note, spark.told); }
   };
 }
 
 function jobsPage(root) {
   const problems = new Problems(), table = new Table([
     { id: "name", head: "Job", value: (row) => row.name, width: "l" },
-    { id: "state", head: "State", value: (row) => (row.problem ? "unreadable" : row.finished ? "finished" : row.closed ? "closed" : row.complete ? "round complete" : "round open") },
+    { id: "state", head: "State", value: (row) => (row.problem ? "unreadable" : row.finished ? "finished" : row.closed ? "closed" : row.complete ? "round complete" : "round open"), wraps: true },
     { id: "round", head: "Round", value: (row) => row.round, format: count, number: true, width: "s" },
-    { id: "participants", head: "Agents in it", value: (row) => row.participants?.length ?? null, show: (row) => `${row.participants?.length ?? "–"} of ${row.min_nodes}–${row.max_nodes}`, key: (row) => `${row.participants?.length} ${row.min_nodes} ${row.max_nodes}`, number: true },
+    { id: "participants", head: "Agents in it", value: (row) => row.participants?.length ?? null, show: (row) => `${row.participants?.length ?? "–"} of ${row.min_nodes}–${row.max_nodes}`, key: (row) => `${row.participants?.length} ${row.min_nodes} ${row.max_nodes}`, number: true, wraps: true, width: "s" },
     { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s", low: 1 },
     { id: "spares", head: "Spares", value: (row) => row.spares, format: count, number: true, width: "s", low: 1 },
     { id: "agents", head: "Agents alive", value: (row) => row.agents, format: count, number: true, low: 1 },
-    { id: "why", head: "Closed because", value: (row) => row.closed || row.problem || "–", low: 2, width: "l" },
+    { id: "why", head: "Closed because", value: (row) => row.closed || row.problem || "–", low: 2, width: "l", wraps: true },
   ], { label: "Elastic jobs", blank: empty("No elastic jobs", "Start one with understudy run --rdzv-endpoint and the address of this cluster; its rounds and agents will be listed here.") });
   root.append(heading("Elastic jobs", "Jobs whose agents meet in this cluster's store: rounds, who takes part, who waits."), problems.root, panel("Jobs", table.root));
   return () => {
@@ -527,7 +568,7 @@ function logsPage(root) {
 
 function logLine(line) {
   const word = line.level >= 40 ? "error" : line.level >= 30 ? "warning" : line.level >= 20 ? "info" : "debug";
-  return h("li", { class: word }, h("time", {}, time(line.time)), h("span", { class: "level" }, word), h("span", { class: "where" }, nodeLink(line.node)),
+  return h("li", { class: word }, when(line.time), h("span", { class: "level" }, word), h("span", { class: "where" }, nodeLink(line.node)),
     h("span", { class: "text" }, line.actor ? [actorLink(line.actor), line.method ? `.${line.method} ` : " "] : `${line.logger} `, line.text));
 }
 

@@ -1,6 +1,6 @@
 // The time line: a lane for each node, its life as a bar, and what happened as marks.
 
-import { attribute, h, s, text, time } from "./elements.js";
+import { attribute, h, s, text, time, when } from "./elements.js";
 
 // The shapes of the time line of `understudy simulate --html`.
 const GLYPHS = {
@@ -96,6 +96,6 @@ export class EventList {
     if (key === this.shown) return;
     this.shown = key;
     this.root.replaceChildren(...(shown.length ? shown.map(([, one]) => h("li", {},
-      h("time", {}, time(one.at)), glyph(one.kind), h("span", {}, one.text))) : [this.blank]));
+      when(one.at), glyph(one.kind), h("span", {}, one.text))) : [this.blank]));
   }
 }

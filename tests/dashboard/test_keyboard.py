@@ -1,0 +1,158 @@
+"""The pages without a mouse: what Tab reaches, what Enter and Escape do, and what is read aloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.dashboard.browser import BrowserPage, needs_browser, open_browser
+from tests.dashboard.conftest import Clerk, World, open_world
+from tests.dashboard.test_browser import PAGES, show
+
+pytestmark = needs_browser
+
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+
+MOST_STOPS = 100
+"""More than any page of these tests has."""
+
+FOCUSED = """
+(() => {
+  const one = document.activeElement;
+  if (!one || one === document.body) return null;
+  const drawn = one.matches(".map .node") ? getComputedStyle(one.querySelector(".disc")) : null;
+  const style = getComputedStyle(one), box = one.getBoundingClientRect();
+  const name = one.getAttribute("aria-label") ?? one.textContent;
+  one.dataset.reached = "1";
+  return {
+    what: `${one.tagName} ${name.trim().slice(0, 60)}`,
+    framed: drawn ? parseFloat(drawn.strokeWidth) >= 3
+      : style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+    shown: box.width > 0 && box.bottom > 0 && box.top < innerHeight,
+  };
+})()
+"""
+
+MISSED = """
+[...document.querySelectorAll("a[href], button, input, select, summary, [tabindex]")]
+  .filter((one) => one.checkVisibility() && one.tabIndex >= 0)
+  .filter((one) => !one.closest("dialog") && !one.dataset.reached)
+  .map((one) => one.outerHTML.slice(0, 120))
+"""
+
+FORGET = """
+document.querySelectorAll("[data-reached]").forEach((one) => { delete one.dataset.reached; })
+"""
+
+CUT = """
+[...document.querySelectorAll(".panel td, .panel th, .facts dd, .tile b")].filter((one) =>
+  one.checkVisibility() && one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)
+"""
+
+
+async def press(page: BrowserPage, key: str, *, shift: bool = False) -> None:
+    """Press a key, and let it go."""
+    given = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS.get(key, ord(key[0]))}
+    # Enter has a text: without it a link is not followed.
+    text = {"text": "\r"} if key == "Enter" else {"text": key} if key not in KEYS else {}
+    modifiers = 8 if shift else 0
+    await page.send("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **given, **text)
+    await page.send("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **given)
+
+
+async def opened(world: World, page: BrowserPage) -> None:
+    """Open the dashboard, and wait for the map."""
+    await page.open(f"http://127.0.0.1:{world.dashboard.http.port}/#token=atokenofthetests1")
+    await page.until("document.querySelectorAll('.map .actor').length >= 2", "the map")
+
+
+@pytest.mark.long
+async def test_tab_reaches_all_that_can_be_used_and_shows_where_it_is(tmp_path: Path) -> None:
+    async with open_world(actions=True) as world, open_browser(tmp_path) as browser:
+        await (await world.node.lookup("shop/clerk", Clerk)).fail()
+        page = await browser.page()
+        await opened(world, page)
+        for path in ["", *PAGES, "actor/shop%2Fclerk", "node/one"]:
+            await show(page, path, "document.querySelectorAll('.panel').length")
+            await page.until("document.querySelector('#live').innerText === 'Live'", path)
+            await page.run("document.activeElement.blur()")
+            for _ in range(MOST_STOPS):
+                await press(page, "Tab")
+                found = await page.run(FOCUSED)
+                if found is None:
+                    # The end of the page: the browser's own, and then the top.
+                    continue
+                assert found["framed"], f"{path}: one does not see that {found['what']} is focused"
+                assert found["shown"], f"{path}: {found['what']} is not in view"
+                if not await page.run(MISSED):
+                    break
+            assert await page.run(MISSED) == [], path
+            await page.run(FORGET)
+            # Backwards as well: nothing holds the focus.
+            before = await page.run("document.activeElement.outerHTML")
+            await press(page, "Tab", shift=True)
+            assert await page.run("document.activeElement.outerHTML") != before, path
+
+
+async def test_keys_open_fold_filter_and_sort(tmp_path: Path) -> None:
+    async with open_world() as world, open_browser(tmp_path) as browser:
+        page = await browser.page()
+        await opened(world, page)
+        await show(page, "tree", "document.querySelectorAll('.tree li').length === 2")
+        top = "document.querySelector('.tree li')"
+        await page.run(f"{top}.focus()")
+        await press(page, "ArrowLeft")
+        await page.until(f"{top}.getAttribute('aria-expanded') === 'false'", "it is folded")
+        await page.until("document.querySelectorAll('.tree li:not([hidden])').length === 1", "its")
+        await press(page, "ArrowLeft")
+        assert await page.run(f"{top}.getAttribute('aria-expanded')") == "false"
+        await press(page, "ArrowRight")
+        await page.until("document.querySelectorAll('.tree li:not([hidden])').length === 2", "open")
+        await press(page, "ArrowDown")
+        await press(page, "Enter")
+        await page.until("location.hash === '#/actor/shop%2Fclerk'", "Enter opens the actor")
+        await show(page, "actors", "document.querySelectorAll('tbody a').length >= 2")
+        await press(page, "/")
+        await page.until("document.activeElement.type === 'search'", "/ leads to the filter")
+        rows = "[...document.querySelectorAll('[aria-label=Actors] tbody th')]"
+        names = f"{rows}.map((one) => one.innerText)"
+        await page.send("Input.insertText", text="clerk")
+        await page.until(f"{names}.join() === 'shop/clerk'", "what the filter shows")
+        await press(page, "Escape")
+        await page.until(f"{names}.length === 2", "Escape clears the filter")
+        assert await page.run("document.activeElement === document.body"), "and leaves it"
+        await page.run("document.querySelector('[aria-label=Actors] th button').focus()")
+        for order in ("ascending", "descending"):
+            await press(page, "Enter")
+            sort = "document.querySelector('[aria-label=Actors] th').getAttribute('aria-sort')"
+            await page.until(f"{sort} === '{order}'", order)
+        await press(page, "?")
+        await page.until("document.querySelector('dialog').open", "? shows the keys")
+        await press(page, "Escape")
+        await page.until("!document.querySelector('dialog').open", "Escape closes them")
+        assert browser.errors == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_no_value_is_cut_and_pictures_say_in_words_what_they_show(
+    width: int, tmp_path: Path
+) -> None:
+    async with open_world() as world, open_browser(tmp_path) as browser:
+        clerk = await world.node.lookup("shop/clerk", Clerk)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clerk.wait)
+            page = await browser.page(width=width)
+            await opened(world, page)
+            for path in ["", *PAGES, "actor/shop%2Fclerk", "node/one"]:
+                await show(page, path, "document.querySelectorAll('.panel').length")
+                await page.until("document.querySelector('#live').innerText === 'Live'", path)
+                assert await page.run(CUT) == [], path
+                nameless = (
+                    "[...document.querySelectorAll('svg[role=img], .map .node')]"
+                    ".filter((one) => one.checkVisibility() && !one.getAttribute('aria-label'))"
+                )
+                await page.until(f"{nameless}.length === 0", f"{path}: pictures have names")
+            nursery.cancel_scope.cancel()
+        assert browser.errors == []
