@@ -170,7 +170,7 @@ class GatewayCalls:
         except CallError as error:
             yield _of_service(error, address)
         finally:
-            # Never waits: it tells the producer, and lets go.
+            # Does not wait: it only notifies the producer.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
 
     async def described(self, names: list[str] | None) -> DescribedActors:

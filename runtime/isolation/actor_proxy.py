@@ -263,7 +263,7 @@ class ActorProxy(Actor):
         except CallError as error:
             raise await self._translated(error) from None
         finally:
-            # Never waits: it tells the producer, and lets go.
+            # Does not wait: it only notifies the producer.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
 
     def _method(self, name: str) -> Any:

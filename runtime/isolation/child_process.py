@@ -233,7 +233,7 @@ class ChildProcessHandle:
             try:
                 found = await ask_for_stacks(self.identity.name)
             except (OSError, ValueError) as error:
-                logger.debug("%s does not tell its threads: %s", self.identity.name, error)
+                logger.debug("%s did not report its threads: %s", self.identity.name, error)
         return found
 
     async def close(self, *, kindly: bool) -> None:

@@ -42,7 +42,7 @@ def answer_from_thread(identity: str) -> None:
         listening.bind(_path(identity))
         listening.listen(WAITING)
     except OSError as error:
-        logger.info("stacks of this process are not told while it is blocked: %s", error)
+        logger.info("the stacks of this process cannot be reported while it is blocked: %s", error)
         return
     threading.Thread(
         target=_answer, args=(listening,), name="answers for a blocked loop", daemon=True
@@ -61,7 +61,7 @@ def _answer(listening: socket.socket) -> None:
                     )
         except (OSError, ValueError, RuntimeError) as error:
             # The next one is answered: threads come and go while they are read.
-            logger.debug("did not tell the stacks of the threads: %s", error)
+            logger.debug("could not report the stacks of the threads: %s", error)
 
 
 def _answer_to(question: dict[str, object]) -> bytes:

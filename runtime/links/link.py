@@ -210,9 +210,11 @@ class Outbound:
         """
         if not number:
             return True
+        if self.ended is not None:
+            return self.certainly_not_received(number)
         # While a connection stands, the writer may hand it over in this very pass of the scheduler.
-        if self._connection is not None or self.ended is not None:
-            return self.certainly_not_received(number) and self.ended is not None
+        if self._connection is not None:
+            return False
         taken = self.session.take_back(number, encode_frame(Kind.EMPTY, b""))
         if taken and self.lending is not None:
             self.lending.lender.on_abandoned(number)

@@ -375,6 +375,7 @@ class Peers:
                 link.last_heard = max(link.last_heard, now - beat)
             if now - link.last_heard > silence and not link.watched:
                 link.drop_connection()
+            # One end asks first: its ping and the answer show both ends that the other lives.
             elif now - link.last_heard > (beat if link.settlement.leads else answering_beat):
                 link.send_control(Kind.PING, at_once=True)
         if reason := self.refusal(self._timings.lease):
@@ -882,8 +883,8 @@ class Peers:
                 return kind
             if not link.connected:
                 return link
-            # What still arrives on it counts: the answer tells what has been received when it is
-            # down.
+            # What still arrives on it counts: the answer says what has been received by the time
+            # that it is down.
             link.drop_connection()
             await link.disconnected()
 

@@ -1080,7 +1080,7 @@ class Names:
                 try:
                     await self._store.poll(NAMES + name, result.revision + 1)
                 except StoreCompactedError:
-                    # Much has happened meanwhile: what is there now tells.
+                    # Much has happened meanwhile: what is there now decides.
                     continue
 
     async def all(self) -> list[Address]:

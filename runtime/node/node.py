@@ -304,7 +304,7 @@ class Node(BaseNode):
         self._add_parts(coordination.registration.record.lease)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
         if not endpoint.is_member:
-            # A client is asked for nothing, but told of the ends that it watches.
+            # Nothing is asked of a client, but it gets the notices of the ends that it watches.
             return
         self._log = self._keep_log(self._parameters.log_memory)
         host.add_system(

@@ -185,7 +185,7 @@ class InspectionService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def on_blocked(self, node: str, incarnation: int, facts: dict[str, Any]) -> None:
-        """Note what blocks the loop of another node, which cannot tell by itself."""
+        """Note what blocks the loop of another node, which cannot report it itself."""
         self._blocked.tell(NodeId(node, incarnation), facts)
 
     @method(concurrent=True, idempotent=True)

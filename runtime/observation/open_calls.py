@@ -18,7 +18,7 @@ from runtime.hosting.cell import ActorCell, Invocation
 from runtime.observation.slices import in_slices
 
 MOST_CALLS = 2000
-"""Calls that one node tells, those that have run or waited longest."""
+"""Calls that one node reports, those that have run or waited longest."""
 
 MOST_STEPS = 64
 """Steps of a chain of waiting calls that are followed."""

@@ -100,7 +100,7 @@ class Branch:
 @attrs.frozen(kw_only=True)
 class Tree:
     """All trees of a cluster, by the names of their roots. `problems`: what could not be asked, one
-    sentence each. `left_out`: what nodes did not tell because there was too much, likewise.
+    sentence each. `left_out`: what nodes left out because there was too much, likewise.
 
     `loose`: actors that are neither supervisors nor children of one, by name.
     """

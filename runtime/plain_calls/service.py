@@ -232,7 +232,7 @@ class PlainCallService(Actor):
         except CallError as error:
             yield self._described(error)
         finally:
-            # Never waits: it tells the producer, and lets go.
+            # Does not wait: it only notifies the producer.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
 
     # What follows is the service's own; the first three make it a `ReplySink`.

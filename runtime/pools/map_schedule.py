@@ -139,8 +139,8 @@ class MapSchedule:
         place: str = "",
         alone: bool = False,
     ) -> int:
-        """The source has given an item; returns its index. `place`: where it runs best; it waits
-        for a member there, but not for long. `alone`: it travels in a call of its own, and
+        """Note that the source has given an item; return its index. `place`: where it runs best; it
+        waits for a member there, but not for long. `alone`: it travels in a call of its own, and
         only to a member that is idle.
         """
         index = self._next_item
@@ -151,8 +151,8 @@ class MapSchedule:
         return index
 
     def on_items(self, values: Sequence[object], weights: Sequence[int]) -> None:
-        """The source has given several values, each the one argument of its item, with their
-        weights. They are no references, and there is no journal. Quicker than `on_item` for each.
+        """Like `on_item` for each of several values, and quicker. Each is the one argument of its
+        item, has the weight at its place, and is no reference. Only without a journal.
         """
         first = self._next_item
         numbers = range(first, first + len(values))
@@ -165,15 +165,15 @@ class MapSchedule:
         self.held.add_all(found, sum(weights))
 
     def on_misfit(self, index: int, error: BaseException) -> None:
-        """The item that was given last is none that a member could be called with."""
+        """Note that the item that was given last does not fit the method: it ends with `error`."""
         self.held.finish(self._waiting.take_back(index), error=error)
 
     def on_known(self, index: int, value: object) -> None:
-        """The item that was given last was done by an earlier run, with this result."""
+        """Note that the item that was given last was done by an earlier run, with this result."""
         self.held.resume(self._waiting.take_back(index), value)
 
     def on_source_over(self, error: BaseException | None = None) -> None:
-        """The source has ended, or raised: `error` comes after the results of what it gave."""
+        """Note that the source has ended, or raised: `error` comes after its items' results."""
         self._source_over = True
         self._source_error = error
         if error is None:
@@ -187,24 +187,24 @@ class MapSchedule:
     # The members
 
     def on_member(self, member: Hashable, place: str = "") -> None:
-        """A member may take items from now on; `place`: its node. One that is known is left as it
-        is.
+        """Note that a member may take items from now on; `place`: its node. Does nothing if the
+        member is known.
         """
         self._members.setdefault(member, MemberPace(place=place))
 
     def on_drained(self, member: Hashable) -> None:
-        """The member takes no more items; those that it has it may finish."""
+        """Note that the member takes no more items; it may finish those that it has."""
         pace = self._members.get(member)
         if pace is not None:
             pace.draining = True
             self._forget_if_idle(member, pace)
 
     def known(self) -> list[Hashable]:
-        """All members that may take items, or have some."""
+        """Return all members that may take items, or have some."""
         return list(self._members)
 
     def askers(self) -> list[Hashable]:
-        """Members that would take a batch, the idle ones first."""
+        """Return the members that would take a batch, the idle ones first."""
         if not self._waiting:
             return []
         asking = [
@@ -238,7 +238,7 @@ class MapSchedule:
         return sum(not pace.draining for pace in self._members.values())
 
     def take(self, member: Hashable, now: float) -> Batch | None:
-        """The next batch for a member that asks for one; None if there is none for it now."""
+        """Return the next batch for a member that asks for one; None if it has to wait."""
         pace = self._members.get(member)
         if pace is None:
             return None
@@ -269,12 +269,12 @@ class MapSchedule:
         return batch
 
     def next_retry(self) -> float:
-        """When the first item that waits for the delay of its retry may go; infinite if none."""
+        """Return when the first item that waits for its retry may go; infinite if there is none."""
         return self._waiting.next_retry()
 
     def recalls(self, now: float) -> list[Batch]:
-        """Batches of which what is not started should be taken back now, because members are idle
-        and nothing waits. Each is named once.
+        """Return batches to recall now, because members are idle and nothing waits: the members
+        that have them give back what they have not started. Each batch is named once.
         """
         idle = sum(not pace.batches and not pace.draining for pace in self._members.values())
         if not idle or self._waiting:
@@ -299,7 +299,7 @@ class MapSchedule:
     # Events of batches
 
     def on_recalled(self, batch: Batch, started: int) -> None:
-        """The member says that it has started so many of the batch's items, and starts no more."""
+        """Note that the member has started so many of the batch's items, and starts no more."""
         if batch.number not in self._batches:
             return
         started = min(started, len(batch.items))
@@ -318,8 +318,8 @@ class MapSchedule:
         now: float,
         weight: int = 0,
     ) -> None:
-        """The member's answer: for each item a code and a value, or an exception for what was
-        raised. `seconds`: how long those that ran took. `weight`: bytes of all values.
+        """Apply the member's answer: for each item a code and a value, or an exception for what was
+        raised. `seconds`: how long the items that ran took. `weight`: bytes of all values.
         """
         if batch.number not in self._batches:
             return
@@ -354,7 +354,9 @@ class MapSchedule:
         self._waiting.put_back(unstarted)
 
     def on_failed(self, batch: Batch, error: BaseException, now: float) -> None:
-        """The call of a batch of one item has ended with an error that is that item's own."""
+        """Note that the call of a batch has ended with an error, which is that of its one item. Of
+        several items each is tried alone.
+        """
         if batch.number not in self._batches:
             return
         self._close(batch)
@@ -365,8 +367,8 @@ class MapSchedule:
             self._on_failed(item, error, now)
 
     def on_unsendable(self, batch: Batch, error: EncodeError) -> None:
-        """The batch could not be encoded. One item alone is at fault; of several each is tried
-        alone.
+        """Note that the batch could not be encoded. A single item ends with the error; of several
+        each is tried alone.
         """
         if batch.number not in self._batches:
             return
@@ -380,7 +382,7 @@ class MapSchedule:
             self.held.finish(item, error=told)
 
     def on_refused(self, batch: Batch, error: NotExecutedError, *, gone: bool) -> None:
-        """The batch certainly did not run. `gone`: the member has ended, or is leaving."""
+        """Note that the batch certainly did not run. `gone`: the member has ended, or leaves."""
         if batch.number not in self._batches:
             return
         self._close(batch)
@@ -400,8 +402,8 @@ class MapSchedule:
         )
 
     def on_no_batches(self, batch: Batch) -> None:
-        """The batch certainly did not run, because its member takes single items only. So all are,
-        from now on.
+        """Note that the batch certainly did not run, because its member takes single items only.
+        From now on every item is sent in a call of its own.
         """
         self._sizes.forbid_batches()
         if batch.number not in self._batches:
@@ -412,7 +414,7 @@ class MapSchedule:
         self._separate(batch.items)
 
     def on_lost(self, batch: Batch, error: OutcomeUnknownError, *, gone: bool) -> None:
-        """The batch may have run, in part or as a whole. `gone`: its member has ended.
+        """Note that the batch may have run, in part or as a whole. `gone`: its member has ended.
 
         Only the first batch of a member can have ended it: those behind were not begun, as far as
         is known.
@@ -434,7 +436,7 @@ class MapSchedule:
         self._waiting.put_back(again)
 
     def on_gone(self, member: Hashable) -> None:
-        """The member has ended. The calls of its other batches end by themselves."""
+        """Note that the member has ended. The calls of its other batches end by themselves."""
         pace = self._members.get(member)
         if pace is not None:
             pace.draining = True
@@ -456,7 +458,7 @@ class MapSchedule:
         return bool(self._waiting)
 
     def counts(self, now: float) -> MapCounts:
-        """How far it has come."""
+        """Return how far the map has come."""
         running = sum(len(batch.items) for batch in self._batches.values())
         if self.is_done and self._ended_at is None:
             self._ended_at = now
@@ -530,7 +532,7 @@ class MapSchedule:
         return before < self._waiting.ready
 
     def _close(self, batch: Batch) -> None:
-        """The batch is with its member no more."""
+        """Forget a batch that its member does not have any more."""
         del self._batches[batch.number]
         pace = self._members[batch.member]
         del pace.batches[batch.number]
@@ -587,7 +589,7 @@ class MapSchedule:
         return OutcomeUnknownError(f"item {item.index} may have run: {why}")
 
     def _same(self, item: MapItem, error: OutcomeUnknownError) -> OutcomeUnknownError:
-        """The error of a batch, for one of its items: each caller may annotate its own."""
+        """Return the error of a batch for one of its items: each caller may annotate its own."""
         told = type(error)(
             f"item {item.index} may have run: {error}. It was not repeated, because its method is "
             "not marked idempotent; to allow it, mark it with @method(idempotent=True), or give "
