@@ -344,6 +344,7 @@ class ActorCell:
         "_pace",
         "_turn",
         "address",
+        "ahead",
         "arguments",
         "busy",
         "byte_limit",
@@ -385,6 +386,8 @@ class ActorCell:
         self.arguments: ByteBudget | None = None
         """The bytes of its calls' arguments; None before the first that is counted."""
         self.system = system
+        self.ahead = False
+        """True for a service whose calls are run before those of all others."""
         self.leased = address.registered
         """True if it may run only as long as its node holds its lease: its name is registered, and
         another node may get it.

@@ -433,12 +433,13 @@ class ActorHost:
                 nursery_of.cancel()
         return nursery_of
 
-    def add_system(self, name: str, instance: Actor) -> None:
+    def add_system(self, name: str, instance: Actor, *, ahead: bool = False) -> None:
         """Host one of the runtime's own services under a fixed name; it takes no part in names,
-        draining or stopping.
+        draining or stopping. `ahead`: its concurrent methods run before all that waits here.
         """
         address = Address(name, self.node.name, self.node.incarnation)
-        self.cells[name] = ActorCell(address, instance, 100_000, system=True)
+        cell = self.cells[name] = ActorCell(address, instance, 100_000, system=True)
+        cell.ahead = ahead
 
     def has(self, address: Address) -> bool:
         """True while this epoch of an actor is here, its start and its end included."""
@@ -535,7 +536,10 @@ class ActorHost:
             and not cell.paused
             and cell.ended is None
         ):
-            self.workers.submit(invocation)
+            if cell.ahead:
+                self.workers.submit_ahead(invocation)
+            else:
+                self.workers.submit(invocation)
             return None
         if cell.following is not None and cell.following(invocation):
             return None

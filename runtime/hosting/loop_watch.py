@@ -21,6 +21,9 @@ from runtime.wire import codec
 FRAMES_SHOWN = 6
 """The number of stack frames that a report shows, the innermost ones."""
 
+LATE_BEATS = 4
+"""For so many beats a late one is remembered."""
+
 OUTSIDE = "code outside of all actors"
 
 _WIRE = os.path.dirname(codec.__file__)
@@ -41,10 +44,25 @@ class LoopWatch:
         self._beat = now
         self._looked = now
         self._since = now
+        self._late: tuple[float, float] = (0.0, now)
 
     def beat(self, now: float) -> None:
         """Note that the loop runs at this time."""
+        late = now - self._beat - self._every
+        worst, noted = self._late
+        # The worst of the last beats: one that is in time says little about a loop whose passes
+        # take long.
+        if late >= worst or now - noted > LATE_BEATS * self._every:
+            self._late = late, now
         self._beat = now
+
+    def late(self, now: float) -> float:
+        """Return how many seconds late the worst of the last beats came: about how long one pass of
+        a loop takes that runs, but has too much to do. 0 if the loop has not beaten for long.
+        """
+        # One attribute, read once: the loop may write it meanwhile.
+        worst, noted = self._late
+        return worst if now - noted <= LATE_BEATS * self._every else 0.0
 
     def look(self, now: float) -> float:
         """Return for how many seconds the loop has stood still while looks came in time; 0 if it

@@ -258,6 +258,8 @@ class TaskWorkers:
         self.inner_tasks: Callable[[], AbstractContextManager[object]] = nullcontext
         """Open around all that a worker runs; for the tasks that methods start."""
         self._queue: deque[ActorCell | Invocation] = deque()
+        self._ahead: deque[Invocation] = deque()
+        """Invocations that are taken before those of `_queue`; see `submit_ahead`."""
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
         """Workers that run or are about to, and are not suspended inside a method."""
@@ -306,6 +308,14 @@ class TaskWorkers:
         if not self._ready:
             self._add_worker()
 
+    def submit_ahead(self, invocation: Invocation) -> None:
+        """Queue an invocation before those of all others: for the store, which renews leases and
+        must not wait behind what one client asks for.
+        """
+        self._ahead.append(invocation)
+        if not self._ready:
+            self._add_worker()
+
     @contextmanager
     def waiting_inside(self, invocation: Invocation) -> Iterator[None]:
         """Around a wait of plain code below a method: others do not wait for its worker."""
@@ -313,7 +323,7 @@ class TaskWorkers:
         first = not invocation.suspended_at
         if first:
             self._ready -= 1
-            if self._queue and not self._ready:
+            if (self._queue or self._ahead) and not self._ready:
                 self._add_worker()
         try:
             yield
@@ -376,13 +386,13 @@ class TaskWorkers:
             self.running.pop(task, None)
 
     async def _serve(self, worker: TaskWorker, task: trio.lowlevel.Task, scopes: object) -> None:
-        queue = self._queue
+        queue, ahead = self._queue, self._ahead
         count, since = 0, math.inf
         item: ActorCell | Invocation | None
         invocation: Invocation | None
         while True:
-            while queue:
-                item = queue.popleft()
+            while queue or ahead:
+                item = ahead.popleft() if ahead else queue.popleft()
                 if isinstance(item, Invocation):
                     if item.cell.ended is not None:
                         item.sink.refused(item, item.cell.gone())
@@ -390,6 +400,11 @@ class TaskWorkers:
                         await self.run(item, worker, task)
                         if scopes_of(task) is not scopes:
                             raise LeftOpenError(item, task)
+                        # Concurrent methods count as others do: thousands that wait in the queue
+                        # would block the loop, each of them for a moment.
+                        count += 1
+                        if not count & CLOCK_LOOK_MASK:
+                            count, since = self._count_time(count, since)
                 else:
                     while (invocation := item.take()) is not None:
                         if invocation.definition.concurrent:
@@ -408,10 +423,7 @@ class TaskWorkers:
                         if item.slow:
                             count = CHECKPOINT_EVERY
                         elif not count & CLOCK_LOOK_MASK:
-                            now = self._environment.now()
-                            since = min(since, now)
-                            if now - since > CHECKPOINT_SECONDS:
-                                count = CHECKPOINT_EVERY
+                            count, since = self._count_time(count, since)
                         if worker.scope.cancel_called or count >= CHECKPOINT_EVERY:
                             # Fairness: a busy actor goes to the end of the queue.
                             self._requeue(item)
@@ -429,6 +441,14 @@ class TaskWorkers:
             self.running.pop(task, None)
             self._parked.append(task)
             await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
+
+    def _count_time(self, count: int, since: float) -> tuple[int, float]:
+        """Return the count of runs since the last checkpoint, as `CHECKPOINT_EVERY` if they have
+        taken long enough, and the time of the first look at the clock since then.
+        """
+        now = self._environment.now()
+        since = min(since, now)
+        return (CHECKPOINT_EVERY if now - since > CHECKPOINT_SECONDS else count), since
 
     def _abort_parking(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
         # The node is going down. A parked worker that was cancelled must not be woken again.
@@ -642,7 +662,7 @@ class TaskWorkers:
     async def _suspended(self, invocation: Invocation, coroutine: Method, trap: object) -> object:
         invocation.suspended_at = self._environment.now()
         self._ready -= 1
-        if self._queue and not self._ready:
+        if (self._queue or self._ahead) and not self._ready:
             # This worker will be suspended for a while. Invocations that are queued behind it need
             # another worker.
             self._add_worker()

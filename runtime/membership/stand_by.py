@@ -2,8 +2,9 @@
 reports the blocking code and renews the node's lease.
 
 Normally the node's loop renews the lease itself. Only if a renewal is overdue and the loop does not
-move, the stand-by connects to the store, as any client does, and renews instead. (A blocking socket
-would need a second implementation of handshake and calls.)
+move, or moves so slowly that a request and its answer take many of its passes' time, the stand-by
+connects to the store, as any client does, and renews instead. (A blocking socket would need a
+second implementation of handshake and calls.)
 
 This is safe because a node is fenced by the clock of its lease (`LeaseClock`), not by the loop that
 renews: no named actor begins to run, and no outcome is sent, while that clock says that the lease
@@ -56,7 +57,7 @@ logger = logging.getLogger("understudy.node")
 
 class StandBy:
     """Watches the loop of one node from a thread, and renews the node's lease while the loop is
-    blocked, for at most `limit` seconds at a time.
+    blocked, for at most `limit` seconds at a time, or too slow to renew it.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class StandBy:
         # Seconds for which the node's loop has been blocked. Written by `_watch_loop` alone, and
         # read by other tasks of the stand-by's own loop: no lock is needed.
         self._blocked = 0.0
-        # Set while it is not 0: what acts upon a block has nothing to look for before one.
+        # True while the loop runs and each of its passes takes long. Likewise.
+        self._slow = False
+        # Set while either is: what acts upon a block has nothing to look for before one.
         self._block = trio.Event()
         self.last = ""
         """A text about the last long block of the loop; "" if there was none."""
@@ -116,8 +119,10 @@ class StandBy:
         reported, let_go, longest = False, False, 0.0
         while True:
             await trio.sleep(self._timings.loop_look)
-            blocked = self._blocked = self._watch.look(environment.now())
-            if blocked:
+            now = environment.now()
+            blocked = self._blocked = self._watch.look(now)
+            self._slow = self._watch.late(now) >= self._timings.loop_still
+            if blocked or self._slow:
                 self._block.set()
             elif self._block.is_set():
                 # A new one for the next block: an event cannot be taken back.
@@ -160,7 +165,7 @@ class StandBy:
                 )
 
     async def _next_look(self) -> None:
-        """Wait until the loop is blocked; while it is, for the time of a look."""
+        """Wait until the loop is blocked or slow; while it is, for the time of a look."""
         if self._block.is_set():
             await trio.sleep(self._timings.loop_look)
         else:
@@ -198,9 +203,14 @@ class StandBy:
                 logger.debug("node %s could not tell of its blocked loop: %s", self._node, error)
                 await trio.sleep(REPORT_EVERY_SECONDS)
 
-    def _is_wanted(self) -> bool:
+    def _stands_still(self) -> bool:
         # The upper bound: a loop that stays blocked must not keep its names forever.
         return self._timings.loop_still <= self._blocked <= self._limit
+
+    def _is_wanted(self) -> bool:
+        # A renewal by the loop takes several of its passes: to ask, to write, to read, to wake the
+        # task that waits. Passes of some tenths of a second are no block, but too slow for that.
+        return self._stands_still() or (self._slow and self._blocked <= self._limit)
 
     async def _vouch(self, environment: Environment) -> None:
         """Report that the node keeps its lease while its loop is blocked. The store ends no leases
@@ -209,7 +219,7 @@ class StandBy:
         """
         while True:
             await self._next_look()
-            if self._is_wanted():
+            if self._stands_still():
                 self._clock.report(environment.now())
 
     async def _stand_in(self, environment: Environment, lease: int, reach: Reach) -> None:

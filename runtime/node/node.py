@@ -151,6 +151,15 @@ def describe_without_actors(
     }
 
 
+def tasks_cancelled(node: str) -> str:
+    """Say that a node can only leave, since its tasks have ended."""
+    return (
+        f"node {node} cannot go on: code that it runs has cancelled the node's own tasks, or "
+        "raised in a nursery of the node; actors start tasks in self.nursery, and cancel their own "
+        "scopes"
+    )
+
+
 FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
 """Why a node gives up its names when another store answers in place of its own."""
 
@@ -207,6 +216,8 @@ class Node(BaseNode):
         self._keyring = Keyring.of(secret)
         self.asked_to_leave = trio.Event()
         self._given_up: LeaseLostError | HandshakeError | None = None
+        self._is_crippled = False
+        """True when its own tasks have ended before it leaves."""
         """Why the cluster counts this node as dead, or refuses it; None if it does not. The block
         of `open_node` ends with it.
         """
@@ -352,7 +363,9 @@ class Node(BaseNode):
         host.add_system(FUNCTION_SERVICE, FunctionService(workers))
         if coordination.store is not None:
             # Also for a store that every node can reach: clients reach it only through a node.
-            host.add_system(store_service(coordination.identity), StoreService(coordination.store))
+            # Ahead of all others: renewals of leases must not wait behind a flood of calls.
+            service = StoreService(coordination.store)
+            host.add_system(store_service(coordination.identity), service, ahead=True)
 
     def _add_parts(self, lease: int) -> None:
         """Add what users and actors of this node ask for."""
@@ -525,6 +538,11 @@ class Node(BaseNode):
     def leave(self) -> None:
         """Ask this node to drain and leave: the task that holds it waits for `asked_to_leave`."""
         self.asked_to_leave.set()
+
+    def _on_tasks_ended(self) -> None:
+        """The tasks of this node have ended before it leaves: nothing that waits for them ends."""
+        self._is_crippled = True
+        logger.error("%s; it leaves at once", tasks_cancelled(self.name))
 
     def _was_given_up(self, why: LeaseLostError | HandshakeError) -> None:
         # Expelled nodes lose their lease as well. What counts is why.
@@ -796,6 +814,8 @@ class Node(BaseNode):
                     nursery.start_soon(self._log[1].run, name="log archive")
                 self._candidacies.run_in(nursery)
                 task_status.started()
+        if not self._following.cancel_called:
+            raise LeaseLostError(tasks_cancelled(self.name))
 
     async def _stop_actors(self) -> None:
         """Stop the actors of this node, the latest first, and with the supervisors among them their
@@ -815,9 +835,10 @@ class Node(BaseNode):
         cancellation.
         """
         timings = self._environment.timings
-        # Nobody answers a node that is expelled, the store neither.
-        alone = isinstance(self._given_up, ExpelledError)
-        with trio.move_on_after(timings.drain):
+        # Nobody answers a node that is expelled, the store neither. One without tasks of its own
+        # hears no answers.
+        alone = isinstance(self._given_up, ExpelledError) or self._is_crippled
+        with trio.move_on_after(0 if self._is_crippled else timings.drain):
             try:
                 # Before the members know: what comes meanwhile is refused, and goes elsewhere.
                 self._endpoint.host.take_no_new_work()

@@ -443,3 +443,33 @@ async def test_a_loop_that_cannot_reach_the_store_in_place_of_another_tries_agai
         await stand_by.run(environment, lambda: None, 1, reach)
     assert not errors
     assert store.asked
+
+
+@pytest.mark.parametrize("late", [0.0, 0.4])
+async def test_a_loop_that_is_too_slow_to_renew_its_lease_is_stood_in_for(
+    autojump_clock: MockClock, late: float
+) -> None:
+    environment, store = SystemEnvironment(), SlowStore(0.0)
+
+    @asynccontextmanager
+    async def reach(_environment: Environment) -> AsyncIterator[Store]:
+        await trio.lowlevel.checkpoint()
+        yield cast("Store", store)
+
+    stand_by = StandBy(
+        "slow", environment, LeaseClock(TIMINGS.held, trio.current_time()), limit=30.0
+    )
+
+    async def passes() -> None:
+        # It never stands still, and renews nothing; at 0.0 because it has no answer from the store.
+        while True:
+            stand_by._watch.beat(environment.now())
+            await trio.sleep(TIMINGS.loop_beat + late)
+
+    with trio.move_on_after(15.0):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(passes)
+            nursery.start_soon(stand_by.run, environment, lambda: None, 1, reach)
+    assert bool(store.asked) == bool(late)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(store.asked)]
+    assert max(gaps, default=0.0) <= TIMINGS.held
