@@ -496,6 +496,8 @@ def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> objec
     in_place = _KEYS.issuperset(map(type, value))
     if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
         return value
+    if not in_place:
+        _check_keys(value)
     written: dict[object, object] = {}
     pairs: list[object] = []
     for key, item in value.items():
@@ -517,11 +519,40 @@ def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> objec
 
 
 def _set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
+    _check_keys(value)
     try:
         items = [writer.write(item, depth) for item in value]
     except UnsendableError as error:
         raise error.at("{...}") from None
     return CBORTag(SET if type(value) is set else FROZENSET, items)
+
+
+def _check_keys(keys: Collection[object]) -> None:
+    """Raise UnsendableError for keys that a reader would refuse; see `_distinct`. Without this, the
+    value of an honest user would cost its node the link.
+    """
+    hashes, quick = guarded(functools.partial(_hashes_of, keys), _refuse_keys)
+    if len(keys) - hashes > MAX_COLLISIONS:
+        raise UnsendableError(
+            f"has {len(keys)} keys with only {hashes} different hashes, so that building it takes "
+            "quadratic time; send a list of pairs, or give the keys another hash"
+        )
+    if not quick:
+        raise UnsendableError(
+            f"has keys that share a hash, with an integer of more than {MAX_KEY_BITS} bits; send a "
+            "list of pairs"
+        )
+
+
+def _hashes_of(keys: Collection[object]) -> tuple[int, bool]:
+    hashes = len(set(map(hash, keys)))
+    return hashes, (
+        hashes == len(keys) or len(keys) - hashes > MAX_COLLISIONS or _compare_quickly(keys)
+    )
+
+
+def _refuse_keys(error: BaseException) -> NoReturn:
+    raise UnsendableError(f"has a key whose hash raised {summary_of(error)}")
 
 
 def _sorted_set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
@@ -761,15 +792,17 @@ def _distinct(keys: Collection[object]) -> Collection[object]:
             "a key cannot be used as one here: its hash, or a comparison, raised "
             f"{summary_of(error)}"
         ) from None
+    wrong = ""
     if len(keys) - hashes > MAX_COLLISIONS:
-        raise ProtocolError(f"{len(keys)} keys with only {hashes} hashes")
-    if not quick:
-        raise ProtocolError(
-            f"keys that share a hash, with an integer of more than {MAX_KEY_BITS} bits"
-        )
-    if different != len(keys):
-        raise ProtocolError("a key that occurs twice")
-    return keys
+        wrong = f"{len(keys)} keys with only {hashes} hashes"
+    elif not quick:
+        wrong = f"keys that share a hash, with an integer of more than {MAX_KEY_BITS} bits"
+    elif different != len(keys):
+        wrong = "a key that occurs twice"
+    if not wrong:
+        return keys
+    # Code of users may judge keys in another way at the sender, which checks them as well.
+    raise ProtocolError(wrong) if all(map(_is_plain_key, keys)) else DecodeError(wrong)
 
 
 def _compare_quickly(keys: Collection[object]) -> bool:
@@ -1166,10 +1199,14 @@ class Codec:
             return value
         segments: list[Buffer] = []
         control = self.encode(value, segments, path)
-        return self.decode(
-            control,
-            [segment if type(segment) is bytes else bytearray(segment) for segment in segments],
-        )
+        try:
+            return self.decode(
+                control,
+                [segment if type(segment) is bytes else bytearray(segment) for segment in segments],
+            )
+        except ProtocolError as error:
+            # There is no peer here that has sent it: the value is to blame.
+            raise EncodeError(f"{path} cannot be sent: it would arrive as {error}") from None
 
     def refusing(self, kind: type, why: str) -> Codec:
         """Return a codec like this one that refuses instances of `kind`: its EncodeError says where
