@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Member
-from actors.errors import JoinError, ListenError, NodeNotFoundError
+from actors.errors import JoinError, LeaseLostError, ListenError, NodeNotFoundError
 from actors.exact import exact
 from actors.filters import Filter, checked_filters
 from actors.keywords import names_keywords
@@ -64,7 +64,7 @@ from runtime.membership.cluster_session import (
 from runtime.membership.members import NodeRecord
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, Report, reach_by_member
 from runtime.node import Node
-from runtime.node.node import NodeParameters
+from runtime.node.node import NodeParameters, tasks_cancelled
 from runtime.observation.inspection_service import inspection_of
 from runtime.references.inspection import calling_site
 from runtime.references.manager import MemoryOptions, OnLeave
@@ -342,7 +342,8 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
     """Open a node in a nursery of its own; unwrap the exception groups of that nursery."""
     try:
         async with trio.open_nursery() as outer:
-            nursery: trio.Nursery = await outer.start(_shelter)
+            shelter = _Shelter()
+            nursery: trio.Nursery = await outer.start(shelter.run)
             try:
                 with ExitStack() as hooks, ExitStack() as joining:
                     if settings.debugging.debuggable:
@@ -353,11 +354,13 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
                     )
                     opened = _opened if settings.role == "node" else _opened_as_client
                     async with opened(nursery, settings) as node:
+                        shelter.node = node
                         # The span is that of joining alone, not of the whole block.
                         joining.close()
                         yield node
             finally:
                 # The node has left by now. Its nursery is shielded, so it is cancelled by itself.
+                shelter.left = True
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # The nursery is internal: callers catch a JoinError, or an error of their own, not a group.
@@ -493,14 +496,31 @@ def _faults_asked_for() -> Faults | None:
     return faults
 
 
-async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+class _Shelter:
     """A nursery that a cancellation of the block does not reach: the node needs its tasks until it
-    has left in order.
+    has left in order. `node` is set when it runs, `left` when it has left.
     """
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.shield = True
-        task_status.started(nursery)
-        await trio.sleep_forever()
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        self.left = False
+
+    async def run(self, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+        """Keep the nursery open. Raises `LeaseLostError`, which ends the block, if code that the
+        node runs has cancelled it: trio gives every task its nursery, and its parents'.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.cancel_scope.shield = True
+                task_status.started(nursery)
+                await trio.sleep_forever()
+        finally:
+            # Also for what raises in one of its tasks: the others end by that.
+            if self.node is not None and not self.left:
+                self.node._on_tasks_ended()
+        # The node would live on otherwise, and its lease be renewed, while it serves nobody.
+        if self.node is not None and not self.left:
+            raise LeaseLostError(tasks_cancelled(self.node.name))
 
 
 @asynccontextmanager
