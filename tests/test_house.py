@@ -279,11 +279,9 @@ WHITE_BOXES = {
     # Moments that no event outside marks, and limits that only take long to reach.
     "tests/cluster/test_local_cluster_end.py": {"_close", "_processes"},
     "tests/doors/test_pictures.py": {"_caller"},
-    "tests/isolation/observers.py": {"_all"},
     "tests/node/test_mutual_tls.py": {"_files", "_look", "_seen"},
     "tests/pytorch/test_plugin.py": {"_loop"},
     "tests/references/conftest.py": {"_parameters"},
-    "tests/supervision/test_many.py": {"_before_the_next", "_definition"},
 }
 """Private names of other rooms that a file of tests uses. What all tests need of a node is in
 `runtime.node.internals_of`.

@@ -11,11 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from actors import errors
-from actors.errors import ActorNotFoundError, NotExecutedError, SpawnManyError, UnderstudyError
+from actors.errors import ActorNotFoundError, NotExecutedError, UnderstudyError
 from runtime.command_line.explain import explain
 from runtime.tracebacks import TracebackWriter
 
 LINE = "More: understudy explain ActorNotFoundError"
+
+CLASSES = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, UnderstudyError)
+]
 
 
 class NoSeatError(NotExecutedError):
@@ -76,14 +82,12 @@ def test_notes_that_are_no_list_are_left_as_they_are() -> None:
     assert "no such actor" in "".join(traceback.format_exception(error))
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [
-        value
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, UnderstudyError)
-    ],
-)
+def sentence_of(listed: dict[str, str], cls: type[UnderstudyError]) -> str:
+    """The sentence by which an error is listed."""
+    return listed[cls.__name__].strip()
+
+
+@pytest.mark.parametrize("cls", CLASSES)
 def test_the_command_of_each_line_prints_a_text(cls: type[UnderstudyError]) -> None:
     (line,) = cls("a text").__notes__
     command = line.removeprefix("More: understudy explain ").split()
@@ -106,6 +110,9 @@ def test_what_is_no_error_is_refused_with_the_nearest_name() -> None:
 
 
 def test_all_are_listed_by_their_first_sentence() -> None:
-    done = CliRunner().invoke(explain, [])
-    assert len(done.output.splitlines()) > 80
-    assert SpawnManyError.__name__ in done.output
+    lines = CliRunner().invoke(explain, []).output.splitlines()
+    listed = {name: sentence for name, _, sentence in (line.partition("  ") for line in lines)}
+    assert sentence_of(listed, NotExecutedError) == "The call certainly never ran."
+    for cls in CLASSES:
+        told = json.loads(CliRunner().invoke(explain, [cls.__name__, "--json"]).output)
+        assert told["text"].replace("\n", " ").startswith(sentence_of(listed, cls))

@@ -59,7 +59,7 @@ class Hesitant(Watcher):
 
     @method(concurrent=True)
     async def still_cancelled(self) -> int:
-        return len(self._context._host.extensions._all["watching"]._cancelled)  # type: ignore[union-attr]
+        return len(self._context._host.watching._cancelled)  # type: ignore[union-attr]
 
 
 class Exiting(Watcher):

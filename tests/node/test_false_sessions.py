@@ -348,8 +348,7 @@ async def test_a_client_keeps_no_memory_by_the_name_of_a_process(
         for _ in range(2):
             found = await fetch(identity, reader)
             assert not isinstance(found, SharedValue)
-            assert not values.value_store._readers
-            assert not values._near
+            assert values.shared_with(state_of(reference), client.endpoint.identity) is None
         with pytest.raises(BadArgumentsError, match="in its own name only"):
             await fetch(identity, ["there", 7, host, 1, "0"])
         with pytest.raises(BadArgumentsError, match="in its own name only"):

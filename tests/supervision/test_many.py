@@ -21,7 +21,6 @@ from actors.errors import UnderstudyError
 from actors.restarts import RestartMachine
 from actors.supervision import Forgotten, StartChild, StopChild, SupervisorAnswer
 from runtime import open_node
-from runtime.calls.client import RetryingCall
 from runtime.membership.names import CHILDREN
 from runtime.node import internals_of
 from runtime.supervision.children import ChildTable
@@ -217,24 +216,14 @@ def test_10_000_children_that_start_and_stop_at_once_cost_as_much_each_as_a_thou
     assert many < 25 * few
 
 
-async def test_what_the_runtime_asks_of_its_own_node_is_asked_once_however_long_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    again: list[str] = []
-    before_the_next = RetryingCall._before_the_next
-
-    async def noted(self: RetryingCall, *failed: Any) -> None:
-        again.append(self._bound._definition.name)
-        await before_the_next(self, *failed)
-
-    monkeypatch.setattr(RetryingCall, "_before_the_next", noted)
+async def test_what_the_runtime_asks_of_its_own_node_is_asked_once_however_long_it_takes() -> None:
     async with open_node("alone", secret=SECRET) as node:
         # Four times as long as the first attempt of such a call at another node would be waited
         # for.
         child = ChildSpec.of("slow", Slow, 1.0)
         tree = await node.options(name="tree").spawn(Supervisor, [child])
         await tree.stop_child("slow")
-    assert again == []
+        assert dict(internals_of(node).host.counts.attempts) == {}, "attempts that were made again"
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:

@@ -97,14 +97,21 @@ def test_the_end_of_a_certificate_is_what_another_implementation_reads() -> None
                 valid_until(data[:size])
 
 
-def test_what_is_no_certificate_has_no_end() -> None:
+def test_a_garbled_certificate_raises_value_error_or_has_an_end_between_the_years_0_and_9999() -> (
+    None
+):
     draw = random.Random(8)
     certificate = self_signed("understudy", draw.randbytes(RANDOM_BYTES)).certificate
+    refused = 0
     for _ in range(2000):
         wrong = bytearray(certificate)
         for _ in range(3):
             wrong[draw.randrange(200)] = draw.randrange(256)
         try:
-            valid_until(bytes(wrong))
+            end = valid_until(bytes(wrong))
         except ValueError:
-            pass
+            refused += 1
+        else:
+            assert datetime.datetime.fromtimestamp(end, datetime.UTC)
+    # The bytes that tell where the end stands are some of the first 200.
+    assert 0 < refused < 2000
