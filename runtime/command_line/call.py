@@ -7,6 +7,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from actors.method import Stream
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.units import Number
+from runtime.membership.cluster_client import ClusterClient
 from runtime.printable import plain_lines
 from runtime.wire.standard_types import TEXTS, named_tuple_fields
 
@@ -115,18 +117,9 @@ def call(
         # In color: click would take what looks like the codes of colors out of a result.
         click.echo(json.dumps(plain(result)) if as_json else _text(result), color=True)
 
-    trio.run(
-        _call,
-        actor,
-        method,
-        [_value(text) for text in arguments],
-        keywords,
-        timeout,
-        show,
-        address,
-        cluster,
-        secret_file,
-    )
+    connection = connect(address, cluster, secret_file)
+    values = [_value(text) for text in arguments]
+    trio.run(_call, connection, actor, method, values, keywords, timeout, show)
 
 
 def _text(result: object) -> object:
@@ -138,17 +131,15 @@ def _text(result: object) -> object:
 
 
 async def _call(
+    connection: AbstractAsyncContextManager[ClusterClient],
     actor: str,
     method: str,
     arguments: list[object],
     keywords: dict[str, object],
     timeout: float,
     show: Callable[[object], None],
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
 ) -> None:
-    async with connect(address, cluster, secret_file) as client:
+    async with connection as client:
         handle = (await client.lookup(actor)).options(timeout=timeout)
         bound = _bound(handle, method)
         try:

@@ -620,7 +620,7 @@ def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
         )
     if reason in PLAIN_SPOKEN:
         return EncryptionError(
-            f"what answers at {address} does not speak TLS ({reason}); does the address lead to a "
+            f"the process at {address} does not speak TLS ({reason}); does the address lead to a "
             "node?"
         )
     return EncryptionError(f"the TLS handshake with {address} failed: {tls_reason(error)}")

@@ -317,7 +317,7 @@ async def _contact(endpoint: RpcEndpoint, address: str, environment: Environment
         raise type(error)(f"{address}: {error}") from None
     except ProtocolError as error:
         raise JoinError(
-            f"what answers at {address} does not speak the protocol of nodes ({error}); check the "
+            f"the process at {address} does not speak the protocol of nodes ({error}); check the "
             "address"
         ) from error
     except TimeoutError:
@@ -355,7 +355,7 @@ async def _first_contact(endpoint: RpcEndpoint, address: str, environment: Envir
             BrokenPipeError,
         ) as error:
             logger.info(
-                "what answers at %s did not complete the handshake, and is dialled again: %s",
+                "the process at %s did not complete the handshake, and is dialled again: %s",
                 address,
                 error,
             )

@@ -1162,8 +1162,8 @@ class Names:
                 raise ValueError
         except (IndexError, TypeError, ValueError, ProtocolError):
             raise DecodeError(
-                f"the record of the name {name!r} in the store is malformed: what has written it "
-                "is no node, or a changed one; stop that, and delete the record"
+                f"the record of the name {name!r} in the store is malformed: no node of this "
+                "software writes such a record; stop the program that does, and delete the record"
             ) from None
         return owner
 

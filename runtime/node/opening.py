@@ -764,7 +764,7 @@ async def _report_to_member(
     """
     others = [member for member in members() if member.name != own.name]
     if not others:
-        raise NodeNotFoundError("there is no other node to tell of the blocked loop")
+        raise NodeNotFoundError("there is no other node to report the blocked loop to")
     # By chance: the next attempt need not meet the one that does not answer again.
     chosen = others[int(environment.random() * len(others))]
     address = next(one for one in chosen.addresses if one.startswith("tcp:"))

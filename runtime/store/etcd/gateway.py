@@ -521,7 +521,7 @@ class Gateway:
                         raise NotSentError(str(error)) from error
                     if not isinstance(answer.get("token"), str):
                         raise EtcdRefusalError(
-                            f"what answers at {member.name} is not etcd: it gave no token; check "
+                            f"the server at {member.name} is not etcd: it gave no token; check "
                             "the address"
                         )
                     self._token = answer["token"]

@@ -166,7 +166,7 @@ def raise_refusal(refusal: Refusal, where: str, prefix: str) -> None:
         raise EtcdRefusalError(f"etcd at {where} refused: {text}")
     if refusal.kind == "not etcd":
         raise EtcdRefusalError(
-            f"what answers at {where} is not etcd, or an etcd without its JSON gateway ({text}); "
+            f"the server at {where} is not etcd, or an etcd without its JSON gateway ({text}); "
             "check the address"
         )
 
