@@ -12,7 +12,7 @@ Times are seconds on any monotonic clock; the caller passes them in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from actors.errors import (
     CallError,
@@ -357,29 +357,19 @@ class MapSchedule:
         """Note that the call of a batch has ended with an error, which is that of its one item. Of
         several items each is tried alone.
         """
-        if batch.number not in self._batches:
-            return
-        self._close(batch)
-        if len(batch.items) > 1:
-            self._separate(batch.items)
-            return
-        for item in batch.items:
+        item = self._only_item(batch)
+        if item is not None:
             self._on_failed(item, error, now)
 
     def on_unsendable(self, batch: Batch, error: EncodeError) -> None:
         """Note that the batch could not be encoded. A single item ends with the error; of several
         each is tried alone.
         """
-        if batch.number not in self._batches:
-            return
-        self._close(batch)
-        if len(batch.items) > 1:
-            self._separate(batch.items)
-            return
-        for item in batch.items:
-            told = EncodeError(f"item {item.index} cannot be sent: {error}", path=error.path)
-            told.__cause__ = error.__cause__
-            self.held.finish(item, error=told)
+        item = self._only_item(batch)
+        if item is not None:
+            failure = EncodeError(f"item {item.index} cannot be sent: {error}", path=error.path)
+            failure.__cause__ = error.__cause__
+            self.held.finish(item, error=failure)
 
     def on_refused(self, batch: Batch, error: NotExecutedError, *, gone: bool) -> None:
         """Note that the batch certainly did not run. `gone`: the member has ended, or leaves."""
@@ -542,11 +532,23 @@ class MapSchedule:
         if pace.draining and not pace.batches:
             del self._members[member]
 
-    def _separate(self, items: Iterable[MapItem]) -> None:
-        again = list(items)
-        for item in again:
+    def _only_item(self, batch: Batch) -> MapItem | None:
+        """Close a batch that has failed as a whole, and return its item. None if it had several,
+        which wait again, or if it is closed already.
+        """
+        if batch.number not in self._batches:
+            return None
+        self._close(batch)
+        if len(batch.items) > 1:
+            self._separate(batch.items)
+            return None
+        return batch.items[0]
+
+    def _separate(self, items: Sequence[MapItem]) -> None:
+        """Let items wait again, each to travel alone."""
+        for item in items:
             item.alone = True
-        self._waiting.put_back(again)
+        self._waiting.put_back(items)
 
     def _is_again(self, item: MapItem, error: CallError, now: float) -> bool:
         """True if an item whose call a filter of the member has ended is to be run again."""

@@ -225,6 +225,10 @@ class ActorPlacement:
             self._loads.fill(names, expected)
 
 
+WATCH_RETRY_SECONDS = 0.05
+"""Seconds until an actor is watched again after the session with its node was lost."""
+
+
 FREED_NAME_LOOK_SECONDS = 0.05
 """Seconds between checks of a name whose actor has ended, until it is free."""
 
@@ -673,10 +677,11 @@ class ActorSpawner:
                     continue
                 return cast("ExitReason", ended)
             except CallError:
-                if not self._members.is_current(NodeId(address.node, address.incarnation)):
+                # A node that is newer than the view is no member yet, and not gone either.
+                if self._members.is_gone(NodeId(address.node, address.incarnation)):
                     return ExitReason("node died", f"node {address.node} is gone")
-            # The node lives and only the session with it was lost: watch again.
-            await trio.sleep(0.05)
+            # Only the session with the node was lost, or the store is away: watch again.
+            await trio.sleep(WATCH_RETRY_SECONDS)
 
     async def living(self, supervisor: str, names: Sequence[str]) -> dict[str, Address]:
         """Return the addresses of those of these names whose actors run on live nodes and were
@@ -684,6 +689,7 @@ class ActorSpawner:
         """
         found: dict[str, Address] = {}
         for name, (address, started_for) in (await self._names.owned(names)).items():
+            # The view may not have a node yet that has just joined, which would not count as live.
             await self._members.caught_up(address.incarnation)
             lives = self._members.is_current(NodeId(address.node, address.incarnation))
             if started_for == supervisor and lives:

@@ -17,10 +17,12 @@ from actors.errors import (
     ChildExistsError,
     ChildNotFoundError,
     ChildRunningError,
+    DirectoryUnavailableError,
     NameTakenError,
     NotExecutedError,
     OutcomeUnknownError,
 )
+from actors.method import Address
 from runtime.node import internals_of
 from tests.live_pair import Pair
 
@@ -443,3 +445,27 @@ async def test_an_unsupervised_actor_that_crashes_is_gone_and_its_name_is_free(
         with pytest.raises(ActorNotFoundError):
             await ledger.where()
         await free(pair, "ledger")
+
+
+async def test_a_node_that_is_newer_than_the_view_of_the_members_is_not_taken_for_dead(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its actors are found in the store, which may go away before the view has the node."""
+    here = internals_of(pair.here)
+    newer = Address("there", "newer", here.members.revision + 1, 1, "", True)
+    asked = 0
+
+    class Unreachable:
+        async def watch_actor(self, name: str, epoch: int) -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 3:
+                # Another write than that of the node: the view is newer now, and shows none.
+                await pair.here.options(name="any").spawn(Ledger)
+                await here.members.caught_up(newer.incarnation)
+            raise DirectoryUnavailableError("the store cannot be reached")
+
+    monkeypatch.setattr(here.endpoint, "node_service", lambda node, incarnation: Unreachable())
+    with trio.fail_after(60):
+        assert (await here.spawner.watch_address(newer)).kind == "node died"
+    assert asked == 3
