@@ -1,12 +1,13 @@
 """Many node processes on this machine: `python -m tests.growth.nodes 10 50`, or more of them.
 
-For each number: seconds until all are up, what an idle node costs, and how long until all of them
-know that one was killed.
+For each number: seconds until all are up, what an idle node costs, how many calls each second they
+make of each other, and how long until all of them know that one was killed.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from pathlib import Path
 from statistics import fmean, median
@@ -24,6 +25,12 @@ IDLE_SECONDS = 5.0
 
 SETTLING_SECONDS = 2.0
 """Before that: what a start leaves to be done."""
+
+CALLING_SECONDS = 2.0
+"""How long nodes call each other."""
+
+CALLED = 4
+"""How many other nodes each one calls, one call after the other to each."""
 
 USUAL = (10, 50)
 
@@ -49,11 +56,34 @@ class Witness(Actor):
         """How many members there are."""
         return len(self.node.members())
 
+    @method(concurrent=True)
+    async def answer(self) -> int:
+        """Does nothing."""
+        return 16
+
+    @method(concurrent=True)
+    async def call(self, others: list[Witness], seconds: float) -> int:
+        """Call all of these, each again and again; how often in so many seconds."""
+        counts = [0] * len(others)
+
+        async def one(place: int, other: Witness) -> None:
+            answer = other.answer
+            while True:
+                await answer()
+                counts[place] += 1
+
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                for place, other in enumerate(others):
+                    nursery.start_soon(one, place, other)
+        return sum(counts)
+
 
 @attrs.frozen
 class Nodes:
     """What so many nodes cost. `processor`: the part of a core that one idle node takes, and `own`:
-    the bytes of memory that it shares with no other process.
+    the bytes of memory that it shares with no other process. `called`: calls a second between
+    random pairs, all together.
     """
 
     count: int
@@ -61,6 +91,7 @@ class Nodes:
     processor: float
     founder: float
     own: float
+    called: float
     known: float
 
 
@@ -93,14 +124,40 @@ async def measure(count: int) -> Nodes:
         ]
         founder = (time.process_time() - founder) / passed
         own = median(own_bytes(pid) for pid in pids)
-        known = await death_known(cluster)
-    return Nodes(count, up, fmean(used), founder, own, known)
+        witnesses = {
+            name: await cluster.node.options(on=name).spawn(Witness) for name in cluster.processes
+        }
+        called = await calls_between_pairs(list(witnesses.values()))
+        known = await death_known(cluster, witnesses)
+    return Nodes(count, up, fmean(used), founder, own, called, known)
 
 
-async def death_known(cluster: LocalCluster) -> float:
+async def calls_between_pairs(witnesses: list[Witness]) -> float:
+    """Have each node call some others, drawn at random; calls a second of all of them."""
+    draw = random.Random(len(witnesses))
+    pairs = [
+        (one, draw.sample(others, min(CALLED, len(others))))
+        for one in witnesses
+        if (others := [other for other in witnesses if other is not one])
+    ]
+    counts: list[int] = []
+
+    async def call(one: Witness, others: list[Witness], seconds: float) -> None:
+        counts.append(await one.call(others, seconds))
+
+    # The first time for their connections.
+    for seconds in (CALLING_SECONDS / 4, CALLING_SECONDS):
+        counts.clear()
+        async with trio.open_nursery() as nursery:
+            for one, others in pairs:
+                nursery.start_soon(call, one, others, seconds)
+    return sum(counts) / CALLING_SECONDS
+
+
+async def death_known(cluster: LocalCluster, on_nodes: dict[str, Witness]) -> float:
     """Kill a node; seconds until the last of the others knows."""
     victim, *others = cluster.processes
-    witnesses = [await cluster.node.options(on=name).spawn(Witness) for name in others]
+    witnesses = [on_nodes[name] for name in others]
     for witness in witnesses:
         await until(
             witness.seen, "all members are seen", lambda seen: seen == len(others) + 2, every=0.05
@@ -124,7 +181,7 @@ def line(nodes: Nodes) -> str:
     return (
         f"| {nodes.count} | {nodes.up:.2f} | {1000 * nodes.up / nodes.count:.0f} "
         f"| {100 * nodes.processor:.2f} | {100 * nodes.founder:.1f} "
-        f"| {nodes.own / MEBIBYTE:.1f} | {1000 * nodes.known:.0f} |"
+        f"| {nodes.own / MEBIBYTE:.1f} | {nodes.called:,.0f} | {1000 * nodes.known:.0f} |"
     )
 
 
@@ -134,7 +191,8 @@ def main(counts: tuple[int, ...]) -> None:
     """Measure these numbers of nodes, one after the other."""
     click.echo(
         "| nodes | all up, s | ms each | idle node, % of a core | store's node, % "
-        "| own memory, MiB | death known by all, ms |\n|---:|---:|---:|---:|---:|---:|---:|"
+        "| own memory, MiB | calls/s of random pairs | death known by all, ms |\n"
+        "|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     for count in counts or USUAL:
         click.echo(line(trio.run(measure, count)))
