@@ -401,18 +401,27 @@ def _shared(path: Path, token: Callable[[int], bytes]) -> Keyring:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
+            # First: in a folder that all can write, others may put a link in the place of a file.
+            _check_own(path.parent, 0o002)
             # Written aside and linked into place: two first nodes at the same moment agree on one.
             aside = path.with_name(f"secret.{os.getpid()}")
             aside.unlink(missing_ok=True)
-            aside.touch(mode=0o600, exist_ok=False)
-            aside.write_text(token(SIZE).hex())
+            # Opened once: the name may lead elsewhere a moment later.
+            opened = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(opened, token(SIZE).hex().encode())
+            finally:
+                os.close(opened)
             try:
                 os.link(aside, path)
             except FileExistsError:
                 pass
             finally:
                 aside.unlink()
-        _check_own(path)
+        # Of the folder only writing counts: who may put files there may replace the secret. Rights
+        # of a group are left to who has set them, as Kubernetes does for volumes.
+        _check_own(path.parent, 0o002)
+        _check_own(path, 0o007)
         return Keyring.of_file(path, "shared")
     except OSError as error:
         raise ListenError(
@@ -421,24 +430,22 @@ def _shared(path: Path, token: Callable[[int], bytes]) -> Keyring:
         ) from error
 
 
-def _check_own(path: Path) -> None:
-    """Refuse a shared secret that other users know or chose: with it they could start any code in
-    the clusters of this user. Raises `ListenError`.
+def _check_own(one: Path, open_to_all: int) -> None:
+    """Refuse a folder or file by which other users know or choose a shared secret: with it they
+    could start any code in the clusters of this user. `open_to_all`: the rights that they must not
+    have. Raises `ListenError`.
     """
-    # Of the folder only writing counts: who may put files there may replace the secret. Rights of
-    # a group are left to who has set them, as Kubernetes does for volumes.
-    for one, open_to_all in ((path.parent, 0o002), (path, 0o007)):
-        status = one.stat()
-        if status.st_uid not in (os.geteuid(), 0):
-            raise ListenError(
-                f"{one} belongs to another user (uid {status.st_uid}), and so may the secret in "
-                f"it: set {VARIABLE}, or another XDG_STATE_HOME"
-            )
-        if status.st_mode & open_to_all:
-            raise ListenError(
-                f"all users of this machine can use {one} (mode {status.st_mode & 0o7777:o}), and "
-                f"with it the secret of this user's clusters: chmod go= {one}"
-            )
+    status = one.stat()
+    if status.st_uid not in (os.geteuid(), 0):
+        raise ListenError(
+            f"{one} belongs to another user (uid {status.st_uid}), and so may the secret in "
+            f"it: set {VARIABLE}, or another XDG_STATE_HOME"
+        )
+    if status.st_mode & open_to_all:
+        raise ListenError(
+            f"all users of this machine can use {one} (mode {status.st_mode & 0o7777:o}), and "
+            f"with it the secret of this user's clusters: chmod go= {one}"
+        )
 
 
 StoreKind = Literal["embedded", "etcd"]

@@ -55,6 +55,22 @@ def test_a_shared_secret_that_all_users_can_use_is_refused(mode: int, folder: bo
     shared()
 
 
+@pytest.mark.parametrize("of_another", [False, True])
+def test_no_shared_secret_is_written_into_a_folder_of_others(
+    of_another: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shared_secret_path().parent
+    folder.mkdir(parents=True)
+    if of_another:
+        give_away(folder, monkeypatch)
+    else:
+        folder.chmod(0o777)
+    # They could have put a link in the place of the file, which leads to one of this user's.
+    with pytest.raises(ListenError, match=r"another user|chmod go="):
+        shared()
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("folder", [False, True])
 def test_a_shared_secret_of_another_user_is_refused(
     folder: bool, monkeypatch: pytest.MonkeyPatch
