@@ -27,6 +27,7 @@ from runtime.calls.rights import service_refusal
 from runtime.calls.spawnable import checked_spawnable, child_classes
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.client_quotas import CLIENT_ACTORS, ClientQuotas
+from runtime.hosting.held_bytes import ByteBudget
 from runtime.hosting.host import ActorHost
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import NodeId
@@ -156,6 +157,14 @@ class CallAdmission:
         return self.refusal(
             peer, kind, call.actor, call.method, call.args, call.kwargs, call.context
         )
+
+    def values_of(self, link: Link) -> ByteBudget | None:
+        """What the peer of a link may keep of results here; None for a node, which is not
+        bounded.
+        """
+        if not link.restricted or link.verified is None:
+            return None
+        return self.quotas.values_of(link.verified)
 
     def on_service_call(
         self, link: Link, service: str, method: str, args: tuple[object, ...]

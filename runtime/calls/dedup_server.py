@@ -253,7 +253,11 @@ class DedupServer:
         invocation.held_bytes = call.held_bytes
         if flags & KEEP_RESULT:
             self._kept.keep(
-                invocation, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE)
+                invocation,
+                link.peer.identity,
+                call.kept,
+                tentative=bool(flags & TENTATIVE),
+                budget=self._admission.values_of(link),
             )
         if self._kept.references_arrived:
             self._kept.prepare(invocation)

@@ -52,6 +52,7 @@ from runtime.calls.stream_server import StreamServer
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import ActorCell, Invocation, ReplySink
+from runtime.hosting.client_quotas import REFERENCE_BYTES
 from runtime.hosting.held_bytes import COUNTED_FROM, HeldBytes
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
@@ -272,7 +273,11 @@ class Dispatch:
             invocation.sink = self._depth_sink
         if flags & KEEP_RESULT:
             self._kept.keep(
-                invocation, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE)
+                invocation,
+                link.peer.identity,
+                call.kept,
+                tentative=bool(flags & TENTATIVE),
+                budget=self._admission.values_of(link),
             )
         if self._kept.references_arrived:
             self._kept.prepare(invocation)
@@ -291,6 +296,15 @@ class Dispatch:
         """
         assert call.held_bytes is not None, "calls of clients are counted"
         assert link.verified is not None, "no frame arrives before the handshake"
+        # Not of repeats: what they keep may be here already.
+        if frame.flags & KEEP_RESULT and not frame.flags & REPEAT:
+            values = self._admission.quotas.values_of(link.verified)
+            if values.held + REFERENCE_BYTES > values.limit:
+                return MailboxFullError(
+                    f"results that {link.verified} keeps on node {self._host.node.name} take "
+                    f"{values.held:,} bytes, of {values.limit:,} that one client may keep; release "
+                    "some references, or await the method instead"
+                )
         budget = self._admission.quotas.budget_of(link.verified)
         # Where there are segments, bytes among the arguments may be from there.
         plain = 0 if frame.segments else sum(len(a) for a in call.args if type(a) is bytes)

@@ -15,6 +15,8 @@ from runtime.calls.error_codec import Plain, describe, described, raised_by_meth
 from runtime.calls.plain_errors import PlainErrorEncoder
 from runtime.calls.protocol import array_head, kept, reply_frame
 from runtime.hosting.cell import Invocation, ReplySink
+from runtime.hosting.client_quotas import REFERENCE_BYTES
+from runtime.hosting.held_bytes import ByteBudget, HeldBytes
 from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.references.manager import ReferenceManager
@@ -75,7 +77,8 @@ class RetainedResultSink:
 
     A value is the outcome of the reference. A failure is only that of an attempt: other holders
     must not see it while its maker may still repeat the call, so the maker closes the reference
-    state. `tentative` is False where it will not make a call again that raises.
+    state. `tentative` is False where it will not make a call again that raises. `budget`: what the
+    client may keep here; None for nodes.
     """
 
     def __init__(
@@ -86,7 +89,9 @@ class RetainedResultSink:
         sink: ReplySink,
         *,
         tentative: bool,
+        budget: ByteBudget | None = None,
     ) -> None:
+        self._budget = budget
         self._references = references
         self._codec = codec
         self._state = state
@@ -100,7 +105,7 @@ class RetainedResultSink:
             self._sink.value(invocation, 0)
             return
         try:
-            size = self._references.owned.resolve(self._state, value)
+            size = self._references.owned.resolve(self._state, value, self._check_size)
         except EncodeError as error:
             name = invocation.full_name
             self.refused(
@@ -108,6 +113,18 @@ class RetainedResultSink:
             )
         else:
             self._sink.value(invocation, size)
+
+    def _check_size(self, size: int) -> None:
+        """Count a value for the client that keeps it. Raises EncodeError if it may keep no more."""
+        budget, held = self._budget, self._state.held
+        if budget is None or not isinstance(held, HeldBytes):
+            return
+        if not held.count_in(budget, size):
+            raise EncodeError(
+                f"its {size:,} bytes are not kept, where the results that this client keeps on the "
+                f"node take {budget.held:,} of {budget.limit:,} bytes; release some references, "
+                "or await the method instead"
+            )
 
     def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method has raised: holders of the reference get the error. If no attempt can follow,
@@ -144,10 +161,17 @@ class ResultRetention:
         self._passed = references.passed
 
     def keep(
-        self, invocation: Invocation, maker: NodeId, kept: tuple[int, int], *, tentative: bool
+        self,
+        invocation: Invocation,
+        maker: NodeId,
+        kept: tuple[int, int],
+        *,
+        tentative: bool,
+        budget: ByteBudget | None,
     ) -> None:
         """Keep the result of an invocation for another node here. `kept`: the number of its
-        reference, and the version of the maker's hold; `tentative`: see `RetainedResultSink`.
+        reference, and the version of the maker's hold; `tentative`, `budget`: see
+        `RetainedResultSink`.
         """
         number, version = kept
         state = self._references.begin(
@@ -156,15 +180,31 @@ class ResultRetention:
             version,
             invocation.full_name,
         )
-        self._keep_in(invocation, state, tentative=tentative)
+        if budget is not None and state.held is None:
+            # A repeat has the same state, and calls are refused where there is no room for another.
+            held = state.held = HeldBytes(0)
+            held.count_anyway(budget, REFERENCE_BYTES)
+        self._keep_in(invocation, state, tentative=tentative, budget=budget)
 
     def keep_in(self, invocation: Invocation, state: ReferenceState) -> None:
         """Keep the result of an invocation for this node's own call here."""
         self._keep_in(invocation, state, tentative=True)
 
-    def _keep_in(self, invocation: Invocation, state: ReferenceState, *, tentative: bool) -> None:
+    def _keep_in(
+        self,
+        invocation: Invocation,
+        state: ReferenceState,
+        *,
+        tentative: bool,
+        budget: ByteBudget | None = None,
+    ) -> None:
         invocation.sink = RetainedResultSink(
-            self._references, self._references.codec, state, invocation.sink, tentative=tentative
+            self._references,
+            self._references.codec,
+            state,
+            invocation.sink,
+            tentative=tentative,
+            budget=budget,
         )
 
     @property

@@ -1,5 +1,5 @@
 """What processes that are no nodes may take of this node: how many actors of theirs live here, and
-how many bytes the arguments of their calls hold.
+how many bytes the arguments of their calls hold, and the results that they keep.
 
 Each is known by the name in its certificate, so that a client that comes back, or connects
 twice, has one quota. One that has shown no certificate may name itself as it likes: it is counted
@@ -29,6 +29,12 @@ CLIENT_ACTORS: Final = 1000
 
 CLIENT_BYTES: Final = 512 * 1024 * 1024
 """Bytes that the arguments of one client's calls may take on a node, in all of its mailboxes."""
+
+CLIENT_VALUES: Final = 4 * 1024 * 1024 * 1024
+"""Bytes of the results that one client may keep on a node, in memory and on disk."""
+
+REFERENCE_BYTES: Final = 1024
+"""Bytes for which a result counts besides its own: what the node knows of each reference."""
 
 
 def quota_key(peer: VerifiedPeer) -> str:
@@ -63,6 +69,8 @@ class ClientQuotas:
         """Living actors and starts under way, of the clients that have any."""
         self._budgets: WeakValueDictionary[str, ByteBudget] = WeakValueDictionary()
         # A budget lives as long as a call counts in it: there are no more of them than calls.
+        self._values: WeakValueDictionary[str, ByteBudget] = WeakValueDictionary()
+        # The same of results that are kept.
 
     @property
     def actors(self) -> int:
@@ -79,6 +87,14 @@ class ClientQuotas:
         budget = self._budgets.get(key)
         if budget is None:
             budget = self._budgets[key] = ByteBudget(CLIENT_BYTES)
+        return budget
+
+    def values_of(self, peer: VerifiedPeer) -> ByteBudget:
+        """The bytes that results may take which a client keeps here."""
+        key = quota_key(peer)
+        budget = self._values.get(key)
+        if budget is None:
+            budget = self._values[key] = ByteBudget(CLIENT_VALUES)
         return budget
 
     @contextmanager

@@ -44,6 +44,10 @@ class ByteBudget:
         self._held += size
         return True
 
+    def take_anyway(self, size: int) -> None:
+        """Hold `size` more bytes, even where there is no room: nothing more has room then."""
+        self._held += size
+
     def give_back(self, size: int) -> None:
         """Hold `size` bytes less; also from another thread."""
         # A deque: one step of the interpreter, where a subtraction would be several.
@@ -51,8 +55,8 @@ class ByteBudget:
 
 
 class HeldBytes:
-    """The arguments of one call, counted in budgets until the call has ended, or is nowhere any
-    more: whatever becomes of a call, its bytes are given back.
+    """The arguments of one call, or a result that is kept, counted in budgets until the call has
+    ended, or it is nowhere any more: whatever becomes of it, its bytes are given back.
     """
 
     __slots__ = ("_counted", "size")
@@ -68,6 +72,11 @@ class HeldBytes:
             return False
         self._counted = (*self._counted, (budget, size))
         return True
+
+    def count_anyway(self, budget: ByteBudget, size: int) -> None:
+        """Count `size` bytes in a budget, even where it has no room for them."""
+        budget.take_anyway(size)
+        self._counted = (*self._counted, (budget, size))
 
     def release(self) -> None:
         """The call has ended: give the bytes back. Again: nothing."""

@@ -55,12 +55,18 @@ class StateChanges:
         self._waiting: dict[ReferenceId, trio.Event] = {}
         """The events of states that tasks wait for, and only while they do."""
         self._any: trio.Event | None = None
+        self._first: dict[ReferenceId, dict[trio.Event, None]] = {}
+        """For each state the events of tasks that wait for the first of several to change, in the
+        order in which they came: simulated runs are repeated.
+        """
 
     def notify(self, state: ReferenceState) -> None:
         """Wake the tasks that wait for this state, or for any."""
         event = self._waiting.pop(state.identity, None)
         if event is not None:
             event.set()
+        for first in self._first.pop(state.identity, ()):
+            first.set()
         if self._any is not None:
             # Dropped with the setting: tasks that come later wait for the next change.
             self._any.set()
@@ -78,6 +84,24 @@ class StateChanges:
             # The last task that stops waiting removes the event, also when it is cancelled.
             if not event.statistics().tasks_waiting and self._waiting.get(identity) is event:
                 del self._waiting[identity]
+        self._lifetime.check()
+
+    async def wait_first(self, states: Iterable[ReferenceState]) -> None:
+        """Wait until one of these states changes."""
+        event = trio.Event()
+        identities = {state.identity: None for state in states}
+        for identity in identities:
+            self._first.setdefault(identity, {})[event] = None
+        try:
+            await event.wait()
+        finally:
+            # Also when it is cancelled. What has changed is not there any more.
+            for identity in identities:
+                waiting = self._first.get(identity)
+                if waiting is not None:
+                    waiting.pop(event, None)
+                    if not waiting:
+                        del self._first[identity]
         self._lifetime.check()
 
     async def wait_any(self) -> None:
@@ -249,12 +273,18 @@ class OwnedValues:
         self.value_store.add(state.identity, stored.size)
         return state
 
-    def resolve(self, state: ReferenceState, value: object) -> int:
+    def resolve(
+        self,
+        state: ReferenceState,
+        value: object,
+        check: Callable[[int], object] = lambda size: None,
+    ) -> int:
         """Store the value that the method has returned for `state`; returns its size in bytes.
-        Raises EncodeError.
+        Raises EncodeError, and what `check(size)` raises, before anything is stored.
         """
         stored = self._value_codec.pack(value, "result")
         if not state.is_settled:
+            check(stored.size)
             effects = self._table.on_result(state, stored)
             # Counted before the effects wake those who wait: they may ask for room at once.
             self.value_store.add(state.identity, stored.size)
@@ -421,9 +451,11 @@ class OwnedValues:
         states = [self._find(identity)[1] for identity in identities]
         done: list[int] = []
         with trio.move_on_after(LONG_POLL_SECONDS if wait else 0):
-            while not (done := _done(states)) and wait:
-                await self._changes.wait_any()
-        done = done or _done(states)
+            while not (done := settled_places(states)) and wait:
+                # Of these alone: a peer may ask for many values, many times, and each change of any
+                # other value would have all of them looked at again.
+                await self._changes.wait_first(state for state in states if state is not None)
+        done = done or settled_places(states)
         # A node of an earlier version ignores what is no position of its list.
         return done + [len(states) + place for place in done if _has_failed(states[place])]
 
@@ -484,5 +516,6 @@ def _has_failed(state: ReferenceState | None) -> bool:
     return state is not None and state.has_failed
 
 
-def _done(states: Sequence[ReferenceState | None]) -> list[int]:
+def settled_places(states: Sequence[ReferenceState | None]) -> list[int]:
+    """Return the positions of those that have outcomes, or are not known here."""
     return [index for index, state in enumerate(states) if state is None or state.is_settled]

@@ -484,6 +484,7 @@ class ReferenceState:
         "attempt",
         "error",
         "failure",
+        "held",
         "identity",
         "is_done",
         "is_failed",
@@ -534,6 +535,8 @@ class ReferenceState:
         """
         self.stored: SizedValue | None = None
         """The value, at the owner."""
+        self.held: object = None
+        """What counts it for the client that keeps it, until this object is gone."""
         self.shared: SharedValue | None = None
         """On other nodes: the memory of the value, if it can be read in place."""
         self.failure: FailedValue | None = None

@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 import trio
 
-from actors import Actor, method
-from actors.errors import MailboxFullError, NotAllowedError, NotExecutedError, SpawnManyError
+from actors import Actor, RetryPolicy, method
+from actors.errors import (
+    MailboxFullError,
+    NotAllowedError,
+    NotExecutedError,
+    ReplyEncodeError,
+    SpawnManyError,
+)
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime import open_node
@@ -29,6 +35,7 @@ from tests.waiting import until
 __all__ = ["authority"]
 
 MEBIBYTE = 1024 * 1024
+ONCE = RetryPolicy(max_retries=0)
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +74,14 @@ class Gate(Actor):
     @method(concurrent=True)
     async def open(self) -> None:
         self.opened.set()
+
+    @method
+    async def make(self, size: int) -> bytes:
+        return b"x" * size
+
+    @method(idempotent=True)
+    async def make_again(self, size: int) -> bytes:
+        return b"x" * size
 
 
 @asynccontextmanager
@@ -305,3 +320,43 @@ def test_the_options_say_what_they_take() -> None:
             SpawnOptions(mailbox_bytes=wrong)
     with pytest.raises(TypeError, match="mailbox_bytes"):
         SpawnOptions(mailbox_bytes="1M")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("called", ["make", "make_again"])
+async def test_a_client_keeps_so_many_bytes_of_results_until_it_lets_go_of_them(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, called: str
+) -> None:
+    monkeypatch.setattr(client_quotas, "CLIENT_VALUES", MEBIBYTE)
+    async with node_with_clients(authority, "alice", "bob") as (node, (alice, bob)):
+        await node.options(name="gate").spawn(Gate)
+        of_alice: Any = getattr(await alice.lookup("gate", Gate), called)
+        of_bob: Any = getattr(await bob.lookup("gate", Gate), called)
+        kept = [await of_alice.remote(MEBIBYTE // 4) for _ in range(3)]
+        sizes = [len(await one.fetch()) for one in kept]
+        assert sizes == [MEBIBYTE // 4] * 3
+        # It ran, and is not there: that is said to all who ask.
+        too_large = await of_alice.remote(MEBIBYTE // 2)
+        with pytest.raises(ReplyEncodeError, match="are not kept, where the results"):
+            await too_large.fetch()
+        # References count as well, whose results are small.
+        many: list[Any] = []
+
+        async def keep_many() -> None:
+            for _ in range(MEBIBYTE // client_quotas.REFERENCE_BYTES):
+                many.append(await of_alice.options(retry=ONCE).remote(0))
+                await many[-1].fetch()
+
+        with pytest.raises(MailboxFullError, match="release some references"):
+            await keep_many()
+        # Neither do others pay for it, nor its other calls.
+        assert len(await (await of_bob.remote(MEBIBYTE // 2)).fetch()) == MEBIBYTE // 2
+        assert len(await of_alice(MEBIBYTE // 2)) == MEBIBYTE // 2
+        quotas = internals_of(node).endpoint.admission.quotas
+        peers = [link.verified for link in internals_of(node).links.values()]
+        (of_alices,) = (one for one in peers if one is not None and one.name == "alice")
+        values = quotas.values_of(of_alices)
+        assert values.held
+        many.clear()
+        del kept, too_large
+        await until(lambda: not values.held, "what alice kept is given back")
+        assert len(await (await of_alice.remote(MEBIBYTE // 2)).fetch()) == MEBIBYTE // 2

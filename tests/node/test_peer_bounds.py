@@ -5,6 +5,7 @@ and lines in its log.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import attrs
 import cbor2
@@ -18,6 +19,8 @@ from runtime.calls import dispatch
 from runtime.links import peers
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.node import internals_of
+from runtime.references import owned_values
+from runtime.references.table import state_of
 from runtime.timings import Timings
 from runtime.watching import watcher
 from runtime.wire.frames import Kind, encode_frame
@@ -160,3 +163,56 @@ async def test_lines_that_strangers_cause_are_limited(
                 await wait_closed(stream)
     assert sum("could not prove" in record.getMessage() for record in caplog.records) == 10
     assert len(caplog.records) <= 30
+
+
+class Gate(Actor):
+    """Answers when it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = trio.Event()
+
+    @method(concurrent=True)
+    async def passed(self) -> int:
+        await self.opened.wait()
+        return 1
+
+    @method(concurrent=True)
+    async def open(self) -> None:
+        self.opened.set()
+
+    @method(concurrent=True)
+    async def echo(self, number: int) -> int:
+        return number
+
+
+async def test_questions_about_values_are_looked_at_when_one_of_those_changes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = await pair.here.options(name="gate").spawn(Gate)
+    reference = await gate.passed.remote()
+    identity = list(state_of(reference).identity)
+    service = internals_of(pair.there).endpoint.reference_service(
+        *internals_of(pair.here).endpoint.identity
+    )
+    looks, answers = [0], []
+    look = owned_values.settled_places
+
+    def counted(states: Any) -> list[int]:
+        looks[0] += 1
+        return look(states)
+
+    monkeypatch.setattr(owned_values, "settled_places", counted)
+
+    async def ask() -> None:
+        answers.append(await service.outcomes([identity] * 1000, True))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(ask)
+        await until(lambda: looks[0] == 20, "all of the questions wait")
+        for number in range(100):
+            assert await (await gate.echo.remote(number)).fetch() == number
+        # Each question is about a thousand values, and a peer may ask as many as it has room for.
+        assert looks[0] == 20
+        await gate.open()
+    assert answers == [list(range(1000))] * 20
