@@ -272,6 +272,7 @@ class SystemEnvironment:
         """See `Environment.stopwatch`."""
         self._generator = random.Random(os.urandom(16))
         self._limiter = trio.CapacityLimiter(OWN_THREADS)
+        self._process: Process | None = None
 
     def now(self) -> float:
         """Seconds on trio's clock; only inside `trio.run`."""
@@ -291,13 +292,17 @@ class SystemEnvironment:
 
     def process(self) -> Process:
         """This process."""
-        return Process(host_identity(), os.getpid(), process_start(os.getpid()))
+        # Read once: each connection asks. Anew after a fork, which has copied what was read.
+        pid = os.getpid()
+        if self._process is None or self._process.pid != pid:
+            self._process = Process(host_identity(), pid, process_start(pid))
+        return self._process
 
     def has_ended(self, process: Process) -> bool:
         """Return True if `process` is one of this host and has certainly ended."""
         return (
             bool(process.host)
-            and process.host == host_identity()
+            and process.host == self.process().host
             and has_ended(process.pid, process.started)
         )
 

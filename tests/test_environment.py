@@ -1,11 +1,14 @@
-"""Exceptions that a nursery has wrapped."""
+"""Exceptions that a nursery has wrapped, and what the kernel says of processes."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import trio
 
-from runtime.environment import raise_alone, unwrap
+from runtime import environment as environment_module
+from runtime.environment import SystemEnvironment, process_start, raise_alone, unwrap
 from runtime.user_errors import leaves
 
 
@@ -67,3 +70,26 @@ async def test_cancellations_alone_stay_what_they_are() -> None:
             raise
     assert scope.cancelled_caught
     assert all(isinstance(leaf, trio.Cancelled) for one in alone for leaf in leaves(one))
+
+
+def test_facts_of_the_own_process_are_read_once_and_anew_after_a_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    def count(pid: int) -> str:
+        read.append(pid)
+        return process_start(pid)
+
+    monkeypatch.setattr(environment_module, "process_start", count)
+    environment = SystemEnvironment()
+    own = environment.process()
+    assert own == environment.process() == SystemEnvironment().process()
+    assert (own.pid, own.started) == (os.getpid(), process_start(os.getpid()))
+    assert read == 2 * [own.pid]
+    assert not environment.has_ended(own)
+    # A fork copies the environment.
+    parent = os.getppid()
+    monkeypatch.setattr(os, "getpid", lambda: parent)
+    forked = environment.process()
+    assert (forked.pid, forked.started) == (parent, process_start(parent))
