@@ -17,7 +17,7 @@ from typing import Literal
 
 import attrs
 
-from actors.restarts import RestartDelay, RestartIntensity
+from actors.restart_intensity import RestartDelay, RestartIntensity
 from actors.retry import check_whole_number
 from actors.supervision import (
     AllStarted,

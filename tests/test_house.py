@@ -61,10 +61,12 @@ them, or not at all.
 """
 
 SANS_IO = (
+    "actors/adoption.py",
     "actors/dynamic_restarts.py",
     "actors/errors.py",
     "actors/messages.py",
     "actors/options.py",
+    "actors/restart_intensity.py",
     "actors/restarts.py",
     "actors/retry.py",
     "actors/supervision.py",

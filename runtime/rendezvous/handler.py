@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
@@ -19,7 +18,6 @@ from actors.errors import (
     JoinError,
     LeaseLostError,
     ProtocolError,
-    StoreCompactedError,
     StoreDataError,
     StoreError,
     StoreOutcomeUnknownError,
@@ -27,12 +25,10 @@ from actors.errors import (
     UnderstudyError,
 )
 from runtime.environment import Environment, raise_alone
-from runtime.membership.lease import LeaseClock
 from runtime.rendezvous import machine
 from runtime.rendezvous.interface import RendezvousChange, RendezvousInfo
 from runtime.rendezvous.job_store import JobStore, Scope
 from runtime.rendezvous.machine import (
-    AgentRecord,
     Fail,
     Finish,
     Joining,
@@ -42,9 +38,6 @@ from runtime.rendezvous.machine import (
     State,
     StateWrite,
     Wait,
-    decode_agent,
-    decode_state,
-    encode_agent,
     encode_state,
 )
 from runtime.rendezvous.parameters import (
@@ -58,281 +51,11 @@ from runtime.rendezvous.parameters import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Store
-
-# An agent's view of its rendezvous: the state and the agents, in the order in which the store
-# changed.
-
-RENDEZVOUS_RETRY_SECONDS = 0.5
-"""Seconds between two attempts while the store cannot be reached."""
-
+from runtime.rendezvous.presence import Presence
+from runtime.rendezvous.view import RENDEZVOUS_RETRY_SECONDS, View
+from runtime.store.interface import Compare, Delete, Operation, Put, Store
 
 logger = logging.getLogger("understudy.rendezvous")
-
-
-class View:
-    """The view, kept up to date by `run`. `revision`: the view holds everything up to this revision
-    of the store.
-    """
-
-    def __init__(self, store: Store, keys: Keys, environment: Environment) -> None:
-        self._store = store
-        self._keys = keys
-        self._environment = environment
-        self._agents: dict[str, Entry] = {}
-        self._state: Entry | None = None
-        self.revision = 0
-        self.away_since = math.inf
-        """Since when the store has not answered, on this agent's clock."""
-        self.changed = trio.Event()
-        """Set at the next change, and then replaced."""
-
-    @property
-    def state_revision(self) -> int:
-        """The revision at which the state was written; 0 if there is none."""
-        return self._state.mod_revision if self._state is not None else 0
-
-    def state(self) -> State | None:
-        """The state, if there is one. Raises `RendezvousStateError`."""
-        return (
-            decode_state(self._state.value, self._keys.state) if self._state is not None else None
-        )
-
-    def agents(self) -> dict[str, AgentRecord]:
-        """Return the live agents, by name. Raises `RendezvousStateError`."""
-        return {name: decode_agent(entry.value, entry.key) for name, entry in self._agents.items()}
-
-    @property
-    def alive(self) -> frozenset[str]:
-        """The names of the live agents."""
-        return frozenset(self._agents)
-
-    def notify(self) -> None:
-        """Wake the tasks that wait for a change."""
-        changed, self.changed = self.changed, trio.Event()
-        changed.set()
-
-    async def refresh(self) -> None:
-        """Update the view to the present state. Raises `StoreError`."""
-        found = await self._store.range(self._keys.control)
-        # The watch was faster: the view is newer than what was read.
-        if found.revision < self.revision:
-            return
-        self._agents, self._state = {}, None
-        for entry in found.entries:
-            self._put(entry)
-        self.revision = found.revision
-        self.away_since = math.inf
-        self.notify()
-
-    async def caught_up(self, revision: int) -> None:
-        """Wait until the view holds everything up to `revision`. Raises `StoreError`."""
-        if self.revision < revision:
-            await self.refresh()
-
-    async def run(self) -> None:
-        """Follow the store from `revision` on, until cancelled. While the store cannot be reached,
-        the view stays as it is.
-        """
-        while True:
-            try:
-                batch = await self._store.poll(self._keys.control, self.revision + 1)
-            # What changed in between is no longer in the store's history, so the whole state is
-            # read again.
-            except StoreCompactedError:
-                await self._refresh_or_wait()
-                continue
-            except StoreError as error:
-                await self._away(error)
-                continue
-            self.away_since = math.inf
-            for event in batch.events:
-                # A refresh while the poll was waiting may have read beyond these events.
-                if event.revision > self.revision:
-                    if event.kind == "put":
-                        self._put(
-                            Entry(event.key, event.value, event.create_revision, event.revision)
-                        )
-                    else:
-                        self._take_out(event.key)
-            if batch.revision > self.revision:
-                self.revision = batch.revision
-                self.notify()
-
-    async def _refresh_or_wait(self) -> None:
-        try:
-            await self.refresh()
-        except StoreError as error:
-            await self._away(error)
-
-    async def _away(self, error: StoreError) -> None:
-        if self.away_since == math.inf:
-            logger.warning("the store of the rendezvous does not answer: %s", error)
-            self.away_since = self._environment.now()
-        self.notify()
-        await trio.sleep(RENDEZVOUS_RETRY_SECONDS * (0.5 + self._environment.random()))
-
-    def _put(self, entry: Entry) -> None:
-        if entry.key == self._keys.state:
-            self._state = entry
-        elif entry.key.startswith(self._keys.agents):
-            self._agents[entry.key.removeprefix(self._keys.agents)] = entry
-        else:
-            logger.debug("ignoring the unknown key %r; a later version may know it", entry.key)
-
-    def _take_out(self, key: str) -> None:
-        if key == self._keys.state:
-            self._state = None
-        else:
-            self._agents.pop(key.removeprefix(self._keys.agents), None)
-
-
-# An agent's record in the store: registered under a lease, renewed, and valid only as long as the
-# agent's own clock allows.
-
-
-class Presence:
-    """This agent's registration. `run` renews its lease and notifies `view` when the lease is in
-    doubt. An agent whose lease has ended registers again under another name.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        keys: Keys,
-        settings: AgentSettings,
-        environment: Environment,
-        view: View,
-    ) -> None:
-        self._store = store
-        self._keys = keys
-        self._settings = settings
-        self._environment = environment
-        self._view = view
-        self._clock: LeaseClock | None = None
-        self._registered = trio.Event()
-        self._failing = False
-        self.name = ""
-        self.lease = 0
-        self.job_lease = 0
-        """The lease of the job's data. Each agent of the job renews it."""
-
-    def is_held(self) -> bool:
-        """True while no other agent can regard this agent as dead, by its own clock."""
-        return self._clock is not None and self._clock.is_held(self._environment.now())
-
-    @property
-    def doubtful_at(self) -> float:
-        """The time at which `is_held` becomes False, unless the lease is renewed before."""
-        return self._clock.doubtful_at if self._clock is not None else 0.0
-
-    async def register(self) -> None:
-        """Register this agent under a new name. Raises `StoreError`."""
-        environment = self._environment
-        address = self._settings.parameters.local_addr or socket.gethostname()
-        name = f"{address}:{environment.process().pid}:{environment.token(4).hex()}".replace(
-            "/", "-"
-        )
-        # Taken before the request: the store counts the lease's time from a later moment. So this
-        # agent stops relying on the lease before the store can end it.
-        asked = environment.now()
-        lease = await self._store.grant(self._settings.lease_seconds)
-        key = self._keys.agent(name)
-        record = AgentRecord(environment.process(), lease)
-        result = await self._store.transaction(
-            [Compare(key, "create_revision", 0)], [Put(key, encode_agent(record), lease)]
-        )
-        await self._view.caught_up(result.revision)
-        # After the view has the record: `_present` takes an agent that the view lacks for a dead
-        # one, and would register it a second time.
-        self.name, self.lease = name, lease
-        self._clock = LeaseClock(
-            environment.timings.held_share * self._settings.lease_seconds, asked
-        )
-        self._registered.set()
-
-    async def run(self) -> None:
-        """Renew the leases, and revoke those of agents of this host whose processes have ended,
-        until cancelled.
-        """
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._renew)
-            nursery.start_soon(self._renew_job)
-            nursery.start_soon(self._look_for_ended)
-
-    async def _renew(self) -> None:
-        await self._registered.wait()
-        while True:
-            renewed = self._clock is not None and await self._renewed(self.lease)
-            await trio.sleep(
-                self._settings.keep_alive_interval
-                if renewed
-                else min(RENDEZVOUS_RETRY_SECONDS, self._settings.keep_alive_interval / 3)
-            )
-
-    async def _renewed(self, lease: int) -> bool:
-        asked, clock = self._environment.now(), self._clock
-        was_held = self.is_held()
-        try:
-            # Early enough for a second attempt before the lease is in doubt.
-            with trio.fail_after(
-                min(self._settings.timeout.heartbeat, self._settings.keep_alive_interval / 2)
-            ):
-                await self._store.keep_alive(lease)
-        except LeaseLostError:
-            # During the request the agent may have registered again; then an older lease was lost.
-            if clock is not None and clock is self._clock:
-                logger.warning(
-                    "the lease of agent %s has ended: other agents treat it as dead", self.name
-                )
-                self._clock = None
-                self._view.notify()
-            return False
-        except (StoreError, trio.TooSlowError) as error:
-            level = logging.DEBUG if self._failing else logging.WARNING
-            logger.log(
-                level,
-                "could not renew the lease of agent %s: %s",
-                self.name,
-                str(error) or "no answer in time",
-            )
-            self._failing = True
-            # `wait_change` then reports this agent as one that has left its round.
-            if was_held != self.is_held():
-                self._view.notify()
-            return False
-        self._failing = False
-        if clock is not None:
-            # By the time of the request, not of the answer, as in `register`.
-            clock.on_renewed(asked)
-        return True
-
-    async def _renew_job(self) -> None:
-        while True:
-            # Three renewals in the lease's time, so that one may fail.
-            await trio.sleep(min(self._settings.retention / 3, 60.0))
-            if self.job_lease:
-                try:
-                    await self._store.keep_alive(self.job_lease)
-                except StoreError as error:
-                    logger.debug("could not renew the lease of the job's stores: %s", error)
-
-    async def _look_for_ended(self) -> None:
-        """Revoke the lease of an agent of this host whose process has ended, so that the others
-        need not wait for the lease's end.
-        """
-        while True:
-            await trio.sleep(min(1.0, self._settings.keep_alive_interval))
-            try:
-                for name, record in self._view.agents().items():
-                    if name != self.name and self._environment.has_ended(record.process):
-                        await self._store.revoke(record.lease)
-            except (StoreError, RendezvousStateError) as error:
-                logger.debug("could not revoke the lease of an agent that has ended: %s", error)
-
-    def stop_renewing(self) -> None:
-        """Renew the lease no more. It is held no longer from now on, by this agent's clock."""
-        self._clock = None
 
 
 OpenStore = Callable[[], AbstractAsyncContextManager[Store]]

@@ -19,7 +19,7 @@ import trio
 
 from actors.errors import CallError, NameTakenError, NodeDrainingError, SpawnError, StoreError
 from actors.method import Address
-from actors.restarts import RestartDelay
+from actors.restart_intensity import RestartDelay
 from actors.supervision import ExitKind, ExitReason, RestartBackoff
 from runtime.calls.arguments import StartRequest
 from runtime.environment import Environment

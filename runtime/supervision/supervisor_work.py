@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
+from actors.adoption import adopted
 from actors.errors import (
     ActorNotNeededError,
     ActorNotPlacedError,
@@ -33,7 +34,6 @@ from actors.errors import (
 )
 from actors.handle import Handle
 from actors.method import Address
-from actors.restarts import adopted
 from actors.supervision import (
     AllStarted,
     Effect,

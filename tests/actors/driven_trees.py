@@ -10,8 +10,9 @@ from typing import Any
 
 import attrs
 
+from actors.adoption import adopted
 from actors.dynamic_restarts import DynamicRestartMachine
-from actors.restarts import RestartMachine, adopted
+from actors.restarts import RestartMachine
 from actors.supervision import (
     ChildView,
     Effect,

@@ -1,8 +1,8 @@
 """Whole trees of supervisors once more, written for comparison from the semantics alone: one plain
 recursive procedure after another.
 
-Shares nothing with `actors.restarts`, `actors.dynamic_restarts`, `actors.restarts` and
-`actors.restarts` but the rules of children. Starting a supervisor is starting its children;
+Shares nothing with `actors.restarts`, `actors.dynamic_restarts`, `actors.restart_intensity` and
+`actors.adoption` but the rules of children. Starting a supervisor is starting its children;
 stopping it is stopping them; what reaches it stands in its mailbox until it acts.
 """
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.restarts import RestartMachine, adopted
+from actors.adoption import adopted
+from actors.restarts import RestartMachine
 from actors.supervision import AllStarted, ChildRule, ExitReason, StartChild, Strategy
 from tests.invariants import checked_in_module
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.restarts import RestartIntensity
+from actors.restart_intensity import RestartIntensity
 
 
 def test_the_window_moves_with_the_restarts_and_is_not_reset() -> None:

@@ -15,10 +15,11 @@ import trio.testing
 
 from actors.errors import StoreUnavailableError
 from runtime.environment import Process, SystemEnvironment
-from runtime.rendezvous.handler import StoreHandler, View
+from runtime.rendezvous.handler import StoreHandler
 from runtime.rendezvous.interface import RendezvousInfo
 from runtime.rendezvous.machine import Keys, State, encode_state
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
+from runtime.rendezvous.view import View
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import RangeResult, Store, WatchBatch
 from tests.rendezvous.world import FarStore
