@@ -267,10 +267,11 @@ class SpawnOptions(CallOptions):
       that fits.
     - `labels`: the node must carry all of these.
     - `resources`: amounts by name that the actor takes of its node while it lives. A node that has
-      not as much left is not chosen.
+      not as much left is not chosen. Such an actor has a name in the store even if you give none.
     - `placement`: of several nodes that fit, "spread" takes the one with the fewest actors, "pack"
-      the one with the most. By default this node if it fits and nothing else was asked for, or for
-      supervised children "spread".
+      the one with the most. Actors with names are counted; where the numbers are equal, "spread"
+      takes the nodes in turn, and "pack" the same one again. By default this node if it fits and
+      nothing else was asked for, or for supervised children "spread".
     - `mailbox_limit`: calls that may wait at the actor. More are refused with `MailboxFullError`.
     - `mailbox_bytes`: bytes that arguments from other processes may take, of the calls that wait or
       run at the actor. By default 1 GiB. A call that would exceed it is refused with

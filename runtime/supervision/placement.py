@@ -7,6 +7,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
 
@@ -19,6 +20,26 @@ CALLS_ONLY = "understudy.calls-only"
 """The label of nodes that only make calls, such as those of scripts (`runtime.blocking`): they get
 only actors that name them with `on=`.
 """
+
+
+NO_TURNS: Mapping[NodeId, int] = MappingProxyType({})
+
+
+class Turns(dict[NodeId, int]):
+    """When each node was chosen last: a number that grows with each choice of this node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest = 0
+
+    def on_chosen(self, chosen: Iterable[Member], members: Sequence[Member]) -> None:
+        """These were chosen, in this order, of `members`: other nodes are forgotten."""
+        for member in chosen:
+            self._latest += 1
+            self[_identity(member)] = self._latest
+        if len(self) > 2 * len(members):
+            for gone in self.keys() - set(map(_identity, members)):
+                del self[gone]
 
 
 @attrs.define
@@ -34,10 +55,12 @@ def choose_node(
     options: SpawnOptions,
     loads: Mapping[NodeId, NodeLoad],
     draw: float,
+    turns: Mapping[NodeId, int] = NO_TURNS,
 ) -> Member:
-    """Return the member to place an actor on; `draw` in [0, 1) breaks ties. Raises
-    `NodeNotFoundError` if `on` names a node that is no member, `NoPlacementError` if no node meets
-    the requirements.
+    """Return the member to place an actor on. Of nodes with equal loads, "pack" takes the one that
+    was chosen last, and otherwise the one whose last choice is the longest ago (`turns`); `draw` in
+    [0, 1) breaks ties of these. Raises `NodeNotFoundError` if `on` names a node that is no member,
+    `NoPlacementError` if no node meets the requirements.
     """
     if options.on is not None:
         named = [member for member in members if member.name == options.on]
@@ -73,8 +96,12 @@ def choose_node(
         member.name: loads[_identity(member)].actors if _identity(member) in loads else 0
         for member in fitting
     }
-    wanted = max(counts.values()) if options.placement == "pack" else min(counts.values())
+    extreme = max if options.placement == "pack" else min
+    wanted = extreme(counts.values())
     best = [member for member in fitting if counts[member.name] == wanted]
+    # Actors without names are no load, because the store does not know them: turns spread them.
+    turn = extreme(turns.get(_identity(member), 0) for member in best)
+    best = [member for member in best if turns.get(_identity(member), 0) == turn]
     return best[int(draw * len(best))]
 
 
@@ -84,18 +111,24 @@ def spread_over(
     loads: Mapping[NodeId, NodeLoad],
     count: int,
     random: Callable[[], float],
+    turns: Mapping[NodeId, int] = NO_TURNS,
 ) -> list[Member]:
     """Return the nodes for `count` actors with these options, chosen one after the other: each
     actor counts as load for the next. Raises what `choose_node` raises if one fits nowhere.
     """
     if options.resources:
         return _one_by_one(members, options, loads, count, random)
-    first = choose_node(members, options, loads, random())
+    first = choose_node(members, options, loads, random(), turns)
     if options.on is not None or options.placement == "pack":
         return [first] * count
     # Without resources all nodes that fit now will fit: only the numbers of actors change.
     queue = [
-        (loads[_identity(member)].actors if _identity(member) in loads else 0, random(), place)
+        (
+            loads[_identity(member)].actors if _identity(member) in loads else 0,
+            turns.get(_identity(member), 0),
+            random(),
+            place,
+        )
         for place, member in enumerate(members)
         if member.state == "up"
         and CALLS_ONLY not in member.labels
@@ -104,9 +137,9 @@ def spread_over(
     heapq.heapify(queue)
     chosen: list[Member] = []
     for _ in range(count):
-        actors, draw, place = queue[0]
+        actors, turn, draw, place = queue[0]
         chosen.append(members[place])
-        heapq.heapreplace(queue, (actors + 1, draw, place))
+        heapq.heapreplace(queue, (actors + 1, turn, draw, place))
     return chosen
 
 

@@ -43,6 +43,7 @@ from runtime.calls.error_codec import plain_error
 from runtime.environment import Environment
 from runtime.gatherer import Gatherer
 from runtime.hosting.host import StopAnswer, birthplace, starts_at_once
+from runtime.hosting.instances import name_part
 from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.identifiers import NodeId
 from runtime.membership.members import Members
@@ -53,6 +54,7 @@ from runtime.supervision.placement import (
     NodeLoad,
     NodeLoads,
     PlacedActor,
+    Turns,
     choose_node,
     spread_over,
 )
@@ -80,6 +82,7 @@ class ActorPlacement:
         self._environment = environment
         self._lookups = lookups
         self._loads = NodeLoads()
+        self._turns = Turns()
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
@@ -107,6 +110,13 @@ class ActorPlacement:
         """Choose the node for an actor with these options. Raises `NodeNotFoundError` or
         `NoPlacementError`.
         """
+        member = await self._find(options)
+        if options.on is None:
+            # Before any other choice: this one counts for the next.
+            self._turns.on_chosen([member], self._living())
+        return member
+
+    async def _find(self, options: SpawnOptions) -> Member:
         if options.on is None or options.resources:
             await self._ask()
         # Taken before `forget`, which replaces the table: what was read serves this placement only.
@@ -135,7 +145,7 @@ class ActorPlacement:
             and self._members.is_current(NodeId(named.member.name, named.member.incarnation))
             else self._living()
         )
-        return choose_node(living, options, loads, self._environment.random())
+        return choose_node(living, options, loads, self._environment.random(), self._turns)
 
     def _living(self) -> list[Member]:
         return [
@@ -152,8 +162,14 @@ class ActorPlacement:
             return []
         # For its waits and its errors; the choice below uses the members and loads that it has
         # read.
-        await self.place(options)
-        return spread_over(self._living(), options, self._loads.of, count, self._environment.random)
+        await self._find(options)
+        living = self._living()
+        chosen = spread_over(
+            living, options, self._loads.of, count, self._environment.random, self._turns
+        )
+        if options.on is None:
+            self._turns.on_chosen(chosen, living)
+        return chosen
 
     @contextmanager
     def starting(self, options: SpawnOptions, member: Member) -> Iterator[None]:
@@ -292,6 +308,9 @@ class ActorSpawner:
         """
         if self.is_for_here(request.options):
             return await self._start_here(request)
+        if request.options.resources and request.options.name is None:
+            options = attrs.evolve(request.options, name=self._counted_name(request.cls))
+            request = attrs.evolve(request, options=options)
         if self._may_be_gathered(request):
             return await self._start_gathered(request)
         with request.naming_arguments(self._endpoint.codec):
@@ -310,6 +329,12 @@ class ActorSpawner:
             and not options.resources
             and options.placement is None
         )
+
+    def _counted_name(self, cls: type[Actor]) -> str:
+        """Return a name for an actor that takes resources and was given none: by the names that the
+        store has, all nodes know what is taken where.
+        """
+        return f"{name_part(cls)}-{self._environment.token(8).hex()}".lstrip("@ ")
 
     async def _start_here(self, request: StartRequest, on_behalf_of: str = "") -> Address:
         codec = self._endpoint.codec
@@ -525,6 +550,9 @@ class ActorSpawner:
         options = request.options
         if self.is_for_here(options):
             options = attrs.evolve(options, on=self._endpoint.identity.name)
+        if options.resources and not request.names:
+            names = [self._counted_name(request.cls) for _ in request.rows]
+            request = attrs.evolve(request, names=names)
         places = await self._placement.place_many(options, len(request.rows))
         on_node: dict[str, tuple[Member, list[int]]] = {}
         for index, member in enumerate(places):

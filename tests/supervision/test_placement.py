@@ -14,7 +14,14 @@ from actors.actor import Member
 from actors.errors import NodeNotFoundError, NoPlacementError
 from actors.options import SpawnOptions
 from runtime.identifiers import NodeId
-from runtime.supervision.placement import CALLS_ONLY, NodeLoad, NodeLoads, PlacedActor, choose_node
+from runtime.supervision.placement import (
+    CALLS_ONLY,
+    NodeLoad,
+    NodeLoads,
+    PlacedActor,
+    Turns,
+    choose_node,
+)
 
 
 def member(name: str, **keywords: Any) -> Member:
@@ -236,3 +243,18 @@ def test_a_node_that_only_makes_calls_gets_actors_by_its_name_alone() -> None:
     assert chosen(members, {}, on="script") == "script"
     with pytest.raises(NoPlacementError, match="only make calls"):
         chosen(members[:1], {})
+
+
+def test_nodes_with_equal_loads_take_turns_and_those_that_have_gone_are_forgotten() -> None:
+    turns = Turns()
+
+    def choose(members: list[Member], **options: Any) -> str:
+        found = choose_node(members, SpawnOptions(**options), {}, 0.0, turns)
+        turns.on_chosen([found], members)
+        return found.name
+
+    assert [choose(THREE) for _ in range(6)] == ["a", "b", "c"] * 2
+    assert [choose(THREE, placement="pack") for _ in range(3)] == ["c"] * 3
+    later = [member(f"later {number}", incarnation=2) for number in range(2)]
+    assert [choose(later) for _ in range(3)] == ["later 0", "later 1", "later 0"]
+    assert len(turns) <= 2 * len(later)

@@ -11,6 +11,7 @@ import trio
 
 from actors import Actor
 from actors.errors import NoPlacementError
+from actors.options import Placement
 from runtime import open_node
 from runtime.membership.names import NAMES
 from runtime.node import Node, internals_of
@@ -89,3 +90,52 @@ async def test_the_next_placement_finds_no_room_where_an_actor_has_just_started(
     await node.stop(pair[0])
     third = await node.options(name="c", resources=GPU).spawn(Quiet)
     assert third.address.node == pair[0].address.node
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_an_actor_without_a_name_takes_its_resources_until_it_ends(
+    node: Node, together: bool
+) -> None:
+    if together:
+        pair = await node.options(resources=GPU).spawn_many(Quiet, [(), ()])
+    else:
+        pair = [await node.options(resources=GPU).spawn(Quiet) for _ in range(2)]
+    assert {handle.address.node for handle in pair} == {"here", "there"}
+    with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
+        await node.options(resources=GPU).spawn(Quiet)
+    with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
+        await node.options(resources=GPU, on=pair[0].address.node).spawn(Quiet)
+    await node.stop(pair[0])
+    third = await node.options(resources=GPU).spawn(Quiet)
+    assert third.address.node == pair[0].address.node
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_actors_without_names_are_spread_in_turn_and_packed_on_one_node(
+    node: Node, together: bool
+) -> None:
+    async def started(placement: Placement) -> list[str]:
+        options = node.options(placement=placement)
+        if together:
+            # One by one as well: no node has all first turns.
+            found = [(await options.spawn_many(Quiet, [()]))[0] for _ in range(3)]
+            found += await options.spawn_many(Quiet, [(), (), ()])
+        else:
+            found = [await options.spawn(Quiet) for _ in range(6)]
+        return [handle.address.node for handle in found]
+
+    assert sorted(await started("spread")) == ["here"] * 3 + ["there"] * 3
+    assert len(set(await started("pack"))) == 1
+
+
+async def test_two_actors_that_are_spread_at_the_same_moment_go_to_two_nodes(node: Node) -> None:
+    found: list[str] = []
+
+    async def start() -> None:
+        handle = await node.options(placement="spread").spawn(Quiet)
+        found.append(handle.address.node)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(start)
+    assert sorted(found) == ["here", "here", "there", "there"]
