@@ -8,8 +8,10 @@ are missing.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -499,7 +501,56 @@ else:
     _Fact = property
 
     def _Options(function: Callable[..., object]) -> Callable[..., object]:  # noqa: N802
-        return function
+        @functools.wraps(function)
+        def options(self: object = None, /, **changes: object) -> object:
+            # On a class it has no `self`, and Python's own error would not say what to write.
+            if self is None:
+                raise TypeError(
+                    "options(...) changes calls, so it is called on a handle; the options of a new "
+                    "actor are given to the node: node.options(name=...).spawn(MyActor, ...)"
+                )
+            return function(self, **changes)
+
+        return options
+
+
+class _OwnFact(property):
+    """What the runtime says of an actor, and no actor changes."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __set__(self, instance: object, value: object) -> None:
+        raise AttributeError(
+            f"{type(instance).__qualname__}.{self.name} belongs to the runtime and cannot be set; "
+            "call the attribute something else"
+        )
+
+
+_HOOKS = {"on_start": (), "on_stop": ("reason",), "on_ended": ("notice",), "on_inspect": ()}
+"""The methods that the runtime calls, and what it passes to them."""
+
+
+def _check_own_names(cls: type) -> None:
+    """Raises TypeError if the class hides what the runtime says of an actor, or has a hook that
+    cannot be called as the runtime calls it.
+    """
+    for name in _FACTS & vars(cls).keys():
+        raise TypeError(
+            f"{cls.__qualname__}.{name}: this name belongs to the runtime; call it something else"
+        )
+    for name, given in _HOOKS.items():
+        hook = vars(cls).get(name)
+        if not isinstance(hook, FunctionType):
+            continue
+        try:
+            # A decorator's own parameters count, and not those of what it wraps.
+            inspect.signature(hook, follow_wrapped=False).bind(None, *given)
+        except TypeError:
+            raise TypeError(
+                f"{cls.__qualname__}.{name} must take {', '.join(('self', *given))}: the runtime "
+                "calls it so"
+            ) from None
 
 
 class Actor(Observer):
@@ -528,6 +579,7 @@ class Actor(Observer):
                     f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a "
                     "@method; call it something else"
                 )
+        _check_own_names(cls)
         # Chosen once: handles are made for each message that has one, also in the middle of reading
         # it, where no code of a user's may run.
         cls.__client_filters__ = on_side(checked_filters(cls.call_filters), "client")
@@ -654,6 +706,19 @@ class Actor(Observer):
             )
         return self._context
 
+
+_FACTS = frozenset(name for name, value in vars(Actor).items() if isinstance(value, property))
+
+
+def _refuse_changes() -> None:
+    # Type checkers know the facts as properties, or by what they are on the class.
+    for name in _FACTS:
+        fact = _OwnFact(vars(Actor)[name].fget)
+        fact.__set_name__(Actor, name)
+        setattr(Actor, name, fact)
+
+
+_refuse_changes()
 
 _RESERVED = frozenset(
     name for base in (Actor, Observer) for name in vars(base) if not name.startswith("_")

@@ -19,11 +19,25 @@ C = TypeVar("C", bound=type)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
+OF_OTHERS = {
+    "max_concurrency": "mark methods with @method(concurrent=True)",
+    "max_restarts": "a supervisor restarts actors: Supervisor, ChildSpec",
+    "max_retries": "write retry=RetryPolicy(max_retries=...)",
+    "max_task_retries": "write retry=RetryPolicy(max_retries=...)",
+    "num_cpus": 'write resources={"cpus": ...}',
+    "num_gpus": 'write resources={"gpus": ...}',
+}
+"""What to write for keywords that other libraries have."""
+
+
 def unknown_keyword(what: str, given: str, known: Iterable[str]) -> TypeError:
     """The error for a keyword that `what` does not take, where it takes those that are `known`."""
     names = list(known)
     near = difflib.get_close_matches(given, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    if given in OF_OTHERS:
+        hint = f": {OF_OTHERS[given]}."
+    else:
+        hint = f"; did you mean {near[0]!r}?" if near else "."
     return TypeError(f"{what} takes no {given!r}{hint} It takes {', '.join(names)}")
 
 

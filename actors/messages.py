@@ -138,7 +138,7 @@ def _described(cls: type) -> MessageType:
         return MessageType(path, _model_fields(subject, path), is_model=True)
     raise TypeError(
         f"@message: {path} is neither an attrs class, a dataclass, a pydantic model nor an "
-        "exception; decorate it with @attrs.frozen below @message"
+        "exception; write @dataclass or @attrs.frozen below @message"
     )
 
 

@@ -110,12 +110,15 @@ class Stream(AsyncIterator[T]):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
-    if not TYPE_CHECKING:  # to whom it is no awaitable
+    if not TYPE_CHECKING:  # to whom it is neither
 
         def __await__(self):
             raise TypeError(
                 "a stream is not awaited: read it with `async for item in ...`, or `async with`"
             )
+
+        def __iter__(self):
+            raise TypeError("a stream is read with `async for item in ...`, and not with `for`")
 
 
 P = ParamSpec("P")

@@ -20,6 +20,7 @@ import attrs
 from actors.actor import Actor
 from actors.class_names import qualified_name
 from actors.dynamic_restarts import DynamicRestartMachine
+from actors.errors import BadArgumentsError
 from actors.exact import exact_fields
 from actors.handle import Handle
 from actors.keywords import names_options, unknown_keyword
@@ -254,11 +255,22 @@ def check_start(
         # Supervisors that users write may do anything with specs.
         return
     children, template = given.get("children"), given.get("template")
-    for spec in children if isinstance(children, list | tuple) else ():
-        if isinstance(spec, ChildSpec):
-            spec.check_arguments()
-    if isinstance(template, ChildSpec):
-        template.check_arguments(partly=True)
+    specs: dict[str, object] = {
+        f"children[{place}]": spec
+        for place, spec in enumerate(children if isinstance(children, list | tuple) else ())
+    }
+    if "template" in given:
+        specs["template"] = template
+    for where, spec in specs.items():
+        if not isinstance(spec, ChildSpec):
+            kind = spec if isinstance(spec, type) else type(spec)
+            raise BadArgumentsError(
+                f"{what or 'a supervisor'} was not started: {where} must be a ChildSpec, as in "
+                f'ChildSpec.of("cart", Cart), and not {"the class" if kind is spec else "of type"} '
+                f"{qualified_name(kind)}",
+                method="__init__",
+            )
+        spec.check_arguments(partly=where == "template")
 
 
 _OWN = frozenset(ChildChanges.__annotations__) - frozenset(SpawnChanges.__annotations__)

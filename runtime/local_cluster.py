@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from actors.keywords import names_keywords
+from runtime.async_blocks import opens_in_block
 from runtime.environment import check_loop
 from runtime.processes import open_fork_server
 
@@ -26,6 +27,7 @@ PRELOADED = ("runtime.cluster_processes", "actors")
 
 
 @names_keywords
+@opens_in_block
 @asynccontextmanager
 async def open_local_cluster(
     nodes: int = 2,

@@ -191,8 +191,8 @@ class NodeParameters:
 
 
 class Node(BaseNode):
-    """One node of a cluster, open for use. Get one from `open_node`; see
-    `actors.actor.NodeInterface` for what it offers.
+    """One node of a cluster, open for use. Get one from `open_node`, or from a local cluster as
+    `cluster.node`; in an actor it is `self.node`.
     """
 
     def __init__(

@@ -25,6 +25,7 @@ from actors.filters import Filter, checked_filters
 from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from actors.peers import PeerRole
+from runtime.async_blocks import opens_in_block
 from runtime.calls.admission import AdmissionRules, Authorize
 from runtime.environment import Environment, SystemEnvironment, check_loop, raise_alone
 from runtime.faults import Faults
@@ -182,6 +183,7 @@ class _ConnectionAcceptor:
 
 
 @names_keywords
+@opens_in_block
 @asynccontextmanager
 async def open_node(
     name: str | None = None,

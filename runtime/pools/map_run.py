@@ -19,7 +19,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 
 import attrs
 import trio
@@ -747,6 +747,14 @@ class MapResults(AsyncIterator[R], Generic[R]):
             if is_last:
                 return
             await trio.sleep(every)
+
+    if not TYPE_CHECKING:  # to whom it is neither
+
+        def __await__(self):
+            raise TypeError("the results of a map are read one by one: `async for result in ...`")
+
+        def __iter__(self):
+            self.__await__()
 
     def __aiter__(self) -> Self:
         return self

@@ -19,12 +19,23 @@ from collections.abc import (
     Sequence,
     Sized,
 )
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 import attrs
 import trio
 
 from actors.actor import Actor, Spawner
+from actors.class_names import class_name
 from actors.errors import (
     ActorNotFoundError,
     CallError,
@@ -363,6 +374,19 @@ class Pool(ProcessBound, Generic[A]):
         self._paces: dict[str, KnownPace] = {}
         """By method."""
         self._token = trio.lowlevel.current_trio_token()
+
+    if not TYPE_CHECKING:  # to whom a pool has no methods but these
+
+        def __getattr__(self, name):
+            cls = None if name.startswith("_") else _member_class(self._actor)
+            if cls is not None and name in _methods_of(cls):
+                method = f"{class_name(cls)}.{name}"
+                raise AttributeError(
+                    f"a pool has no methods of its members: {name}(...) of one of them is called "
+                    f"by `await pool.choose().{name}(...)`, for many items by "
+                    f"`pool.map({method}, items)`"
+                )
+            raise AttributeError(f"a pool has no attribute {name!r}")
 
     @property
     def name(self) -> str:

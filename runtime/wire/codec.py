@@ -36,6 +36,7 @@ from zoneinfo import ZoneInfo
 import attrs
 from cbor2 import CBORTag, dumps, loads
 
+from actors.actor import Actor
 from actors.converters import Converter, converter_at, converter_of
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import MessageType, import_path, message_type
@@ -634,6 +635,8 @@ def _refusal(kind: type) -> str:
     )
     article = "an" if name[0] in "aeiouAEIOU" else "a"
     text = f"is {article} {name}, which cannot be sent"
+    if issubclass(kind, Actor):
+        return f"{text}: it is an actor itself; send its handle, in its methods `self.handle`"
     if issubclass(kind, Enum) or named_tuple_fields(kind) is not None:
         return (
             f"{text}: the class is defined inside a function, where no other process can "

@@ -1,0 +1,64 @@
+"""Async context managers that say what to write where they are not used by `async with`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Block(AbstractAsyncContextManager[T]):
+    """What a function such as `open_node` returns: nothing is open before its block."""
+
+    def __init__(self, name: str, manager: AbstractAsyncContextManager[T]) -> None:
+        self._name = name
+        self._manager = manager
+
+    async def __aenter__(self) -> T:
+        return await self._manager.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        # Whether it waits, and for how long, is the manager's own.
+        return await self._manager.__aexit__(kind, error, traceback)  # noqa: ASYNC102
+
+    @property
+    def _advice(self) -> str:
+        return f"{self._name} opens in a block: `async with {self._name}(...) as ...:`"
+
+    if not TYPE_CHECKING:  # to whom it has none of these
+
+        def __await__(self) -> NoReturn:
+            raise TypeError(self._advice)
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(self._advice)
+
+        def __exit__(self, *exc_info: object) -> None:
+            """Never called; Python asks for both."""
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"there is no {name!r} before the block: {self._advice}")
+
+
+def opens_in_block(
+    function: Callable[P, AbstractAsyncContextManager[T]],
+) -> Callable[P, AbstractAsyncContextManager[T]]:
+    """Decorate a function that returns an async context manager."""
+
+    @functools.wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T]:
+        return _Block(function.__name__, function(*args, **kwargs))
+
+    return opened

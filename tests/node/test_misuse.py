@@ -1,0 +1,102 @@
+"""Mistakes of the first day: what is not written as it must be says how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
+from actors.errors import BadArgumentsError, EncodeError
+from runtime import open_local_cluster, open_node
+from runtime.node import Node
+
+SECRET = "a secret for the tests of misuse"
+
+
+class Worker(Actor):
+    @method
+    async def double(self, number: int) -> int:
+        return 2 * number
+
+    @method
+    async def count(self, to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            yield number
+
+    @method
+    async def echo(self, value: object) -> object:
+        return value
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    async with open_node("here", secret=SECRET) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("opens", [open_node, open_local_cluster])
+async def test_what_opens_in_a_block_says_so_in_every_other_use(opens: Any) -> None:
+    advice = rf"{opens.__name__} opens in a block: `async with {opens.__name__}\("
+    with pytest.raises(TypeError, match=advice):
+        await opens()
+    with pytest.raises(TypeError, match=advice), opens():
+        pass
+    with pytest.raises(AttributeError, match=f"no 'spawn' before the block: {advice}"):
+        await opens().spawn(Worker)
+
+
+async def test_a_stream_says_that_it_is_read_by_async_for(node: Node) -> None:
+    worker: Any = await node.spawn(Worker)
+    with pytest.raises(TypeError, match="async for item in"):
+        list(worker.count(3))
+    with pytest.raises(TypeError, match="async for item in"):
+        await worker.count(3)
+
+
+async def test_a_map_says_that_it_is_read_by_async_for(node: Node) -> None:
+    async with await node.pool(None, Worker, size=1) as pool:
+        results: Any = pool.map(Worker.double, [1])
+        with pytest.raises(TypeError, match="async for result in"):
+            await results
+        with pytest.raises(TypeError, match="async for result in"):
+            list(results)
+        assert [found async for found in results] == [2]
+
+
+async def test_the_results_of_a_map_are_a_source_for_another(node: Node) -> None:
+    async with await node.pool(None, Worker, size=1) as pool:
+        doubled = pool.map(Worker.double, [1, 2])
+        assert [found async for found in pool.map(Worker.double, doubled)] == [4, 8]
+
+
+async def test_a_pool_says_how_a_method_of_its_members_is_called(node: Node) -> None:
+    async with await node.pool(None, Worker, size=1) as opened:
+        pool: Any = opened
+        with pytest.raises(AttributeError, match=r"pool\.map\(Worker\.double, items\)"):
+            pool.double(1)
+        with pytest.raises(AttributeError, match="a pool has no attribute 'doubel'"):
+            pool.doubel(1)
+        assert not hasattr(pool, "__len__")
+
+
+@pytest.mark.parametrize("supervisor", [Supervisor, DynamicSupervisor])
+@pytest.mark.parametrize(
+    ("given", "named"), [(Worker, "the class Worker"), ("worker", "of type str")]
+)
+async def test_a_supervisor_is_given_specs_and_says_what_it_was_given(
+    node: Node, supervisor: Any, given: object, named: str
+) -> None:
+    argument: Any = [ChildSpec.of("fine", Worker), given] if supervisor is Supervisor else given
+    where = r"children\[1\]" if supervisor is Supervisor else "template"
+    with pytest.raises(BadArgumentsError, match=f"{where} must be a ChildSpec.*not {named}"):
+        await node.spawn(supervisor, argument)
+
+
+async def test_an_actor_in_the_place_of_its_handle_is_refused_with_what_to_send(
+    node: Node,
+) -> None:
+    worker = await node.spawn(Worker)
+    with pytest.raises(EncodeError, match=r"it is an actor itself; send its handle.*self\.handle"):
+        await worker.echo(Worker())
