@@ -12,7 +12,7 @@ import difflib
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from actors.documentation import documented_as
 from actors.html import card
@@ -65,7 +65,8 @@ class Handle(ProcessBound):
             self._caller, self._address, self._methods, CallOptions(**changes).over(self._options)
         )
 
-    def __getattr__(self, attribute: str) -> BoundMethod[..., object] | BoundStream[..., object]:
+    # Any: what a method returns is awaited, or read as a stream, and it is not known which.
+    def __getattr__(self, attribute: str) -> Any:
         # `copy`, `pickle` and debuggers ask for such names, also of handles without their fields.
         if attribute.startswith("_"):
             raise AttributeError(attribute)
@@ -157,6 +158,13 @@ def with_methods(handle: Handle, streams: Mapping[str, bool]) -> Handle:
         for name, stream in streams.items()
     }
     return Handle(handle._caller, handle._address, methods, handle._options)
+
+
+if TYPE_CHECKING:
+    # What a supervisor returns: to a type checker a handle of the class that its reader expects.
+    AnyHandle = Any
+else:
+    AnyHandle = Handle
 
 
 def _unmarked(class_path: str, name: str) -> str:

@@ -5,7 +5,7 @@ items. What an actor gets from `self.node.pool(...)`, and the words for its opti
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable
-from typing import Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import attrs
 
@@ -23,6 +23,9 @@ A_co = TypeVar("A_co", covariant=True)
 Routing = Literal["least-loaded", "round-robin", "random", "hash"]
 
 OnError = Literal["raise", "return", "skip"]
+
+NotReturned = Literal["raise", "skip"]
+"""Where errors are no results."""
 
 
 @message
@@ -63,18 +66,23 @@ class MapCounts:
     resumed: int = 0
 
 
-class MapChanges(TypedDict, total=False):
-    """The keywords of `PoolInterface.map`."""
+class MapSettings(TypedDict, total=False):
+    """The keywords of `PoolInterface.map` that leave the type of its results as it is."""
 
     ordered: bool
     window: int | None
     batch: int | None
     timeout: float | None
     retry: RetryPolicy | None
-    on_error: OnError
-    keep: bool
     progress: bool
     journal: str | None
+
+
+class MapChanges(MapSettings, total=False):
+    """The keywords of `PoolInterface.map`."""
+
+    on_error: OnError
+    keep: bool
 
 
 class PoolResults(Protocol[R_co]):
@@ -144,41 +152,97 @@ class PoolInterface(Protocol[A_co]):
         """
         ...
 
+    @overload
     def map(
         self,
         method: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         *,
-        ordered: bool = True,
-        window: int | None = None,
-        batch: int | None = None,
-        timeout: float | None = None,
-        retry: RetryPolicy | None = None,
-        on_error: OnError = "raise",
-        keep: bool = False,
-        progress: bool = False,
-        journal: str | None = None,
-    ) -> PoolResults[R]:
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> PoolResults[Reference[R]]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> PoolResults[R | Exception]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> PoolResults[R]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        **options: Unpack[MapChanges],
+    ) -> PoolResults[Any]: ...
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        **options: Unpack[MapChanges],
+    ) -> PoolResults[Any]:
         """Run a method for each item, on the member that asks next; `runtime.pools.pool.Pool.map`
         explains the options. Raises TypeError or ValueError for what makes no sense.
         """
         ...
 
+    @overload
     def starmap(
         self,
         method: Callable[..., R],
         items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
         *,
-        ordered: bool = True,
-        window: int | None = None,
-        batch: int | None = None,
-        timeout: float | None = None,
-        retry: RetryPolicy | None = None,
-        on_error: OnError = "raise",
-        keep: bool = False,
-        progress: bool = False,
-        journal: str | None = None,
-    ) -> PoolResults[R]:
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> PoolResults[Reference[R]]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> PoolResults[R | Exception]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> PoolResults[R]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        **options: Unpack[MapChanges],
+    ) -> PoolResults[Any]: ...
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        **options: Unpack[MapChanges],
+    ) -> PoolResults[Any]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         ...
 

@@ -22,7 +22,7 @@ from actors.class_names import qualified_name
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.errors import BadArgumentsError
 from actors.exact import exact_fields
-from actors.handle import Handle
+from actors.handle import AnyHandle, Handle
 from actors.keywords import names_options, unknown_keyword
 from actors.messages import import_path, message
 from actors.method import fitting, method
@@ -506,7 +506,7 @@ class Supervisor(Actor):
 
     @fitting(_spec_fits)
     @method(concurrent=True, allow=("operator",))
-    async def start_child(self, spec: ChildSpec) -> Handle:
+    async def start_child(self, spec: ChildSpec) -> AnyHandle:
         """Add a child, the last in the order, and start it; returns its handle.
 
         Raises `BadArgumentsError` where its class is known and its arguments do not fit the
@@ -517,23 +517,23 @@ class Supervisor(Actor):
         return await self._working().start_child(spec)
 
     @method(concurrent=True, allow=("operator",))
-    async def stop_child(self, child: str | Handle) -> None:
+    async def stop_child(self, child: str | Handle | Actor) -> None:
         """Stop a child, by its id, name or handle, and keep its spec, unless it is temporary.
         Raises `ChildNotFoundError`.
         """
-        await self._working().stop_child(child)
+        await self._working().stop_child(cast("str | Handle", child))
 
     @method(concurrent=True, allow=("operator",))
-    async def restart_child(self, child: str | Handle) -> Handle:
+    async def restart_child(self, child: str | Handle | Actor) -> AnyHandle:
         """Start a child that has no actor. Raises `ChildNotFoundError`, `ChildRunningError`, and
         what `start_child` raises.
         """
-        return await self._working().restart_child(child)
+        return await self._working().restart_child(cast("str | Handle", child))
 
     @method(concurrent=True, allow=("operator",))
-    async def delete_child(self, child: str | Handle) -> None:
+    async def delete_child(self, child: str | Handle | Actor) -> None:
         """Forget a child that has no actor. Raises `ChildNotFoundError` or `ChildRunningError`."""
-        await self._working().delete_child(child)
+        await self._working().delete_child(cast("str | Handle", child))
 
     @method(concurrent=True, idempotent=True, allow=("operator", "observer"))
     async def children(self) -> list[ChildStatus]:
@@ -594,7 +594,7 @@ class DynamicSupervisor(Supervisor):
 
     @fitting(_template_fits)
     @method(concurrent=True, allow=("operator",))
-    async def spawn(self, /, *args: object, **kwargs: object) -> Handle:
+    async def spawn(self, /, *args: object, **kwargs: object) -> AnyHandle:
         """Start one more child from the template, with these arguments instead of the template's;
         returns its handle.
 

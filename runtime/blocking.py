@@ -26,7 +26,18 @@ from concurrent.futures import Future
 from functools import partial
 from inspect import CO_COROUTINE
 from types import FrameType, MappingProxyType
-from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import attrs
 import trio
@@ -42,7 +53,14 @@ from actors.keywords import names_keywords
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
-from actors.pools import JournalSummary, MapChanges, MapCounts, Routing
+from actors.pools import (
+    JournalSummary,
+    MapChanges,
+    MapCounts,
+    MapSettings,
+    NotReturned,
+    Routing,
+)
 from actors.process_bound import ProcessBound
 from actors.reference import Reference, wait_any
 from runtime.cluster_processes import LocalCluster, NodeProcess
@@ -412,10 +430,47 @@ class BlockingPool(ProcessBound, Generic[A]):
         """The pool's name, unique in the cluster."""
         return self._pool.name
 
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> BlockingResults[BlockingReference[R]]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> BlockingResults[R | Exception]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> BlockingResults[R]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T],
+        **options: Unpack[MapChanges],
+    ) -> BlockingResults[Any]: ...
     @documented_as(Pool.map)
     def map(
         self, method: Callable[[T], R], items: Iterable[T], **options: Unpack[MapChanges]
-    ) -> BlockingResults[R]:
+    ) -> BlockingResults[Any]:
         """The results of a method for each item: `for image in pool.map(Resizer.run, paths)`. Items
         are read in a thread of their own.
         """
@@ -423,12 +478,49 @@ class BlockingPool(ProcessBound, Generic[A]):
         results = self._door.now(lambda: self._pool.map(method, source, **options))
         return BlockingResults(self._door, results, keep=options.get("keep"))
 
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]],
+        *,
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> BlockingResults[BlockingReference[R]]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> BlockingResults[R | Exception]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> BlockingResults[R]: ...
+    @overload
     def starmap(
         self,
         method: Callable[..., R],
         items: Iterable[Iterable[object]],
         **options: Unpack[MapChanges],
-    ) -> BlockingResults[R]:
+    ) -> BlockingResults[Any]: ...
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]],
+        **options: Unpack[MapChanges],
+    ) -> BlockingResults[Any]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         source = plain_source(items)
         results = self._door.now(lambda: self._pool.starmap(method, source, **options))

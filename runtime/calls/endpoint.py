@@ -17,7 +17,7 @@ from actors.actor import Actor
 from actors.errors import DecodeError, NotAllowedError, OutcomeUnknownError, ProtocolError
 from actors.filters import Filter, on_side
 from actors.handle import Handle
-from actors.method import Address, BoundMethod, BoundStream, Caller
+from actors.method import Address, BoundMethod, Caller
 from actors.options import CallChanges, CallOptions
 from runtime.annotation_checks import fits_answer
 from runtime.calls.admission import AdmissionRules, CallAdmission
@@ -107,7 +107,7 @@ class ServiceMethod(BoundMethod[P, R]):
 class ServiceHandle(Handle):
     """The handle of a service."""
 
-    def __getattr__(self, attribute: str) -> BoundMethod[..., object] | BoundStream[..., object]:
+    def __getattr__(self, attribute: str) -> Any:
         bound = super().__getattr__(attribute)
         if isinstance(bound, BoundMethod):
             bound = ServiceMethod[..., object](

@@ -9,7 +9,7 @@ from collections.abc import (
     Hashable,
     Iterable,
 )
-from typing import Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import attrs
 
@@ -17,7 +17,7 @@ from actors.documentation import documented_as
 from actors.errors import NotAMemberError
 from actors.groups import Answer
 from actors.method import Stream
-from actors.pools import MapChanges, MapCounts, Routing
+from actors.pools import MapChanges, MapCounts, MapSettings, NotReturned, Routing
 from actors.reference import Reference
 from runtime.doors.asyncio_door import AioDoor, running_loop
 from runtime.doors.asyncio_sources import asyncio_source
@@ -107,13 +107,50 @@ class AioPool(Generic[A]):
         """The pool's name, unique in the cluster."""
         return self._pool.name
 
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> AioResults[Reference[R]]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> AioResults[R | Exception]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> AioResults[R]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        **options: Unpack[MapChanges],
+    ) -> AioResults[Any]: ...
     @documented_as(Pool.map)
     def map(
         self,
         method: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         **options: Unpack[MapChanges],
-    ) -> AioResults[R]:
+    ) -> AioResults[Any]:
         """The results of a method for each item. An iterable is read in a thread, an asynchronous
         one in the running loop.
         """
@@ -124,12 +161,49 @@ class AioPool(Generic[A]):
             keep=options.get("keep"),
         )
 
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> AioResults[Reference[R]]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> AioResults[R | Exception]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> AioResults[R]: ...
+    @overload
     def starmap(
         self,
         method: Callable[..., R],
         items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
         **options: Unpack[MapChanges],
-    ) -> AioResults[R]:
+    ) -> AioResults[Any]: ...
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        **options: Unpack[MapChanges],
+    ) -> AioResults[Any]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         source = self._source(items)
         return AioResults(

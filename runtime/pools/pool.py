@@ -23,12 +23,14 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     Self,
     TypeVar,
     Unpack,
     cast,
+    overload,
 )
 
 import attrs
@@ -49,7 +51,7 @@ from actors.groups import Answer
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
-from actors.pools import OnError, Routing
+from actors.pools import MapChanges, MapSettings, NotReturned, OnError, Routing
 from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
@@ -426,6 +428,43 @@ class Pool(ProcessBound, Generic[A]):
         self._check()
         self._members.see(await self._members.repeating.resize(wanted))
 
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> MapResults[Reference[R]]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> MapResults[R | Exception]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> MapResults[R]: ...
+    @overload
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        **options: Unpack[MapChanges],
+    ) -> MapResults[Any]: ...
     def map(
         self,
         method: Callable[[T], R],
@@ -440,7 +479,7 @@ class Pool(ProcessBound, Generic[A]):
         keep: bool = False,
         progress: bool = False,
         journal: str | None = None,
-    ) -> MapResults[R]:
+    ) -> MapResults[Any]:
         """Run a method for each item, on whichever member asks next: `async for result in
         pool.map(Resizer.run, items)`.
 
@@ -473,6 +512,43 @@ class Pool(ProcessBound, Generic[A]):
             retry=retry,
         )
 
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[True],
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> MapResults[Reference[R]]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: Literal["return"],
+        **options: Unpack[MapSettings],
+    ) -> MapResults[R | Exception]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        keep: Literal[False] = ...,
+        on_error: NotReturned = ...,
+        **options: Unpack[MapSettings],
+    ) -> MapResults[R]: ...
+    @overload
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        **options: Unpack[MapChanges],
+    ) -> MapResults[Any]: ...
     def starmap(
         self,
         method: Callable[..., R],
@@ -487,7 +563,7 @@ class Pool(ProcessBound, Generic[A]):
         keep: bool = False,
         progress: bool = False,
         journal: str | None = None,
-    ) -> MapResults[R]:
+    ) -> MapResults[Any]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         return self._map(
             method,

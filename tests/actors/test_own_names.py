@@ -39,7 +39,7 @@ def test_a_field_of_such_a_name_is_refused() -> None:
 
         @attrs.define
         class Room(Actor):  # pyright: ignore[reportUnusedClass]
-            name: str
+            name: str  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 @pytest.mark.parametrize("name", ["on_stop", "on_ended"])

@@ -399,7 +399,7 @@ async def test_children_are_added_removed_and_listed_while_the_tree_runs(
     with trio.fail_after(60):
         supervisor = await tree(pair)
         assert await supervisor.children() == []
-        assert await (await supervisor.start_child(child("ledger", on=where))).read() == 0  # type: ignore[misc]
+        assert await (await supervisor.start_child(child("ledger", on=where))).read() == 0
         with pytest.raises(ValueError, match="tree/ledger exists already, and runs"):
             await supervisor.start_child(child("ledger", on=where))
         with pytest.raises(ActorStartError, match="never"):
@@ -427,8 +427,8 @@ async def test_children_are_added_removed_and_listed_while_the_tree_runs(
             await ledger.where()
         with pytest.raises(ChildExistsError, match="kept without an actor"):
             await supervisor.start_child(child("ledger", on=where))
-        assert await (await supervisor.restart_child("ledger")).where()  # type: ignore[misc]
-        await supervisor.stop_child(ledger)  # type: ignore[arg-type]
+        assert await (await supervisor.restart_child("ledger")).where()
+        await supervisor.stop_child(ledger)
         await supervisor.delete_child("ledger")
         assert await supervisor.children() == []
         for question in (supervisor.stop_child, supervisor.restart_child, supervisor.delete_child):
