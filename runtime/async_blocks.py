@@ -14,7 +14,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Block(AbstractAsyncContextManager[T]):
+class _Opener(AbstractAsyncContextManager[T]):
     """What a function such as `open_node` returns: nothing is open before its block."""
 
     def __init__(self, name: str, manager: AbstractAsyncContextManager[T]) -> None:
@@ -59,6 +59,6 @@ def opens_in_block(
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T]:
-        return _Block(function.__name__, function(*args, **kwargs))
+        return _Opener(function.__name__, function(*args, **kwargs))
 
     return opened

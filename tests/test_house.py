@@ -172,6 +172,7 @@ ROOMS = (
 FLOORS: tuple[tuple[str, ...], ...] = (
     (
         "annotation_checks",
+        "async_blocks",
         "environment",
         "faults",
         "http_connections",
