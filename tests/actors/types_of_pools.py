@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from actors import Actor, Answer, Reference, method
+from actors import Actor, Answer, ChildSpec, DynamicSupervisor, Reference, method
 from actors.actor import NodeInterface
 from actors.pools import PoolInterface
 from runtime.node import Node
@@ -35,7 +35,7 @@ class Publisher(Actor):
         await self.node.pool("resize", Resizer, count=2)  # type: ignore[call-arg]
         await self.node.pool("resize", Resizer, per_node=1, isolation="thread")  # type: ignore[arg-type]
         pool.map(Resizer.run, [1])  # type: ignore[arg-type]
-        pool.map(Resizer.run, paths, on_error="ignore")  # type: ignore[arg-type]
+        pool.map(Resizer.run, paths, on_error="ignore")  # type: ignore[call-overload]
         await pool.submit(Resizer.run, 1)  # type: ignore[arg-type]
         pool.choose("fastest")  # type: ignore[arg-type]
         return len([image async for image in pool.map(Resizer.run, paths, ordered=False)])
@@ -46,6 +46,12 @@ async def right(pool: PoolInterface[Resizer]) -> None:
         async for image in results:
             assert_type(image, bytes)
     async for image in pool.starmap(Resizer.run, [("a", 2)]):
+        assert_type(image, bytes)
+    async for kept in pool.map(Resizer.run, ["a"], keep=True):
+        assert_type(kept, Reference[bytes])
+    async for found in pool.map(Resizer.run, ["a"], on_error="return", window=8):
+        assert_type(found, bytes | Exception)
+    async for image in pool.map(Resizer.run, ["a"], on_error="skip", keep=False):
         assert_type(image, bytes)
     assert_type(await pool.submit(Resizer.run, "a", width=2), Reference[bytes])
     assert_type(await pool.call_all(Resizer.run, "a"), list[Answer[bytes]])
@@ -61,3 +67,12 @@ async def of_programs(node: Node, pool: Pool[Resizer]) -> None:
     await right(pool)
     inside: NodeInterface = node
     await inside.pool(None, Resizer, size=1)
+
+
+async def children(supervisor: DynamicSupervisor) -> None:
+    """A child's handle may be annotated as its class."""
+    resizer: Resizer = await supervisor.spawn()
+    assert_type(await resizer.run("a"), bytes)
+    await supervisor.stop_child(resizer)
+    again: Resizer = await supervisor.start_child(ChildSpec.of("resizer", Resizer))
+    await supervisor.delete_child(again)

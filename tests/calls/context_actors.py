@@ -59,7 +59,7 @@ class Teller(Actor):
         """The context as the last actor of a path of them sees it."""
         if not path:
             return told()
-        answer: str = await path[0].relay(path[1:])  # type: ignore[misc]
+        answer: str = await path[0].relay(path[1:])
         return answer
 
     @method

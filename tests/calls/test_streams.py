@@ -773,7 +773,7 @@ async def test_what_fits_no_stream_is_refused(pair: Pair, source: Source) -> Non
                 retry=RetryPolicy(repeat_unknown=True, max_retries=1, initial_delay=0.001)
             )(0, 1)
         with pytest.raises(NotExecutedError, match="was called as a stream"):
-            await anext(Handle(internals_of(pair.here).caller, source.address, wrong).take_turn())  # type: ignore[arg-type]
+            await anext(Handle(internals_of(pair.here).caller, source.address, wrong).take_turn())
         await anything.endless.send()
         with pytest.raises(BadArgumentsError, match="numbers"):
             await anext(source.numbers("too", "many", "arguments"))  # type: ignore[call-arg, arg-type]

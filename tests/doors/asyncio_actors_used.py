@@ -207,7 +207,7 @@ class Under(AsyncioActor):
             assert found == again
             assert await (await pool.submit(Squares.square, 3)).fetch() == 9
             counted = pool.map(Squares.square, range(9), keep=True)
-            kept = [await one.fetch() async for one in counted]  # type: ignore[attr-defined]
+            kept = [await one.fetch() async for one in counted]
             assert kept == [n * n for n in range(9)]
             assert (await counted.counts()).done == 9  # type: ignore[misc]
             assert [one.done async for one in counted.progress(0.01)] == [9]

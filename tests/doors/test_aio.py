@@ -350,7 +350,7 @@ def test_a_pool_works_on_items_of_an_asyncio_program(
             assert [result async for result in starred] == [5, 10]
             assert await (await pool.submit(Squares.square, 4)).fetch() == 17
             stay = pool.map(Squares.square, [2, 3], keep=True)
-            assert [await one.fetch() async for one in stay] == [5, 10]  # type: ignore[attr-defined]
+            assert [await one.fetch() async for one in stay] == [5, 10]
             answers = await pool.call_all(Squares.square, 1)
             assert [answer.value for answer in answers] == [2, 2]
             assert await (await pool.choose("round-robin")).square(2) == 5

@@ -386,7 +386,7 @@ def test_a_pool_works_on_items_that_a_script_reads(cluster: BlockingLocalCluster
         assert list(pool.starmap(Squares.square, [(2,), (3,)])) == [5, 10]
         assert pool.submit(Squares.square, 4).fetch() == 17
         stay = list(pool.map(Squares.square, [2, 3], keep=True))
-        assert [one.fetch() for one in stay] == [5, 10]  # type: ignore[attr-defined]
+        assert [one.fetch() for one in stay] == [5, 10]
         assert [answer.value for answer in pool.call_all(Squares.square, 1)] == [2, 2]
         chosen = pool.choose("round-robin")
         assert chosen.square(2) == 5

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import trio
 
-from actors import Actor, Reference, message, method
+from actors import Actor, message, method
 
 
 @message
@@ -174,7 +174,7 @@ class Driver(Actor):
         """The results of a map that stay with their members, fetched."""
         pool = await self.node.lookup_pool(name, Squares)
         kept = [result async for result in pool.map(Squares.square, range(3), keep=True)]
-        return [await cast("Reference[int]", one).fetch() for one in kept]
+        return [await one.fetch() for one in kept]
 
     @method
     async def journalled(self, name: str) -> list[int]:

@@ -592,10 +592,10 @@ async def test_what_goes_with_no_journal_is_refused(pair: Pair) -> None:
     with pytest.raises(ValueError, match="no '/'"):
         pool.map(Squares.square, [1], journal="a/b")
     with pytest.raises(TypeError, match="must be a name"):
-        pool.map(Squares.square, [1], journal=True)  # type: ignore[arg-type]
+        pool.map(Squares.square, [1], journal=True)  # type: ignore[call-overload]
     kept = await pair.here.put(3)
     found = await everything(
-        pool.map(Squares.square, [2, kept], journal="job", on_error="return")  # type: ignore[arg-type]
+        pool.map(Squares.square, [2, kept], journal="job", on_error="return")  # type: ignore[call-overload]
     )
     assert found[0] == 4
     assert isinstance(found[1], EncodeError)

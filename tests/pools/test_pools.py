@@ -164,7 +164,7 @@ async def test_an_item_that_cannot_be_sent_is_named_and_the_others_are_unharmed(
     pool = await pair.here.pool(None, Squares, size=2)
     with socket.socket() as bad:
         items = [1, 2, bad, 4]
-        found = await everything(pool.map(Squares.square, items, on_error="return", batch=4))  # type: ignore[arg-type]
+        found = await everything(pool.map(Squares.square, items, on_error="return", batch=4))  # type: ignore[call-overload]
     assert [found[0], found[1], found[3]] == [1, 4, 16]
     assert isinstance(found[2], EncodeError)
     assert "item 2" in str(found[2])
@@ -181,7 +181,7 @@ async def test_a_result_that_cannot_be_sent_is_that_of_its_item_alone(pair: Pair
 async def test_starmap_takes_tuples_and_says_which_does_not_fit(pair: Pair) -> None:
     pool = await pair.here.pool(None, Squares, size=2)
     found = await everything(
-        pool.starmap(Squares.add, [(1, 2), (3,), 4, (5, 6)], on_error="return")  # type: ignore[list-item]
+        pool.starmap(Squares.add, [(1, 2), (3,), 4, (5, 6)], on_error="return")  # type: ignore[call-overload]
     )
     assert (found[0], found[3]) == (3, 11)
     assert isinstance(found[1], BadArgumentsError)
@@ -433,11 +433,11 @@ async def test_a_method_of_another_class_and_a_stream_of_bad_options_are_refused
     with pytest.raises(TypeError, match=r"Squares\.add"):
         pool.map(Unstartable.run, [1])
     with pytest.raises(TypeError, match="iterable"):
-        pool.map(Squares.square, 3)  # type: ignore[arg-type]
+        pool.map(Squares.square, 3)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="window"):
         pool.map(Squares.square, [], window=0)
     with pytest.raises(ValueError, match="on_error"):
-        pool.map(Squares.square, [], on_error="ignore")  # type: ignore[arg-type]
+        pool.map(Squares.square, [], on_error="ignore")  # type: ignore[call-overload]
 
 
 async def test_progress_ends_with_all_items_done(pair: Pair) -> None:

@@ -147,7 +147,7 @@ async def test_a_map_shows_its_progress_and_says_it_before_it_ends(
     assert [one async for one in pool.map(Squares.square, range(50), progress=True)]
     assert stream.getvalue().startswith("squares, square: 50 of 50 done (100%)")
     with pytest.raises(TypeError, match="progress must be"):
-        pool.map(Squares.square, [1], progress="yes")  # type: ignore[arg-type]
+        pool.map(Squares.square, [1], progress="yes")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("stream", [None, Hostile(), "closed"])

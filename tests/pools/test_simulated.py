@@ -106,8 +106,8 @@ async def local_work(simulation: Simulation) -> None:
         found = [one async for one in pool.map(Worker.here, made)]  # type: ignore[arg-type]
         assert found == [(item * item, made[item].owner) for item in range(40)]
         kept = [one async for one in pool.map(Worker.often, range(8), keep=True)]
-        assert {one.owner for one in kept} <= owners, "with their members"  # type: ignore[attr-defined]
-        fetched = [await one.fetch() for one in kept]  # type: ignore[attr-defined]
+        assert {one.owner for one in kept} <= owners, "with their members"
+        fetched = [await one.fetch() for one in kept]
         assert fetched == [item * item for item in range(8)]
 
 
