@@ -108,7 +108,7 @@ class DedupServer:
             call.number, (call.actor, call.epoch), repeat=bool(flags & REPEAT)
         )
         if isinstance(record, CallError):
-            self._send(link, call.method, self._reply_encoder.of_error(call.number, link, record))
+            self._refuse(link, call, record)
         elif record.state == "answered":
             self._host.counts.repeats += 1
             head, *segments = record.answer
@@ -218,7 +218,7 @@ class DedupServer:
             found = self._host.find(call.actor, call.epoch, call.method)
         if isinstance(found, CallError):
             client.records.on_not_executed(record)
-            self._send(link, call.method, self._reply_encoder.of_error(call.number, link, found))
+            self._refuse(link, call, found)
             return
         cell, definition = found
         refused = (
@@ -230,7 +230,7 @@ class DedupServer:
             self._admission.on_service_call(link, call.actor, call.method, call.args)
         if refused is not None:
             client.records.on_not_executed(record)
-            self._send(link, call.method, self._reply_encoder.of_error(call.number, link, refused))
+            self._refuse(link, call, refused)
             return
         deadline = (
             call.remaining
@@ -279,6 +279,10 @@ class DedupServer:
         if self.total.is_over:
             self._make_room()
         self._send(asked.link, invocation.definition.name, reply)
+
+    def _refuse(self, link: Link, call: CallRequest, error: CallError) -> None:
+        """Answer a call that is not run with an error."""
+        self._send(link, call.method, self._reply_encoder.of_error(call.number, link, error))
 
     def _send(self, link: Link, method: str, reply: Reply) -> None:
         if link.ended is None and (

@@ -183,22 +183,14 @@ class Dispatch:
             unreadable = NotExecutedError(
                 f"node {self._host.node.name} cannot read the arguments: {error}"
             )
-            self._post(
-                link,
-                "",
-                self._reply_encoder.of_error(
-                    self._codec.peek_number(frame.control), link, unreadable
-                ),
-            )
+            self._refuse(link, self._codec.peek_number(frame.control), "", unreadable)
             return
         call = request(parts, self._codec, self._contexts, held_bytes(frame, link))
         if link.restricted:
             # Before the call waits for anything.
             refused = self._over_budget(link, frame, call)
             if refused is not None:
-                self._post(
-                    link, call.method, self._reply_encoder.of_error(call.number, link, refused)
-                )
+                self._refuse(link, call.number, call.method, refused)
                 return
             if call.chain is not None:
                 # Only methods wait for other methods, and nodes run them: what it says of a chain
@@ -223,16 +215,12 @@ class Dispatch:
     def _start(self, link: Link, flags: int, call: CallRequest) -> None:
         # The peer may not know yet that its lease has ended. Services answer it, so that it learns.
         if link.fenced and not call.actor.startswith("@"):
-            self._post(
-                link, call.method, self._reply_encoder.of_error(call.number, link, _outdated(link))
-            )
+            self._refuse(link, call.number, call.method, _outdated(link))
             return
         # Not of repeats: they may have run before, so that they must not be called unexecuted;
         # their records bound their number.
         if not link.takes_calls and not flags & REPEAT and not call.actor.startswith("@"):
-            self._post(
-                link, call.method, self._reply_encoder.of_error(call.number, link, _unread(link))
-            )
+            self._refuse(link, call.number, call.method, _unread(link))
             return
         if flags & REPEATABLE and not flags & STREAM:
             # It asks for admission itself: what is on record has run, and was admitted.
@@ -242,9 +230,7 @@ class Dispatch:
             kind: CallKind = "stream" if flags & STREAM else "call"
             barred = self._admission.of_call(link, kind, call)
             if barred is not None:
-                self._post(
-                    link, call.method, self._reply_encoder.of_error(call.number, link, barred)
-                )
+                self._refuse(link, call.number, call.method, barred)
                 return
         if flags & STREAM:
             self._produced.on_call(link, call)
@@ -252,7 +238,7 @@ class Dispatch:
         number, name, epoch, method, args, kwargs, remaining, *_ = call
         found = self._host.find(name, epoch, method)
         if isinstance(found, CallError):
-            self._post(link, method, self._reply_encoder.of_error(number, link, found))
+            self._refuse(link, number, method, found)
             return
         table = self._tables.get(link)
         if table is None:
@@ -260,7 +246,7 @@ class Dispatch:
         if found[0].system:
             refused = self._refused_service(link, found[0], call, len(table.running))
             if refused is not None:
-                self._post(link, method, self._reply_encoder.of_error(number, link, refused))
+                self._refuse(link, number, method, refused)
                 return
         invocation = Invocation(
             found[0], found[1], args, kwargs, self, link, number, self._deadline(remaining)
@@ -447,11 +433,7 @@ class Dispatch:
         if link is None:
             self._log.warning("a one-way call was not run: %s", error)
         elif self._finish(link, invocation.number):
-            self._post(
-                link,
-                invocation.definition.name,
-                self._reply_encoder.of_error(invocation.number, link, error),
-            )
+            self._refuse(link, invocation.number, invocation.definition.name, error)
 
     def _deadline(self, remaining: float) -> float:
         return remaining if remaining == math.inf else self._environment.now() + remaining
@@ -465,6 +447,10 @@ class Dispatch:
         self._post(
             link, invocation.definition.name, reply, changing=not isinstance(value, StoredValue)
         )
+
+    def _refuse(self, link: Link, number: int, method: str, error: CallError) -> None:
+        """Answer a call of the peer with an error of the runtime."""
+        self._post(link, method, self._reply_encoder.of_error(number, link, error))
 
     def _post(self, link: Link, method: str, reply: Reply, *, changing: bool = False) -> None:
         # `at_once` if the receive had one frame only: then there is no other answer to gather this
