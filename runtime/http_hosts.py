@@ -15,9 +15,12 @@ _ABSOLUTE = re.compile(r"https?://([^/?]*)", re.IGNORECASE)
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header, without its port, as names are compared."""
+    """Return the name in a Host header, without its port, as names are compared. What follows an
+    IPv6 address and is no port is a part of the name.
+    """
     if host.startswith("["):
-        return host.partition("]")[0] + "]"
+        address, _, rest = host.partition("]")
+        return f"{address}]" if not rest or rest.startswith(":") else host.lower()
     return host.partition(":")[0].lower().rstrip(".")
 
 

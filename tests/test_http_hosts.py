@@ -13,6 +13,8 @@ from runtime.http_hosts import host_name, host_refusal, leads_here, split_target
         ("LocalHost.:80", "localhost"),
         ("[::1]:80", "[::1]"),
         ("[::1", "[::1]"),
+        ("[::1]evil.example", "[::1]evil.example"),
+        ("[::1].evil.example:80", "[::1].evil.example:80"),
         ("w1.example", "w1.example"),
         ("", ""),
         (":80", ""),
@@ -28,7 +30,8 @@ def test_names_that_lead_here(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "0.0.0.0", "127.1", "0177.0.0.1", "2130706433", "127.0.0.1.x", "[::]", "w1"]
+    "name",
+    ["", "0.0.0.0", "127.1", "0177.0.0.1", "2130706433", "127.0.0.1.x", "[::]", "w1", "[::1]x"],
 )
 def test_names_that_may_lead_elsewhere(name: str) -> None:
     assert not leads_here(name)

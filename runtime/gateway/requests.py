@@ -146,6 +146,16 @@ class RequestHead:
         for name in _SINGLE:
             if len(headers.get(name, ())) > 1:
                 _refuse(400, "HeaderTwice", f"the header {name} is there twice", "send it once")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            # A proxy in front may go by the other of the two, and take what follows for a request
+            # of another client: so nothing more is read (RFC 9112, section 6.1).
+            _refuse(
+                400,
+                "HeaderTwice",
+                "the length of the body is there twice, as content-length and transfer-encoding",
+                "send one of the two",
+                close=True,
+            )
         target: bytes = scope.get("raw_path") or scope["path"].encode()
         path = target.partition(b"?")[0].decode("latin-1")
         try:

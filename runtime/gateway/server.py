@@ -145,7 +145,12 @@ class _BoundedStream:
         view = memoryview(data)
         for start in range(0, len(view), PIECE_BYTES):
             with trio.move_on_after(self._stall_seconds) as patience:
-                await self._stream.send_all(view[start : start + PIECE_BYTES])
+                try:
+                    await self._stream.send_all(view[start : start + PIECE_BYTES])
+                except trio.BusyResourceError:
+                    # hypercorn closes the connection from the task that reads, when more comes than
+                    # a request that ends it. Otherwise each would be a traceback in the log.
+                    raise trio.BrokenResourceError("the connection is being closed") from None
             if patience.cancelled_caught:
                 await trio.aclose_forcefully(self._stream)
                 raise trio.BrokenResourceError("the client takes nothing of its answer")
