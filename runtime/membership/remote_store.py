@@ -12,7 +12,6 @@ from typing import Any, TypeVar, cast
 import attrs
 import trio
 
-from actors import errors
 from actors.actor import Actor
 from actors.errors import (
     BadArgumentsError,
@@ -33,7 +32,6 @@ from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.store.interface import (
     Compare,
     Entry,
-    Get,
     Operation,
     Put,
     RangeResult,
@@ -46,6 +44,13 @@ from runtime.store.interface import (
     check_revision,
     check_time_to_live,
     check_transaction,
+)
+from runtime.store.transaction_rows import (
+    pack_outcomes,
+    pack_transactions,
+    refusal,
+    unpack_outcomes,
+    unpack_transactions,
 )
 
 T = TypeVar("T")
@@ -61,6 +66,9 @@ for it must not wait for long.
 FEW_OPERATIONS = 4
 """Operations of either branch, likewise."""
 
+NO_OUTCOMES = pack_outcomes([])
+"""The answer to no transactions, for which the store is not asked."""
+
 
 @message
 @attrs.frozen
@@ -74,12 +82,7 @@ class TransactionRefused:
 
     def error(self) -> Exception:
         """Build the error again."""
-        cls = vars(errors).get(self.kind)
-        if isinstance(cls, type) and issubclass(cls, StoreError):
-            return cls(self.text)
-        return {"ValueError": ValueError, "TypeError": TypeError}.get(self.kind, StoreError)(
-            self.text
-        )
+        return refusal(self.kind, self.text)
 
 
 @attrs.define(eq=False)
@@ -136,6 +139,13 @@ class StoreService(Actor):
         ]
 
     @method(concurrent=True)
+    async def transact(self, packed: bytes) -> bytes:
+        """Carry out several transactions that are packed, each in a step of its own; returns their
+        packed outcomes. Raises ValueError for bytes that are no packed transactions.
+        """
+        return pack_outcomes(await self._store.transactions(unpack_transactions(packed)))
+
+    @method(concurrent=True)
     async def grant(self, ttl: float) -> int:
         """Make a lease. One whose answer is lost ends by itself."""
         return await self._store.grant(ttl)
@@ -180,8 +190,10 @@ class RemoteStore(Store):
         self._writes = Gatherer[None, None, GatheredWrite, TransactionResult](
             lambda kind, writes: self._make_gathered(writes), None, _closed, nursery, MOST_TOGETHER
         )
+        self._takes_packed = True
+        """False if the store's node is of an earlier version, which takes messages only."""
         self._takes_many = True
-        """False if the store's node is of an earlier version, which takes one at a time."""
+        """False if it is of one before that, which takes one at a time."""
         # Set when another incarnation serves the store, and replaced then: calls that failed before
         # wait for it.
         self._moved = trio.Event()
@@ -199,7 +211,7 @@ class RemoteStore(Store):
     def use(self, service: StoreService) -> None:
         """Use this handle from now on: another incarnation serves the store."""
         self._service = service
-        self._takes_many = True
+        self._takes_packed = self._takes_many = True
         moved, self._moved = self._moved, trio.Event()
         moved.set()
         # They would wait on the connection to the node before for as long as it may be alive. A
@@ -240,16 +252,16 @@ class RemoteStore(Store):
     ) -> TransactionResult:
         """Carry out a transaction; a lost answer is an unknown outcome only if a branch writes."""
         check_transaction(compare, then, otherwise)
-        parts = list(compare), list(then), list(otherwise)
-        writes = _writes(then) or _writes(otherwise)
-        ask = partial(self._asked, lambda service: service.transaction(*parts), writes=writes)
+        whole = Transaction(tuple(compare), tuple(then), tuple(otherwise))
         # Only writes: a read whose answer is lost is repeated, which the others of its message
         # could not be.
-        if not (writes and self._takes_many and _is_small(then) and _is_small(otherwise)):
-            return await ask()
-        write = GatheredWrite(Transaction(tuple(compare), tuple(then), tuple(otherwise)))
+        if not (whole.writes and self._takes_many and _is_small(whole)):
+            return await self._make_alone(whole)
+        write = GatheredWrite(whole)
         try:
-            return await self._writes.request(None, None, write, ask)
+            return await self._writes.request(
+                None, None, write, partial(self._make_alone, whole, small=True)
+            )
         except trio.Cancelled:
             write.wanted = False
             raise
@@ -260,10 +272,62 @@ class RemoteStore(Store):
         """
         return await self._make(lambda: batch, writes=any(one.writes for one in batch))
 
+    async def _make_alone(
+        self, transaction: Transaction, *, small: bool = False
+    ) -> TransactionResult:
+        if small:
+            packed = await self._make_packed(lambda: [transaction], writes=True)
+            if packed is not None:
+                (outcome,) = packed
+                if isinstance(outcome, Exception):
+                    raise outcome
+                return outcome
+        parts = list(transaction.compare), list(transaction.then), list(transaction.otherwise)
+        return await self._asked(
+            lambda service: service.transaction(*parts), writes=transaction.writes
+        )
+
+    async def _make_packed(
+        self, chosen: Callable[[], Sequence[Transaction]], *, writes: bool
+    ) -> list[TransactionOutcome] | None:
+        """Like `_make`, with the transactions packed; None if the store's node does not know that,
+        and none was made.
+        """
+        if not self._takes_packed:
+            return None
+        count = 0
+
+        async def send(service: StoreService) -> bytes:
+            nonlocal count
+            batch = chosen()
+            count = len(batch)
+            return await service.transact(pack_transactions(batch)) if batch else NO_OUTCOMES
+
+        try:
+            told = await self._asked(send, writes=writes)
+        except (MethodNotFoundError, NotAllowedError):
+            # Of an earlier version; or this is a client, whose rights are for single transactions.
+            self._takes_packed = False
+            return None
+        try:
+            outcomes = unpack_outcomes(told)
+            if len(outcomes) != count:
+                raise ValueError(f"{len(outcomes)} outcomes of {count} transactions")
+        except ValueError as error:
+            raise StoreOutcomeUnknownError(
+                f"the store's answer to {count} transactions cannot be read: {error}"
+            ) from None
+        return outcomes
+
     async def _make(
         self, chosen: Callable[[], Sequence[Transaction]], *, writes: bool
     ) -> list[TransactionOutcome]:
         """Carry out transactions in one message. Which ones is asked before each attempt."""
+        # Large values are sent beside the message, and not copied into it.
+        if all(map(_is_small, chosen())):
+            packed = await self._make_packed(chosen, writes=writes)
+            if packed is not None:
+                return packed
         if not self._takes_many:
             return await super().transactions(chosen())
 
@@ -380,14 +444,11 @@ class RemoteStore(Store):
                 raise StoreUnavailableError(f"the store cannot be reached: {failure}") from failure
 
 
-def _writes(operations: Sequence[Operation]) -> bool:
-    return any(not isinstance(operation, Get) for operation in operations)
-
-
-def _is_small(operations: Sequence[Operation]) -> bool:
-    return (
+def _is_small(transaction: Transaction) -> bool:
+    return all(
         len(operations) <= FEW_OPERATIONS
-        and sum(len(one.value) for one in operations if isinstance(one, Put)) <= SMALL_BYTES
+        and sum(len(one.value) for one in operations if type(one) is Put) <= SMALL_BYTES
+        for operations in (transaction.then, transaction.otherwise)
     )
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
 import trio
 import trio.testing
 
-from actors.errors import BadArgumentsError, NodeUnreachableError
-from runtime.membership.remote_store import RemoteStore, StoreService
+from actors.errors import (
+    BadArgumentsError,
+    MethodNotFoundError,
+    NodeUnreachableError,
+    StoreOutcomeUnknownError,
+)
+from runtime.membership.remote_store import SMALL_BYTES, RemoteStore, StoreService
 from runtime.store.interface import Entry, Put, RangeResult, Transaction, TransactionResult
+from runtime.store.transaction_rows import pack_outcomes, unpack_transactions
 
 
 class Silent:
@@ -104,23 +111,26 @@ class Serving(Silent):
         super().__init__()
         self.written: list[str] = []
 
-    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionResult]:
+    async def transact(self, packed: bytes) -> bytes:
         """Writes that have been made."""
+        batch = unpack_transactions(packed)
         self.written += [one.key for each in batch for one in each.then if isinstance(one, Put)]
-        return [TransactionResult(True, 8, ()) for _ in batch]
+        return pack_outcomes([TransactionResult(True, 8, ()) for _ in batch])
 
 
 class Away(Silent):
-    """A node whose connection broke before anything was handed to it."""
+    """A node that does not answer the first message, and whose connection broke before anything
+    else was handed to it.
+    """
 
     refused = 0
 
-    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionResult]:
-        """Nothing was done."""
-        self.refused += len(batch)
+    async def transact(self, packed: bytes) -> bytes:
+        """Nothing was done, as far as is known."""
+        if not self.asked.is_set():
+            await self.never_answers()
+        self.refused += len(unpack_transactions(packed))
         raise NodeUnreachableError("it was never handed to node a", node="a")
-
-    transaction = Silent.never_answers
 
 
 async def test_a_cancelled_write_that_waits_with_others_is_not_sent_any_more(
@@ -153,3 +163,80 @@ async def test_a_cancelled_write_that_waits_with_others_is_not_sent_any_more(
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(serving.written) == sorted(made) == ["b", "d"]
         store.check_invariants()
+
+
+class Earlier(Silent):
+    """A node of an earlier version, which knows no packed transactions; or, for one that has only
+    `single`, one before that. Keeps the methods that were called.
+    """
+
+    def __init__(self, *, single: bool = False) -> None:
+        super().__init__()
+        self.single = single
+        self.called: list[str] = []
+
+    async def transact(self, packed: bytes) -> bytes:
+        """Is not there."""
+        self.called.append("transact")
+        raise MethodNotFoundError("no method transact")
+
+    async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionResult]:
+        """Writes that have been made."""
+        self.called.append("transactions")
+        if self.single:
+            raise MethodNotFoundError("no method transactions")
+        return [TransactionResult(True, 8, ()) for _ in batch]
+
+    async def transaction(self, *parts: object) -> TransactionResult:
+        """One that has been made."""
+        self.called.append("transaction")
+        return TransactionResult(True, 9, ())
+
+
+def a_write(key: str, size: int = 1) -> Transaction:
+    return Transaction((), (Put(key, b"x" * size),))
+
+
+async def test_nodes_of_earlier_versions_are_asked_in_their_way() -> None:
+    earlier, first = Earlier(), Earlier(single=True)
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", earlier), 10.0, nursery)
+        batch = [a_write("a"), a_write("b")]
+        assert await store.transactions(batch) == 2 * [TransactionResult(True, 8, ())]
+        assert (await store.transaction([], [Put("c", b"x")])).revision == 9
+        assert earlier.called == ["transact", "transactions", "transaction"]
+        store.use(cast("StoreService", first))
+        assert await store.transactions(batch) == 2 * [TransactionResult(True, 9, ())]
+        assert first.called == ["transact", "transactions", "transaction", "transaction"]
+        # The node that serves the store next may be of this version.
+        serving = Serving()
+        store.use(cast("StoreService", serving))
+        await store.transactions(batch)
+        assert serving.written == ["a", "b"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_large_values_are_not_packed() -> None:
+    earlier = Earlier()
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", earlier), 10.0, nursery)
+        large = a_write("a", SMALL_BYTES + 1)
+        await store.transactions([a_write("b"), large])
+        await store.transaction([], large.then)
+        assert earlier.called == ["transactions", "transaction"]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("answer", [b"", pack_outcomes([]), b"\x81\x00"])
+async def test_of_an_answer_that_cannot_be_read_nothing_is_known(answer: bytes) -> None:
+    class Confused(Silent):
+        async def transact(self, packed: bytes) -> bytes:
+            return answer
+
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", Confused()), 10.0, nursery)
+        with pytest.raises(StoreOutcomeUnknownError, match="cannot be read"):
+            await store.transaction([], [Put("a", b"x")])
+        with pytest.raises(StoreOutcomeUnknownError, match="cannot be read"):
+            await store.transactions([a_write("a")])
+        nursery.cancel_scope.cancel()
