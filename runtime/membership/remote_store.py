@@ -187,6 +187,10 @@ class RemoteStore(Store):
     def __init__(self, service: StoreService, seconds: float, nursery: trio.Nursery) -> None:
         self._service = service
         self._seconds = seconds
+        self._in_time = self._limited(service)
+        """`service` with the time limit of a call. Kept: a new handle would look its methods and
+        its node up again for each call.
+        """
         self._writes = Gatherer[None, None, GatheredWrite, TransactionResult](
             lambda kind, writes: self._make_gathered(writes), None, _closed, nursery, MOST_TOGETHER
         )
@@ -201,6 +205,9 @@ class RemoteStore(Store):
         """The reads that are under way, polls included."""
         self._closed = False
 
+    def _limited(self, service: StoreService) -> StoreService:
+        return cast("StoreService", cast("Any", service).options(timeout=self._seconds))
+
     def close(self) -> None:
         """Refuse calls from now on and end those that wait, with StoreError. Closing twice is
         closing once.
@@ -210,7 +217,7 @@ class RemoteStore(Store):
 
     def use(self, service: StoreService) -> None:
         """Use this handle from now on: another incarnation serves the store."""
-        self._service = service
+        self._service, self._in_time = service, self._limited(service)
         self._takes_packed = self._takes_many = True
         moved, self._moved = self._moved, trio.Event()
         moved.set()
@@ -403,12 +410,7 @@ class RemoteStore(Store):
                 raise StoreError("the store is closed: its node has left")
             # Both before the call. If the store moves while it is under way, the event that is
             # waited for below is set already, and the call is repeated at once.
-            service, moved = self._service, self._moved
-            asked = (
-                service
-                if waits
-                else cast("StoreService", cast("Any", service).options(timeout=self._seconds))
-            )
+            asked, moved = self._service if waits else self._in_time, self._moved
             failure: CallError | None = None
             with trio.CancelScope() as scope:
                 if not writes:
