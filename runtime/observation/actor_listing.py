@@ -15,7 +15,12 @@ import trio
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
 from runtime.isolation.actor_proxy import ActorProxy
-from runtime.observation.conditions import MOST_CONDITIONS, Condition, check_column
+from runtime.observation.conditions import (
+    MOST_CONDITIONS,
+    MOST_WANTED,
+    Condition,
+    check_column,
+)
 from runtime.observation.slices import SLICE, in_slices
 
 MOST_ROWS = 2000
@@ -157,6 +162,9 @@ class ActorListing:
     async def near(self, name: str, most: int = 3) -> list[str]:
         """The names of actors here that are most like this one, of the first `MOST_COMPARED`."""
         found: list[str] = []
+        if len(name) > MOST_WANTED:
+            # No name is as long, and comparing takes time for each character.
+            return found
 
         def look(cells: Sequence[ActorCell]) -> None:
             names = [cell.address.name for cell in cells]

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import fnmatch
 import operator
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import attrs
@@ -19,6 +20,11 @@ SIGNS: Final = ("!=", ">=", "<=", "=", ">", "<")
 MOST_CONDITIONS = 20
 """Conditions of one question."""
 
+MOST_WANTED = 255
+"""Characters of a value with which a column is compared: it is compiled in the node's loop, and
+peers send it.
+"""
+
 _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -30,18 +36,28 @@ _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
 @attrs.frozen
 class Condition:
     """A condition on a row: its `column` compared by `sign` with `wanted`; for `=` and `!=` that
-    may have wildcards. Raises ValueError where a number is needed and is none.
+    may have wildcards. Raises ValueError where a number is needed and is none, and for a value of
+    more than `MOST_WANTED` characters.
     """
 
     column: str
     sign: str
     wanted: str
     _number: float = attrs.field(init=False, default=0.0)
+    _pattern: re.Pattern[str] | None = attrs.field(init=False, default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.sign not in SIGNS:
             raise ValueError(f"there is no comparison {self.sign!r}: use one of {', '.join(SIGNS)}")
-        if self.sign in _COMPARISONS:
+        if len(self.wanted) > MOST_WANTED:
+            raise ValueError(
+                f"a filter compares with {MOST_WANTED} characters at most, not {len(self.wanted)}"
+            )
+        if self.sign not in _COMPARISONS:
+            # Not by `fnmatchcase`, which keeps 32,768 compiled patterns for as long as the process
+            # lives.
+            object.__setattr__(self, "_pattern", re.compile(fnmatch.translate(self.wanted)))
+        else:
             try:
                 object.__setattr__(self, "_number", float(self.wanted))
             except ValueError:
@@ -53,12 +69,21 @@ class Condition:
         compare = _COMPARISONS.get(self.sign)
         if compare is not None:
             return isinstance(value, int | float) and compare(value, self._number)
-        equal = str(value) == self.wanted or fnmatch.fnmatchcase(_text(value), self.wanted)
+        assert self._pattern is not None, "what is not compared as a number is a pattern"
+        equal = str(value) == self.wanted or self._pattern.match(_text(value)) is not None
         return equal == (self.sign == "=")
 
     def told(self) -> list[str]:
         """As it is sent to a node."""
         return [self.column, self.sign, self.wanted]
+
+
+def told_conditions(told: Sequence[Sequence[str]]) -> list[Condition]:
+    """The conditions of a question that has come from elsewhere. Raises ValueError."""
+    # Before any of them is compiled.
+    if len(told) > MOST_CONDITIONS:
+        raise ValueError(f"one question has at most {MOST_CONDITIONS} conditions")
+    return [Condition(column, sign, wanted) for column, sign, wanted in told]
 
 
 def parse_condition(text: str, columns: Collection[str]) -> Condition:

@@ -27,7 +27,7 @@ from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.observation.actor_listing import ActorListing
 from runtime.observation.blocked_loops import BlockedLoops
-from runtime.observation.conditions import Condition
+from runtime.observation.conditions import told_conditions
 from runtime.observation.open_calls import describe_all_calls, describe_calls
 from runtime.observation.overviews import Overviews
 from runtime.observation.recordings import Recordings
@@ -138,8 +138,7 @@ class InspectionService(Actor):
         """The actors for which all conditions hold, each a column, a sign and a value; see
         `ActorListing.select`.
         """
-        wanted = [Condition(column, sign, value) for column, sign, value in conditions]
-        return await self._listing.select(wanted, sort, most)
+        return await self._listing.select(told_conditions(conditions), sort, most)
 
     @method(concurrent=True, idempotent=True)
     async def top(self, sort: str, seconds: float, most: int) -> dict[str, Any]:

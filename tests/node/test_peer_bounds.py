@@ -4,6 +4,7 @@ and lines in its log.
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 from typing import Any
 
@@ -13,12 +14,13 @@ import pytest
 import trio
 
 from actors import Actor, method
-from actors.errors import HandshakeError, MailboxFullError
+from actors.errors import HandshakeError, MailboxFullError, RemoteError
 from actors.method import Address
 from runtime.calls import dispatch
 from runtime.links import peers
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.node import internals_of
+from runtime.observation.inspection_service import InspectionService
 from runtime.references import owned_values
 from runtime.references.table import state_of
 from runtime.timings import Timings
@@ -216,3 +218,18 @@ async def test_questions_about_values_are_looked_at_when_one_of_those_changes(
         assert looks[0] == 20
         await gate.open()
     assert answers == [list(range(1000))] * 20
+
+
+async def test_patterns_of_a_question_are_short_and_few_and_none_is_kept(pair: Pair) -> None:
+    service: Any = internals_of(pair.there).endpoint.system_handle(
+        InspectionService, "@inspection", *internals_of(pair.here).endpoint.identity
+    )
+    kept = fnmatch._compile_pattern.cache_info().currsize  # type: ignore[attr-defined]
+    assert not (await service.actors([["name", "=", "*a" * 127]], "name", 10))["actors"]
+    # It takes most of a second of the node's loop, and 40 MB, to compile one of these.
+    with pytest.raises(RemoteError, match="compares with 255 characters at most"):
+        await service.actors([["name", "=", "*a" * 60_000]], "name", 10)
+    with pytest.raises(RemoteError, match="at most 20 conditions"):
+        await service.actors([["name", "=", "*a" * 60_000]] * 21, "name", 10)
+    assert await service.near("a" * 100_000) == []
+    assert fnmatch._compile_pattern.cache_info().currsize == kept  # type: ignore[attr-defined]
