@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from types import MappingProxyType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import attrs
 
@@ -155,6 +155,11 @@ def open_local_cluster(
     )
 
 
+_OPENS = (
+    "a cluster opens by `async with connect(...) as cluster:`, or by `cluster = await connect(...)`"
+)
+
+
 class AioOpening(Generic[A]):
     """A cluster that is to be opened: `async with opening as cluster`, or `await opening`."""
 
@@ -164,6 +169,17 @@ class AioOpening(Generic[A]):
 
     def __await__(self) -> Generator[Any, Any, A]:
         return self._open().__await__()
+
+    if not TYPE_CHECKING:  # to whom it has none of these
+
+        def __enter__(self):
+            raise TypeError(_OPENS)
+
+        def __exit__(self, *exc_info):
+            """Never called; Python asks for both."""
+
+        def __getattr__(self, name):
+            raise AttributeError(f"there is no {name!r} before the cluster is open: {_OPENS}")
 
     async def __aenter__(self) -> A:
         """Open it."""

@@ -27,6 +27,7 @@ from functools import partial
 from inspect import CO_COROUTINE
 from types import FrameType, MappingProxyType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Generic,
     Literal,
@@ -87,7 +88,7 @@ from runtime.links.keyring import GivenSecret
 from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
-from runtime.pools.pool import Pool
+from runtime.pools.pool import Pool, no_attribute
 from runtime.processes import ExitStatus
 
 __all__ = [
@@ -424,6 +425,11 @@ class BlockingPool(ProcessBound, Generic[A]):
     def __init__(self, door: BlockingDoor, pool: Pool[A]) -> None:
         self._door = door
         self._pool = pool
+
+    if not TYPE_CHECKING:  # to whom a pool has no methods but these
+
+        def __getattr__(self, name):
+            raise no_attribute(None if name.startswith("_") else self._pool._actor, name)
 
     @property
     def name(self) -> str:

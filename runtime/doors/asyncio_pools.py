@@ -9,7 +9,18 @@ from collections.abc import (
     Hashable,
     Iterable,
 )
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import attrs
 
@@ -24,7 +35,7 @@ from runtime.doors.asyncio_sources import asyncio_source
 from runtime.doors.item_sources import plain_source
 from runtime.doors.portal import next_of
 from runtime.pools.map_run import MapResults
-from runtime.pools.pool import Pool
+from runtime.pools.pool import Pool, no_attribute
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -101,6 +112,11 @@ class AioPool(Generic[A]):
     def __init__(self, door: AioDoor, pool: Pool[A]) -> None:
         self._door = door
         self._pool = pool
+
+    if not TYPE_CHECKING:  # to whom a pool has no methods but these
+
+        def __getattr__(self, name):
+            raise no_attribute(None if name.startswith("_") else self._pool._actor, name)
 
     @property
     def name(self) -> str:

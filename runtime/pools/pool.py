@@ -360,6 +360,17 @@ def _member_class(actor: object) -> type[Actor]:
     return CoroutineMember if inspect.iscoroutinefunction(actor) else FunctionMember
 
 
+def no_attribute(actor: Callable[..., object] | None, name: str) -> AttributeError:
+    """The error for an attribute that a pool of these members does not have, at any door."""
+    cls = None if actor is None else _member_class(actor)
+    if cls is None or name not in _methods_of(cls):
+        return AttributeError(f"a pool has no attribute {name!r}")
+    return AttributeError(
+        f"a pool has no methods of its members: pool.choose() gives a handle of one, which has "
+        f"{name}(...), and pool.map({class_name(cls)}.{name}, items) runs it for many items"
+    )
+
+
 class Pool(ProcessBound, Generic[A]):
     """Members of one class, or of one function, over the nodes of the cluster, which work on items.
     Get one from `node.pool` or `node.lookup_pool`.
@@ -380,15 +391,7 @@ class Pool(ProcessBound, Generic[A]):
     if not TYPE_CHECKING:  # to whom a pool has no methods but these
 
         def __getattr__(self, name):
-            cls = None if name.startswith("_") else _member_class(self._actor)
-            if cls is not None and name in _methods_of(cls):
-                method = f"{class_name(cls)}.{name}"
-                raise AttributeError(
-                    f"a pool has no methods of its members: {name}(...) of one of them is called "
-                    f"by `await pool.choose().{name}(...)`, for many items by "
-                    f"`pool.map({method}, items)`"
-                )
-            raise AttributeError(f"a pool has no attribute {name!r}")
+            raise no_attribute(None if name.startswith("_") else self._actor, name)
 
     @property
     def name(self) -> str:

@@ -407,3 +407,14 @@ def test_an_asyncio_loop_that_ends_within_a_map_leaves_the_connections_loop_alon
 
     run(test, cluster, counter)
     assert counter.add(1) >= 1
+
+
+@pytest.mark.parametrize("opens", [connect, open_local_cluster])
+def test_a_cluster_that_is_not_open_says_how_it_is_opened(opens: Any) -> None:
+    opening: Any = opens("127.0.0.1:1") if opens is connect else opens(nodes=1)
+    with pytest.raises(
+        AttributeError, match="no 'lookup' before the cluster is open: a cluster opens by"
+    ):
+        opening.lookup("counter", None)
+    with pytest.raises(TypeError, match="a cluster opens by `async with"), opening:
+        pass
