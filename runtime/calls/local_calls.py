@@ -29,6 +29,7 @@ from runtime.hosting.cell import Invocation
 from runtime.hosting.completion_records import RequestClient, RequestId, RequestOrigin
 from runtime.hosting.host import ActorHost
 from runtime.lifetime import Lifetime
+from runtime.limited_log import LimitedLog
 from runtime.user_errors import traceback_of
 from runtime.wire.codec import Codec
 
@@ -52,6 +53,8 @@ class LocalCalls:
         admission: CallAdmission,
     ) -> None:
         self._admission = admission
+        # Users cause these lines, a loop of one-way calls without end.
+        self._log = LimitedLog(logger, environment.now)
         self._cleanup = environment.timings.stream_cleanup
         self._client = client
         self._lifetime = lifetime
@@ -89,7 +92,7 @@ class LocalCalls:
                 invocation.timer = request.timer
             if isinstance(call, StreamCall):
                 invocation.stream_output = LocalStreamProducer(
-                    self._codec, call, self._cleanup, self._host.counts.credit_waits
+                    self._codec, call, self._cleanup, self._host.counts.credit_waits, self._log
                 )
             refusal = self._host.deliver(invocation, request.counted)
         if refusal is not None:
@@ -151,7 +154,7 @@ class LocalCalls:
             refusal = self._host.deliver(invocation)
         if refusal is not None:
             self._lifetime.check()
-            logger.warning("a one-way call was refused: %s", refusal)
+            self._log.warning("a one-way call was refused: %s", refusal)
 
     def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: wake the caller with a copy of the value."""
@@ -177,7 +180,8 @@ class LocalCalls:
         """
         call = cast("Waiting | None", invocation.link)
         if call is None:
-            logger.error(
+            self._log.log(
+                logging.ERROR,
                 "%s.%s raised in a one-way call\n%s",
                 invocation.cell.address.name,
                 invocation.definition.name,

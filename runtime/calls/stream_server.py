@@ -19,6 +19,7 @@ from runtime.calls.reply_handler import StreamCall
 from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
 from runtime.hosting.host import ActorHost
+from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
@@ -35,10 +36,12 @@ logger = logging.getLogger("understudy.calls")
 
 class StreamProducer(ABC):
     """Sends one generator's items to its reader. `cleanup`: seconds that its clean-up may take once
-    its reader has gone. `waits`: counts the time in which the reader takes nothing.
+    its reader has gone. `waits`: counts the time in which the reader takes nothing. `log`: gets
+    what the clean-up raises.
     """
 
-    def __init__(self, cleanup: float, waits: WaitedSeconds) -> None:
+    def __init__(self, cleanup: float, waits: WaitedSeconds, log: LimitedLog) -> None:
+        self._log = log
         self._cleanup = cleanup
         self._waits = waits
         self._window = SendingWindow()
@@ -60,7 +63,7 @@ class StreamProducer(ABC):
                     closing.deadline = trio.current_time() + self._cleanup
                     closing.shield = True
                     # shielded and bounded by `closing`
-                    await _close(name, items)  # noqa: ASYNC102, ASYNC120
+                    await self._close(name, items)  # noqa: ASYNC102, ASYNC120
         except trio.Cancelled:  # noqa: ASYNC103  raised again unless the scope that it belongs to is left already
             if trio.current_effective_deadline() == -math.inf:
                 raise
@@ -71,6 +74,16 @@ class StreamProducer(ABC):
             raise RuntimeError(
                 f"{name} yields inside a cancel scope or nursery that was cancelled meanwhile; "
                 "leave it before you yield"
+            )
+
+    async def _close(self, name: str, items: AsyncGenerator[object, None]) -> None:
+        try:
+            await items.aclose()
+        except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+            if is_cancellation(error) or is_interrupt(error):
+                raise
+            self._log.log(
+                logging.ERROR, "%s raised while it was being closed\n%s", name, traceback_of(error)
             )
 
     def grant(self, consumed: object) -> None:
@@ -119,9 +132,15 @@ class RemoteStreamProducer(StreamProducer):
     """Sends the items of a stream to a reader on another node."""
 
     def __init__(
-        self, codec: Codec, link: Link, number: int, cleanup: float, waits: WaitedSeconds
+        self,
+        codec: Codec,
+        link: Link,
+        number: int,
+        cleanup: float,
+        waits: WaitedSeconds,
+        log: LimitedLog,
     ) -> None:
-        super().__init__(cleanup, waits)
+        super().__init__(cleanup, waits, log)
         self._codec = codec
         self._link = link
         self._number = number
@@ -148,9 +167,14 @@ class LocalStreamProducer(StreamProducer):
     """Gives the items of a stream to a reader on this node: as copies, like those of the wire."""
 
     def __init__(
-        self, codec: Codec, call: StreamCall, cleanup: float, waits: WaitedSeconds
+        self,
+        codec: Codec,
+        call: StreamCall,
+        cleanup: float,
+        waits: WaitedSeconds,
+        log: LimitedLog,
     ) -> None:
-        super().__init__(cleanup, waits)
+        super().__init__(cleanup, waits, log)
         self._codec = codec
         self._call = call
 
@@ -182,6 +206,7 @@ class StreamServer:
         self._codec = codec
         self._reply_encoder = reply_encoder
         self._environment = environment
+        self._log = LimitedLog(logger, environment.now)
         self._cleanup = environment.timings.stream_cleanup
         self._kept = kept
         self._tables: dict[Link, IncomingCalls[Invocation]] = {}
@@ -206,7 +231,12 @@ class StreamServer:
         invocation.attempt = call.attempt
         invocation.held_bytes = call.held_bytes
         invocation.stream_output = RemoteStreamProducer(
-            self._codec, link, call.number, self._cleanup, self._host.counts.credit_waits
+            self._codec,
+            link,
+            call.number,
+            self._cleanup,
+            self._host.counts.credit_waits,
+            self._log,
         )
         if self._kept.references_arrived:
             self._kept.prepare(invocation)
@@ -282,12 +312,3 @@ class StreamServer:
 
 def _lane(number: int) -> Hashable:
     return "stream", number
-
-
-async def _close(name: str, items: AsyncGenerator[object, None]) -> None:
-    try:
-        await items.aclose()
-    except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
-        if is_cancellation(error) or is_interrupt(error):
-            raise
-        logger.error("%s raised while it was being closed\n%s", name, traceback_of(error))

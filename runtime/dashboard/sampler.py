@@ -17,6 +17,7 @@ from runtime.dashboard.questions import ClusterQuestions
 from runtime.dashboard.schedule import SamplingSchedule
 from runtime.dashboard.snapshots import Feed, PageFeed, TopicSnapshot
 from runtime.environment import Environment, first
+from runtime.limited_log import LimitedLog
 from runtime.membership.cluster_client import ClusterClient
 from runtime.user_errors import summary_of
 
@@ -46,6 +47,7 @@ class Sampler:
         self._given = address
         self._addresses = [address]
         self._environment = environment
+        self._log = LimitedLog(logger, environment.now)
         self._actions = actions
         self._schedule = SamplingSchedule()
         self._feed = Feed()
@@ -158,7 +160,7 @@ class Sampler:
             snapshot = await questions.ask(topic)
         except Exception as error:
             # What a node of another version says may not be understood. It costs one topic.
-            logger.warning("no answer about %s: %s", topic, summary_of(error))
+            self._log.warning("no answer about %s: %s", topic, summary_of(error))
             text = f"what the cluster says of this cannot be shown: {summary_of(error)}"
             sections = {"problems": {text: {"text": text}}}
             latest = self._feed.latest(topic)

@@ -168,7 +168,7 @@ class GatewayCalls:
                     return
                 yield item
         except CallError as error:
-            yield _of_service(error, address)
+            yield self._of_service(error, address)
         finally:
             # Does not wait: it only notifies the producer.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
@@ -317,7 +317,31 @@ class GatewayCalls:
             once = cast("BoundMethod[..., PlainOutcome]", service.call)
             return await once(target, call.body, left)
         except CallError as error:
-            return _of_service(error, address)
+            return self._of_service(error, address)
+
+    def _of_service(self, error: CallError, address: Address) -> PlainOutcome:
+        """Return the outcome of a call for which the service itself did not answer."""
+        if isinstance(error, ActorNotFoundError | MethodNotFoundError):
+            return described_error(
+                NodeUnreachableError(
+                    f"node {address.node} runs a version of Understudy without the service that "
+                    "the gateway asks; update it"
+                )
+            )
+        if isinstance(error, RemoteError):
+            self._log.log(
+                logging.ERROR,
+                "the service %s of node %s raised: %s",
+                PLAIN_SERVICE,
+                address.node,
+                error,
+            )
+            return described_error(
+                OutcomeUnknownError(
+                    f"node {address.node} failed while it handled the call: {error}"
+                )
+            )
+        return described_error(error)
 
     def _service_stream(self, address: Address) -> BoundStream[..., object]:
         service = internals_of(self._node).endpoint.system_handle(
@@ -357,23 +381,6 @@ def _abandoned(call: HttpCall, attempt: _KeyedAttempt) -> PlainOutcome:
             CallTimeoutError(f"{what} before it ended; it may have taken effect")
         )
     return described_error(NotExecutedError(f"{what} before it was made; it did not run"))
-
-
-def _of_service(error: CallError, address: Address) -> PlainOutcome:
-    """Return the outcome of a call for which the service itself did not answer."""
-    if isinstance(error, ActorNotFoundError | MethodNotFoundError):
-        return described_error(
-            NodeUnreachableError(
-                f"node {address.node} runs a version of Understudy without the service that the "
-                "gateway asks; update it"
-            )
-        )
-    if isinstance(error, RemoteError):
-        logger.error("the service %s of node %s raised: %s", PLAIN_SERVICE, address.node, error)
-        return described_error(
-            OutcomeUnknownError(f"node {address.node} failed while it handled the call: {error}")
-        )
-    return described_error(error)
 
 
 def _no_outcome(address: Address, item: object) -> OutcomeUnknownError:

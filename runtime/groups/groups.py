@@ -43,6 +43,7 @@ from runtime.groups.memberships import (
 )
 from runtime.hosting.cell import ActorCell
 from runtime.identifiers import ActorId, NodeId
+from runtime.limited_log import LimitedLog
 from runtime.membership.members import Members
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
 
@@ -96,6 +97,7 @@ class Groups:
         self.endpoint = endpoint
         self.identity = endpoint.identity
         self.environment = environment
+        self._log = LimitedLog(logger, environment.now)
         self._store = store
         self._members = members
         self._lease = lease
@@ -318,7 +320,8 @@ class Groups:
         try:
             return from_plain(self.endpoint.codec.decode(value))
         except (DecodeError, TypeError, ValueError) as error:
-            logger.error(
+            self._log.log(
+                logging.ERROR,
                 "the record %s in the store cannot be decoded as a group record; it is ignored: %s",
                 key,
                 error,

@@ -37,6 +37,7 @@ from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, T
 from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.threads import Threads
 from runtime.hosting.timeline_recorder import TimelineRecorder
+from runtime.limited_log import LimitedLog
 from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, CallTimer
 from runtime.user_errors import is_cancellation, is_interrupt
 
@@ -236,6 +237,7 @@ class TaskWorkers:
     ) -> None:
         self._nursery = nursery
         self._environment = environment
+        self._log = LimitedLog(logger, environment.now)
         self._crashed = crashed
         self._doubt = doubt
         self._replay = replay
@@ -378,7 +380,11 @@ class TaskWorkers:
                     left_open = (
                         error.__context__ if type(error.__context__) is LeftOpenError else error
                     )
-                    logger.error("%s", str(left_open).partition("\n")[0])
+                    self._log.log(
+                        logging.ERROR,
+                        "%s",
+                        str(left_open).partition("\n")[0],
+                    )
                 # The invocation that ran here was cancelled; the next ones need a new scope.
                 worker.scope = trio.CancelScope()
                 await trio.lowlevel.checkpoint_if_cancelled()

@@ -17,6 +17,7 @@ import trio
 
 from actors.errors import DecodeError, ProtocolError
 from actors.peers import VerifiedPeer
+from runtime.limited_log import LimitedLog
 from runtime.links.loans import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
@@ -508,8 +509,11 @@ class Link(Outbound):
         *,
         leads: bool = True,
         ended_links: LinkCounters | None = None,
+        log: LimitedLog | None = None,
     ) -> None:
         super().__init__()
+        # One for all links of an owner: a peer that is given up may come back at once.
+        self._log = log or LimitedLog(logger, trio.current_time)
         self.peer = peer
         self._ended_links = ended_links
         self.settlement = Settlement(number, leads=leads)
@@ -819,8 +823,11 @@ class Link(Outbound):
             raise error
         # A mistake of ours, or user code where none was expected. It was this frame that met it: it
         # costs its sender the link, as any breach by a peer does, and no other link is affected.
-        logger.error(
-            "a frame from %s could not be handled:\n%s", self.peer.name, traceback_of(error)
+        self._log.log(
+            logging.ERROR,
+            "a frame from %s could not be handled:\n%s",
+            self.peer.name,
+            traceback_of(error),
         )
         return UnhandledFrameError(f"a frame that could not be handled: {summary_of(error)}")
 

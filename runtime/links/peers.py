@@ -443,6 +443,7 @@ class Peers:
                 self._latest_link,
                 leads=self.identity < key,
                 ended_links=self.ended_links,
+                log=self._log,
             )
             link.last_heard = self._environment.now()
         return link

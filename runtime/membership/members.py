@@ -148,6 +148,8 @@ class Members:
         kept up to date with the members. `pause`: seconds from one answer of the store to the next
         question, for so many members.
         """
+        # What writes to the store may cause these lines, one with each write.
+        self._log = LimitedLog(logger, trio.current_time)
         self._expulsions = expulsions
         self._pause = pause
         self._store = store
@@ -320,7 +322,9 @@ class Members:
     def _enter(self, name: str, value: bytes, created: int) -> None:
         record = self._read(name, value)
         if record is None:
-            logger.error("the record of node %s in the store is malformed; ignored", name)
+            self._log.log(
+                logging.ERROR, "the record of node %s in the store is malformed; ignored", name
+            )
             return
         before = self._seen.get(name)
         if before is not None and before.member.incarnation != created:
@@ -353,7 +357,8 @@ class Members:
             checked_labels(record.labels)
             checked_resources(record.resources)
         except (TypeError, ValueError) as error:
-            logger.error(
+            self._log.log(
+                logging.ERROR,
                 "node %s has invalid labels or resources; actors are not placed there by "
                 "labels or resources: %s",
                 name,

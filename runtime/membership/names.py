@@ -35,6 +35,7 @@ from actors.reference import Reference
 from actors.supervisor import ChildSpec
 from runtime.hosting.completion_records import Change, CommittedRecords, RequestClient, RequestId
 from runtime.identifiers import ActorId, NodeId
+from runtime.limited_log import LimitedLog
 from runtime.membership.owed_deletions import OwedDeletions
 from runtime.store.interface import (
     MAX_OPERATIONS,
@@ -893,6 +894,7 @@ class Names:
     """The names as one node claims and finds them."""
 
     def __init__(self, store: Store, codec: Codec, lease: int, node: str, incarnation: int) -> None:
+        self._log = LimitedLog(logger, trio.current_time)
         self._store = store
         self._codec = codec
         self._lease = lease
@@ -1172,7 +1174,7 @@ class Names:
         try:
             return self.owner(name, value)
         except DecodeError as error:
-            logger.error("%s; ignored", error)
+            self._log.log(logging.ERROR, "%s; ignored", error)
             return None
 
     def _address(self, name: str, entry: Entry) -> Address:
