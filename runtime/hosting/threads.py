@@ -122,8 +122,17 @@ def _in_turn(turn: Invocation, function: Callable[[], T]) -> T:
 
 def on_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run `function` on the event loop, also when called from a constructor or a plain method,
-    which run in threads of that loop.
+    which run in threads of that loop. Raises RuntimeError in any other thread.
     """
     if trio.lowlevel.in_trio_run():
         return function(*args, **kwargs)
-    return trio.from_thread.run_sync(functools.partial(function, *args, **kwargs))
+    try:
+        return trio.from_thread.run_sync(functools.partial(function, *args, **kwargs))
+    except RuntimeError as error:
+        if str(error).startswith("this thread wasn't created by Trio"):
+            raise RuntimeError(
+                "an actor's tasks are started in its methods, not in a thread of its own: take "
+                "trio.lowlevel.current_trio_token() in an async method, and use "
+                "trio.from_thread.run_sync(..., trio_token=token) in the thread"
+            ) from None
+        raise

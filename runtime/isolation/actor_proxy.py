@@ -18,6 +18,7 @@ from actors.actor import Actor, Ended, Ignore
 from actors.call_context import call_context
 from actors.errors import (
     ActorDiedError,
+    ActorNotFoundError,
     CallError,
     ConnectionLostError,
     NodeDiedError,
@@ -287,7 +288,18 @@ class ActorProxy(Actor):
                 f"{why or 'ended'}; the call may have taken effect"
             )
             return RefusedElsewhereError(ActorDiedError(text))
-        return RefusedElsewhereError(error)
+        return RefusedElsewhereError(self._by_its_name(error))
+
+    def _by_its_name(self, error: CallError) -> CallError:
+        """Return the error that callers get: in its process the actor has another name, which says
+        nothing to them, and so has the process.
+        """
+        if type(error) is ActorNotFoundError:
+            why = self._process.reason if self._process is not None else None
+            return ActorNotFoundError(
+                f"{self.name} is no longer on {self.node.name}: {why or 'its process is ending'}"
+            )
+        return error
 
     async def _manage_process(self) -> None:
         """Manage the process from its start to its end. Raises `EndedElsewhereError` when the actor

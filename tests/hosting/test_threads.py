@@ -256,3 +256,27 @@ async def test_a_limit_that_leaves_no_thread_is_refused(limit: int) -> None:
             pass
     with pytest.raises(TypeError, match="thread_limit"):
         SpawnOptions(thread_limit=True)
+
+
+class OwnThread(Actor):
+    """Starts a task from a thread that it has made itself."""
+
+    @method
+    def start(self) -> str:
+        outcome: list[str] = []
+
+        def start() -> None:
+            try:
+                self.nursery.start_soon(trio.sleep, 0)
+            except RuntimeError as error:
+                outcome.append(str(error))
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join(10)
+        return outcome[0]
+
+
+async def test_the_nursery_says_in_which_threads_it_can_be_used() -> None:
+    async with open_node("alone", secret=SECRET) as node:
+        assert "trio_token=token" in await (await node.spawn(OwnThread)).start()

@@ -276,3 +276,16 @@ class FailsToStart(Actor):
 
 class Overseer(Supervisor):
     """A supervisor, which cannot be isolated."""
+
+
+class Quitter(Actor):
+    """Ends its process by a stream."""
+
+    @method
+    async def quit(self) -> AsyncIterator[int]:
+        raise SystemExit(3)
+        yield 1
+
+    @method
+    async def ping(self) -> str:
+        return "pong"

@@ -15,12 +15,12 @@ import pytest
 import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
-from actors.errors import ActorDiedError, CallError
+from actors.errors import ActorDiedError, CallError, RemoteError
 from runtime import open_local_cluster, open_node
 from runtime.node import Node, internals_of
 from runtime.processes import open_fork_server
 from runtime.simulation import Simulation, run_scenario
-from tests.isolation.actors_used import Counter, Guest, Starter, Victim
+from tests.isolation.actors_used import Counter, Guest, Quitter, Starter, Victim
 from tests.isolation.conftest import SECRET, is_running
 from tests.waiting import until
 
@@ -46,6 +46,20 @@ async def until_gone(pids: list[int]) -> None:
     await until(
         lambda: [pid for pid in pids if is_running(pid)], "all have ended", lambda left: not left
     )
+
+
+async def test_calls_after_the_end_of_an_isolated_actor_name_it_as_its_callers_do() -> None:
+    with trio.fail_after(60):
+        async with open_node("alone", secret=SECRET) as node:
+            for _ in range(6):
+                victim = await node.options(isolation="process").spawn(Quitter)
+                with pytest.raises(RemoteError, match="SystemExit"):
+                    await anext(victim.quit())
+                # The process ends meanwhile: it refuses the call, or has ended with it.
+                with pytest.raises(CallError) as caught:
+                    await victim.ping()
+                assert "@resident" not in str(caught.value)
+                assert "Quitter" in str(caught.value)
 
 
 async def test_a_leaving_node_leaves_no_process_behind() -> None:
