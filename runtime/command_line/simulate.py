@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -79,7 +80,12 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 @click.option(
     "--json", "as_json", is_flag=True, help="Print trace hash, faults and check results as JSON."
 )
-@click.option("--verbose", is_flag=True, help="Show calls and logs on the time line as well.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Show calls and logs on the time line as well; with --seeds, a line for each seed, as on "
+    "a terminal.",
+)
 def simulate(
     seed: int,
     seeds: int | None,
@@ -111,8 +117,11 @@ def simulate(
         _show(report, as_json=as_json, verbose=verbose)
         raise SystemExit(0 if report.holds else 1)
     wrong = 0
+    progress = verbose or sys.stderr.isatty()
     reports = _side_by_side(range(seed, seed + seeds), jobs or os.cpu_count() or 1, run)
     for report in reports:
+        if progress:
+            click.echo(_line_of_seed(report), err=True)
         if as_json:
             click.echo(json.dumps(_facts(report)))
         if not report.holds:
@@ -147,9 +156,9 @@ def _side_by_side(
     holds.
     """
     # Started anew rather than forked: what this process has done must not matter. Each does many
-    # runs, for importing takes longest.
+    # runs, for importing takes longest. One seed at a time: it may run for minutes.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(_without_events, run=run), seeds, chunksize=4)
+        yield from pool.map(partial(_without_events, run=run), seeds)
 
 
 def _one(
@@ -185,6 +194,14 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     for result in report.check_results:
         mark = click.style("holds", fg="green") if result.holds else click.style("WRONG", fg="red")
         click.echo(f"  {mark}  {result.name}: {result.text}")
+
+
+def _line_of_seed(report: Report) -> str:
+    result = "all promises hold" if report.holds else f"{many(len(report.wrong), 'promise')} broken"
+    return (
+        f"seed {report.seed}: {many(sum(report.calls.values()), 'call')}, {report.seconds:.1f} "
+        f"virtual seconds in {report.took:.1f} s, {result}"
+    )
 
 
 def _show_wrong(report: Report, nodes: int, length: str, faults: str | None) -> None:

@@ -175,6 +175,10 @@ class Reassembly:
         """Assert what must hold between any two frames. Looks at all transfers: for tests and
         simulations.
         """
+        if not self._arriving:
+            # Of most links, at most times. The rest would be true of nothing.
+            assert not self._bytes
+            return
         assert self._bytes == sum(one.total for one in self._arriving.values())
         assert self._bytes <= MOST_BYTES, "the memory that one peer can take"
         assert len(self._arriving) <= MOST_TRANSFERS
@@ -484,6 +488,11 @@ class Transfers:
         """Assert what must hold between any two steps. Looks at every frame: for tests and
         simulations.
         """
+        if not (self.lanes or self._unopened or self._open):
+            # Of most links, at most times. The rest would be true of nothing.
+            counted = self.unfinished, self._frames, self._small_bytes, self._unsent
+            assert (*counted, self._open_bytes) == (0, 0, 0, 0, 0)
+            return
         behind = [queued for waiting in self.lanes.values() for queued in waiting]
         small = [queued for queued in behind if not queued.is_transfer]
         large = [queued for queued in (*behind, *self._unopened, *self._open) if queued.is_transfer]

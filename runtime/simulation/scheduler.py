@@ -148,6 +148,8 @@ class _Outside:
         self._clock = clock
         self._pump = pump
         self._rounds = 0
+        # Asked for in each round, so not by way of `__getattr__`.
+        self.process_events = real.process_events
 
     def get_events(self, timeout: float) -> Any:
         clock = self._clock
@@ -268,11 +270,9 @@ def _seeded(seed: int) -> Iterator[None]:
 class _OrderedSet(dict[Any, None]):
     """A set, as far as trio needs one, that keeps insertion order."""
 
-    def add(self, item: Any) -> None:
-        self[item] = None
-
-    def remove(self, item: Any) -> None:
-        del self[item]
+    # Methods of the dict itself: trio adds and removes a task at each border of a cancel scope.
+    add = dict.setdefault
+    remove = dict.__delitem__
 
 
 @contextmanager

@@ -49,10 +49,18 @@ def test_the_command_runs_rounds_of_first_contacts() -> None:
         "2",
         "--jobs",
         "1",
+        "--verbose",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip() == "2 seeds, 0 of them broke a promise"
+    # A line for each seed, so that a run of hours can be watched.
+    lines = done.stderr.splitlines()
+    assert [line.partition(" virtual")[0].rpartition(",")[0] for line in lines] == [
+        "seed 0: 80 calls",
+        "seed 1: 80 calls",
+    ]
+    assert all(line.endswith(" s, all promises hold") for line in lines)
 
 
 @pytest.mark.slow
