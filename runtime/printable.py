@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+MOST_NAMED = 5
+"""Names that a message lists."""
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -33,3 +37,11 @@ def plain_lines(text: str) -> str:
 def many(count: int, thing: str) -> str:
     """`1 value`, `2 values`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`w1, w2 or w3`, in order; of many the first few, and how many others there are."""
+    found = sorted(names)
+    if len(found) > MOST_NAMED:
+        found = [*found[:MOST_NAMED], f"{len(found) - MOST_NAMED:,} others"]
+    return " or ".join(part for part in (", ".join(found[:-1]), *found[-1:]) if part)

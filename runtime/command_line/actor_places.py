@@ -17,7 +17,7 @@ from runtime.logs.archive import archived_lines, archived_nodes
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.node_queries import ask_for_tree
-from runtime.printable import plain
+from runtime.printable import one_of, plain
 
 MOST_ENDED = 20
 """Nodes that have ended whose last lines are searched for an actor that is gone."""
@@ -48,15 +48,13 @@ async def find_actor(client: ClusterClient, name: str, *, or_node: bool = False)
     if or_node:
         text = f"{text}, and no node has that name"
     if search.child:
-        raise ActorNotFoundError(f"{text}: {search.child}", actor=name)
+        raise ActorNotFoundError(f"{text}: {search.child}{search.silence}", actor=name)
     if or_node:
         search.alike |= search.members.keys()
     near = difflib.get_close_matches(name, sorted(search.alike), n=1)
     if near:
         text = f"{text}; did you mean {near[0]!r}?"
-    if search.silent:
-        text = f"{text} ({', '.join(search.silent)} did not answer)"
-    raise ActorNotFoundError(f"{text}{search.end}", actor=name)
+    raise ActorNotFoundError(f"{text}{search.silence}{search.end}", actor=name)
 
 
 class _ActorSearch:
@@ -79,9 +77,12 @@ class _ActorSearch:
         self._silent: set[str] = set()
 
     @property
-    def silent(self) -> list[str]:
-        """Who has not answered."""
-        return [*sorted(self._silent), *(["the store"] if self._store_is_silent else [])]
+    def silence(self) -> str:
+        """Who has not answered and may have the actor, as a clause; "" if all have answered."""
+        if not self._silent:
+            return "; the store did not answer" if self._store_is_silent else ""
+        store = ", and neither did the store" if self._store_is_silent else ""
+        return f"; it may be on {one_of(self._silent)}, which did not answer{store}"
 
     async def ask_store(self) -> None:
         """Ask where the name is: without the store the nodes are asked alone."""
@@ -137,7 +138,8 @@ class _ActorSearch:
 
 async def _ended(client: ClusterClient, name: str) -> str:
     """What is still known of `name`, as a clause: how it ended, if it was an actor and did not end
-    in order; a node that has ended, or an actor that has logged on one; "" if nothing.
+    in order; a node that has ended and has that name, or on which an actor of that name has logged,
+    or that was the last to end; "" if nothing.
     """
     ends: list[dict[str, Any]] = []
     archived = [""]
@@ -170,13 +172,22 @@ async def _archived(client: ClusterClient, name: str) -> str:
                 f"; node {name} has ended: it wrote its last lines at {iso(one.until)[:-6]}Z, "
                 f"and `understudy logs {name}` shows them"
             )
-    for one in reversed(gone[-MOST_ENDED:]):
+    lately = list(reversed(gone[-MOST_ENDED:]))
+    for one in lately:
         if any(line.actor == name for line in await archived_lines(client.store, one.node)):
             return (
                 f"; node {one.node.name}, on which it ran, has ended: `understudy logs {name}` "
                 "shows its last lines"
             )
-    return ""
+    if not lately:
+        return ""
+    # An actor that has logged nothing, and that no supervisor knows, leaves no more behind.
+    last = lately[0]
+    return (
+        f"; node {last.node.name} (incarnation {last.node.incarnation}) has ended, and it may have "
+        f"been there: that node wrote its last lines at {iso(last.until)[:-6]}Z, and `understudy "
+        f"logs {last.node.name}` shows them"
+    )
 
 
 async def _state_of_child(client: ClusterClient, name: str) -> str:

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import trio
 
-from actors.errors import CallError
+from actors.errors import CallError, StoreError
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.units import age, size
 from runtime.environment import SystemEnvironment
+from runtime.logs.archive import archived_nodes
+from runtime.membership.cluster_client import ClusterClient
 from runtime.printable import many, plain
 
 NODE_SECONDS = 3.0
 """How long a node may take to answer."""
 
+LATELY_SECONDS = 3600.0
+MOST_ENDED = 5
+"""Nodes that have ended are shown that wrote their last lines so lately, and no more than these."""
+
 
 @click.command(epilog="Example:  understudy status --address 127.0.0.1:7400 --json")
 @cluster_options
 def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
-    """Show the nodes of a cluster, their actors and links. Exit status 1 if a node does not
-    answer.
+    """Show the nodes of a cluster, their actors and links. Says which nodes have ended in the last
+    hour. Exit status 1 if a node does not answer.
     """
     facts = trio.run(_ask, address, cluster, secret_file)
     if as_json:
@@ -35,6 +42,7 @@ def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) 
 
 async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
     nodes: dict[str, dict[str, Any]] = {}
+    ended: list[dict[str, Any]] = []
     async with connect(address, cluster, secret_file, "observer") as client:
 
         async def ask(member: dict[str, Any]) -> None:
@@ -47,6 +55,7 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
                 nodes[member["name"]] = {**member, **answer, "answers": True}
 
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(_add_ended, client, ended)
             for member in client.status["members"]:
                 nursery.start_soon(ask, member)
         store = client.status["store"]
@@ -58,7 +67,22 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
             "time": SystemEnvironment().wall_time(),
             "store": {**store, "away": store["away"] or silent},
             "nodes": [nodes[name] for name in sorted(nodes)],
+            "ended": ended,
         }
+
+
+async def _add_ended(client: ClusterClient, ended: list[dict[str, Any]]) -> None:
+    """Add the nodes that have ended lately, the latest first, as far as the store knows of them by
+    their last lines.
+    """
+    now = SystemEnvironment().wall_time()
+    alive = {(one["name"], one["incarnation"]) for one in client.status["members"]}
+    with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
+        for one in reversed(await archived_nodes(client.store)):
+            if tuple(one.node) not in alive and now - one.until < LATELY_SECONDS:
+                name, incarnation = one.node
+                ended.append({"name": name, "incarnation": incarnation, "until": one.until})
+    del ended[MOST_ENDED:]
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -94,6 +118,12 @@ def _print(facts: dict[str, Any]) -> None:
         kept = node.get("references", {})
         if any(kept.get(what) for what in ("owned", "held", "fetched_bytes")):
             click.echo(f"    references: {_references(kept)}")
+    for one in facts["ended"]:
+        name, heard = plain(one["name"]), age(max(0.0, facts["time"] - one["until"]))
+        click.echo(
+            f"ended: node {name}, incarnation {one['incarnation']}; it wrote its last lines "
+            f"{heard.strip()} ago: `understudy logs {name}`"
+        )
 
 
 def _references(kept: dict[str, int]) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from runtime.command_line.node_answers import Answers
-from runtime.observation.conditions import shown
+from runtime.observation.conditions import MOST_SHOWN, shown
 
 Row = dict[str, Any]
+
+LONG = {"reason": 240, "problem": 240}
+"""Columns that may be longer than others, and their characters: the cause is at the end of them."""
 
 
 def ordered(rows: list[Row], column: str) -> list[Row]:
@@ -20,13 +23,19 @@ def ordered(rows: list[Row], column: str) -> list[Row]:
 
 
 def table(columns: Iterable[str], rows: list[Row]) -> list[str]:
-    """Lines with a heading, each column as wide as what is in it."""
-    texts = [{name: shown(row[name]) for name in columns} for row in rows]
+    """Lines with a heading, each column as wide as what is in it; and one line more if something is
+    cut.
+    """
+    texts = [
+        {name: shown(row[name], LONG.get(name, MOST_SHOWN)) for name in columns} for row in rows
+    ]
     widths = {name: max([len(name), *(len(text[name]) for text in texts)]) for name in columns}
     lines = ["  ".join(name.ljust(width) for name, width in widths.items())]
     lines += [
         "  ".join(text[name].ljust(width) for name, width in widths.items()) for text in texts
     ]
+    if any(value.endswith("…") for text in texts for value in text.values()):
+        lines.append("what ends in … is cut here: --json has all of it")
     return [line.rstrip() for line in lines]
 
 

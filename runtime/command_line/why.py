@@ -139,7 +139,9 @@ def wait_lines(
             else f"{subject.actor} runs nothing: it waits for calls"
         )
     for cycle in cycles:
-        lines.append(f"cycle: {' -> '.join([*cycle, cycle[0]])}: none of them can go on")
+        # Of a named one its calls stand above.
+        more = "" if subject is not None else f"; `understudy why {cycle[0]}` shows their calls"
+        lines.append(f"cycle: {' -> '.join([*cycle, cycle[0]])}: none of them can go on{more}")
     if subject is None and not cycles:
         lines.append(
             "no actors wait for each other in a cycle"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
@@ -39,6 +39,7 @@ from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import OpenCall, WaitGraph, read_calls
 from runtime.observation.tree import Branch
 from runtime.pools.supervisor import PoolSupervisor, PoolView
+from runtime.printable import one_of
 from runtime.store.interface import Entry
 
 NODE_SECONDS = 2.0
@@ -101,6 +102,8 @@ class ClusterQuestions:
         self._lines: Rows = {}
         self._last_lines: dict[NodeId, int] = {}
         self._ended: set[NodeId] = set()
+        self._silent: Collection[str] = ()
+        """Members that did not answer when they were last asked about the cluster."""
         self._sizes: dict[str, _SavedSize] = {}
         self.heard = environment.now()
         """When any node has answered last."""
@@ -133,6 +136,7 @@ class ClusterQuestions:
             answers.update(more)
         self.members = [dict(one) for one in agreed_members(answers.values(), self.members)]
         self._client.follow(self.members)
+        self._silent = silent.keys()
         self.store_has_moved = self._is_elsewhere(answers)
         present = {one["name"] for one in self.members}
         return self._view.observe(
@@ -294,11 +298,12 @@ class ClusterQuestions:
         if member is None:
             member = await self._member_of(name)
         if member is None:
+            on = f"on {one_of(self._silent)}, which did not answer, " if self._silent else ""
             return self._snapshot(
                 problems=_problems(
                     [
-                        f"no node that answers has an actor called {name!r}: it may be moving, or "
-                        "have ended; the list of actors shows which there are"
+                        f"no node that answers has an actor called {name!r}: it may be {on}moving, "
+                        "or have ended; the list of actors shows which there are"
                     ]
                 )
             )
@@ -443,7 +448,9 @@ class ClusterQuestions:
             with trio.fail_after(NODE_SECONDS):
                 entries = (await self._client.store.range(JOBS)).entries
         except trio.TooSlowError:
-            return self._snapshot(problems=_problems(["the store did not answer in time"]))
+            return self._snapshot(
+                problems=_problems(["the store did not answer in time: jobs are not known"])
+            )
         except StoreError as error:
             text = f"the store cannot be asked: {_line(error)}"
             return self._snapshot(problems=_problems([text]))

@@ -106,10 +106,12 @@ MOST_SHOWN = 60
 """Characters of a value in a table."""
 
 
-def shown(value: object) -> str:
-    """One value as it stands in a table: short, and in one line whatever is in it."""
+def shown(value: object, most: int = MOST_SHOWN) -> str:
+    """One value as it stands in a table: of `most` characters, and in one line whatever is in it.
+    What is cut ends in an ellipsis.
+    """
     text = _text(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _text(value: object) -> str:

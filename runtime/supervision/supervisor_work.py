@@ -656,11 +656,12 @@ class SupervisionWork:
                 kind: ExitKind = (
                     "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
                 )
+                text = str(error)
+                if not text.startswith(child.name):
+                    text = f"{child.name}: {text}"
                 self._end_of(
                     child,
-                    ExitReason(
-                        kind, f"{child.name}: {error}", getattr(error, "remote_traceback", "")
-                    ),
+                    ExitReason(kind, text, getattr(error, "remote_traceback", "")),
                     failed=True,
                 )
                 return

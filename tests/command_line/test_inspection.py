@@ -288,12 +288,14 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
         # At once: its lease ends five seconds after it was stopped, and the node with it.
-        with ThreadPoolExecutor(4) as threads:
+        with ThreadPoolExecutor(5) as threads:
             commands = (
                 *(["list", "actors"], ["list", "deaths"]),
-                *(["stack", "waiter"], ["inspect", "waiter"]),
+                *(["inspect", "nobody"], ["stack", "waiter"], ["inspect", "waiter"]),
             )
-            listed, deaths, *others = threads.map(lambda words: cluster.run(*words), commands)
+            listed, deaths, unknown, *others = threads.map(
+                lambda words: cluster.run(*words), commands
+            )
     finally:
         cluster.worker.send_signal(signal.SIGCONT)
     assert listed.returncode == 1, listed
@@ -303,6 +305,8 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
     assert deaths.returncode == 1, deaths
     assert deaths.stderr.count("w1") == 1, "it is named once"
     assert "node w1 does not answer: " in deaths.stderr
+    # It has no name that the store knows: a node that does not answer may have it.
+    check_mistake(unknown, "no actor called 'nobody'", "; it may be on w1, which did not answer")
     for done in others:
         check_mistake(done, "node w1", "did not answer")
 
@@ -329,9 +333,23 @@ def test_with_a_stopped_store_each_command_waits_once_and_says_what_did_not_answ
         cluster.founder.send_signal(signal.SIGCONT)
     *missing, (_, found) = answers
     for _, done in missing:
-        check_mistake(done, "'nobody' is on a node that answers", "first, the store did not answer")
+        check_mistake(
+            done,
+            "'nobody' is on a node that answers",
+            "it may be on first, which did not answer, and neither did the store",
+        )
     assert found.returncode == 0, found
     assert max(seconds for seconds, _ in answers) < MOST_SECONDS
+
+
+def test_the_cause_of_an_end_is_not_cut_off_and_what_is_cut_is_said_to_be() -> None:
+    reason = "start failed: render/member-10 did not start on worker-2: ConnectionError: no licence"
+    rows = [{"name": "render", "reason": reason}]
+    assert reason in table(("name", "reason"), rows)[1]
+    assert len(table(("name", "reason"), rows)) == 2
+    cut = table(("name",), [{"name": "n" * 300}])
+    assert cut[1].endswith("n…")
+    assert "--json" in cut[2]
 
 
 def test_rows_without_a_value_come_last_and_names_cannot_move_the_cursor() -> None:

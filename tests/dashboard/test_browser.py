@@ -220,6 +220,36 @@ async def test_the_cluster_goes_and_comes_back(tmp_path: Path) -> None:
         assert browser.errors == []
 
 
+async def test_a_store_that_is_away_is_told_and_no_list_is_said_to_be_empty(
+    tmp_path: Path,
+) -> None:
+    async with open_world() as world, open_browser(tmp_path) as browser:
+        page = await browser.page()
+        await page.open(f"http://127.0.0.1:{world.dashboard.http.port}/#token=atokenofthetests1")
+        await page.until(node_is("one", "up"), "the map")
+        problem = "[...document.querySelectorAll('.problems')].some((one) => one.checkVisibility())"
+        assert not await page.run(problem)
+        # As the node says it when it does not reach its store: later messages tell changes only.
+        change = (
+            "import('./feed.js').then((feed) => {"
+            " feed.topics.get('cluster').sections.totals.cluster.store_away = 1;"
+            " document.dispatchEvent(new Event('redraw')); })"
+        )
+        await page.run(change)
+        await page.until("document.querySelector('#live').innerText === 'Store away'", "the word")
+        await page.until(problem, "what it means")
+        await show(page, "jobs", "document.body.innerText.includes('No elastic jobs')")
+        change = (
+            "import('./feed.js').then((feed) => {"
+            " feed.topics.get('jobs').sections.problems = {a: {text: 'the store does not answer'}};"
+            " document.dispatchEvent(new Event('redraw')); })"
+        )
+        await page.run(change)
+        await page.until(problem, "why they are not known")
+        assert "No elastic jobs" not in await page.run("document.querySelector('main').innerText")
+        assert browser.errors == []
+
+
 async def test_a_wrong_token_asks_for_the_right_one(tmp_path: Path) -> None:
     async with open_world() as world, open_browser(tmp_path) as browser:
         page = await browser.page()

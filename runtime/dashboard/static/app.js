@@ -81,6 +81,7 @@ function status() {
   } else if (!cluster || waited) { tone = "dim"; word = "Asking the nodes"; }
   else if (old > STALE) { tone = "warn"; late = age(old); word = "old"; }
   else if (behind > BEHIND) { tone = "warn"; late = age(behind); word = "old on this page"; }
+  else if (total?.store_away) { tone = "bad"; word = "Store away"; }
   else if (total?.silent) { tone = "quiet"; word = `${count(total.silent)} of ${count(total.nodes)} nodes silent`; }
   attribute(live, "class", tone);
   // Seconds are not read aloud, here and in the banner: there is another one each second.

@@ -93,12 +93,12 @@ export function shortClass(path) { return path ? path.split(":").pop() : ""; }
 export const STATES = {
   up: "up", joining: "joining", draining: "draining", silent: "does not answer", gone: "died", left: "left",
   new: "starting", running: "running", starting: "starting", restarting: "restarting", stopping: "stopping",
-  stopped: "stopped", exited: "exited", "does not answer": "does not answer", waiting: "waiting",
+  stopped: "stopped", exited: "exited", paused: "paused: its node's lease is in doubt", "does not answer": "does not answer", waiting: "waiting",
 };
 
 const TONES = {
   up: "good", running: "good", joining: "warn", draining: "warn", starting: "warn", new: "warn", restarting: "warn",
-  stopping: "warn", waiting: "dim", silent: "quiet", "does not answer": "quiet", gone: "bad", exited: "dim",
+  stopping: "warn", paused: "warn", waiting: "dim", silent: "quiet", "does not answer": "quiet", gone: "bad", exited: "dim",
   stopped: "dim", left: "dim",
 };
 
@@ -175,7 +175,8 @@ export class Spark {
     this.line.setAttribute("d", line);
     this.area.setAttribute("d", area);
     // What the line says, for those who read it beside the line, and for those who cannot see it.
-    this.told = `${latest === null ? "not known now" : `now ${this.format(latest)}`}, at most ${this.format(greatest)} in ${Math.round(seconds / 60)} min`;
+    const known = shown.some(([, value]) => (value ?? null) !== null), minutes = `${Math.round(seconds / 60)} min`;
+    this.told = known ? `${latest === null ? "not known now" : `now ${this.format(latest)}`}, at most ${this.format(greatest)} in ${minutes}` : `not known in the last ${minutes}`;
     text(this.name, `${this.label}: ${this.told}`);
     attribute(this.root, "aria-label", this.name.textContent);
   }

@@ -25,8 +25,9 @@ function clusterPage(root) {
   const waiting = tile("Calls waiting", new Spark("Calls waiting", { width: 220, height: 34 })), received = tile("Received a second", new Spark("Bytes received a second", { width: 220, height: 34, format: bytes }));
   const map = new ClusterMap(), line = new TimeLine(), events = new EventList();
   const legend = h("p", { class: "key" });
+  const problems = new Problems();
   const mapPanel = panel("Map", map.root, legend), linePanel = panel("Last five minutes", line.root, line.key), eventPanel = panel("Events", events.root);
-  root.append(heading("Cluster", "Who is there, what runs where, and what has just happened."),
+  root.append(heading("Cluster", "Who is there, what runs where, and what has just happened."), problems.root,
     h("div", { class: "tiles" }, [nodes, actors, calls, waiting, received].map((one) => one.root)),
     mapPanel, h("div", { class: "pair" }, linePanel, eventPanel));
   let classes = "";
@@ -34,6 +35,7 @@ function clusterPage(root) {
     const data = topics.get("cluster");
     if (!data) return;
     const total = cluster("totals").cluster, history = data.history.cluster;
+    problems.update(total.store_away ? [{ text: `The store does not answer, as ${count(total.store_away)} of ${count(total.nodes)} nodes say: named actors pause at two thirds of their lease, and nothing is placed anew. The page of the store has more.` }] : []);
     text(nodes.value, count(total.nodes));
     text(nodes.note, total.silent ? `${total.silent} not answering` : total.nodes_left_out ? `${total.nodes_left_out} left out` : "all answer");
     attribute(nodes.note, "class", total.silent ? "quiet" : null);
@@ -204,7 +206,7 @@ function actorPage(root, name) {
     known.hidden = !row && !seen;
     open.hidden = !row;
     if (row) {
-      told.set("State", badge(row.paused ? "draining" : row.started ? "up" : "new"));
+      told.set("State", badge(row.paused ? "paused" : row.started ? "up" : "new"));
       told.set("Class", row.class);
       told.set("Node", nodeLink(row.node));
       told.set("Epoch", row.epoch);
@@ -299,6 +301,7 @@ function treePage(root) {
     const data = topics.get("tree");
     if (!data) return;
     problems.update(section("tree", "problems"));
+    hideUnknown(one, section("tree", "problems"), section("tree", "branches"));
     const branches = Object.entries(section("tree", "branches")).sort(([, a], [, b]) => a.place - b.place);
     blank.hidden = branches.length > 0;
     const seen = new Set(branches.map(([key]) => key));
@@ -416,6 +419,7 @@ function deathsPage(root) {
   return () => {
     if (!topics.get("tree")) return;
     problems.update(section("tree", "problems"));
+    hideUnknown(one, section("tree", "problems"), section("tree", "deaths"));
     list.update(section("tree", "deaths"), true);
     const more = section("tree", "totals").tree?.deaths_left_out;
     text(one.note, more ? `${count(more)} older ones are left out` : "");
@@ -423,6 +427,9 @@ function deathsPage(root) {
 }
 
 // ----------------------------------------------------------------------------------------------
+/** Without an answer an empty list would say that there is nothing. */
+function hideUnknown(part, problems, rows) { part.hidden = Object.keys(problems).length > 0 && !Object.keys(rows).length; }
+
 function linksPage(root) {
   const table = new Table([
     { id: "node", head: "Node", value: (row) => row.node, show: (row) => nodeLink(row.node) },
@@ -455,10 +462,12 @@ function referencesPage(root) {
     { id: "method", head: "Made by", value: (row) => row.method, low: 1, width: "l", wraps: true },
     { id: "site", head: "Where", value: (row) => row.site || "–", low: 2, width: "l", wraps: true },
   ], { label: "Values", sort: "size", down: true, filter: "Filter values", blank: empty("No references", "A value appears when a call is made with .remote(…), or put; it goes when its last reference goes. Nodes with the option --trace-references also show the line that made it.") });
-  root.append(heading("References", "Values that nodes keep as long as a reference to them is held, the largest first."), problems.root, panel("Owners", owners.root), panel("Values", values.root));
+  const listed = panel("Values", values.root);
+  root.append(heading("References", "Values that nodes keep as long as a reference to them is held, the largest first."), problems.root, panel("Owners", owners.root), listed);
   return () => {
     if (!topics.get("references")) return;
     problems.update(section("references", "problems"));
+    hideUnknown(listed, section("references", "problems"), section("references", "values"));
     owners.update(section("references", "owners"));
     values.update(section("references", "values"), section("references", "totals").references?.left_out);
   };
@@ -474,10 +483,12 @@ function poolsPage(root) {
     { id: "nodes", head: "Where", value: (row) => Object.entries(row.nodes).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true })).map(([node, members]) => `${members} on ${node}`).join(", "), low: 1, width: "l", wraps: true },
     { id: "problem", head: "Problem", value: (row) => row.problem || "none", width: "l", wraps: true },
   ], { label: "Pools", blank: empty("No pools are open", "Open one with node.pool(…); its members and where they are will be listed here.") });
-  root.append(heading("Pools", "Members over the nodes that work on items: how many there should be, and are."), problems.root, panel("Pools", table.root));
+  const listed = panel("Pools", table.root);
+  root.append(heading("Pools", "Members over the nodes that work on items: how many there should be, and are."), problems.root, listed);
   return () => {
     if (!topics.get("pools")) return;
     problems.update(section("pools", "problems"));
+    hideUnknown(listed, section("pools", "problems"), section("pools", "pools"));
     table.update(section("pools", "pools"));
   };
 }
@@ -520,10 +531,12 @@ function jobsPage(root) {
     { id: "agents", head: "Agents alive", value: (row) => row.agents, format: count, number: true, low: 1 },
     { id: "why", head: "Closed because", value: (row) => row.closed || row.problem || "–", low: 2, width: "l", wraps: true },
   ], { label: "Elastic jobs", blank: empty("No elastic jobs", "Start one with understudy run --rdzv-endpoint and the address of this cluster; its rounds and agents will be listed here.") });
-  root.append(heading("Elastic jobs", "Jobs whose agents meet in this cluster's store: rounds, who takes part, who waits."), problems.root, panel("Jobs", table.root));
+  const listed = panel("Jobs", table.root);
+  root.append(heading("Elastic jobs", "Jobs whose agents meet in this cluster's store: rounds, who takes part, who waits."), problems.root, listed);
   return () => {
     if (!topics.get("jobs")) return;
     problems.update(section("jobs", "problems"));
+    hideUnknown(listed, section("jobs", "problems"), section("jobs", "jobs"));
     table.update(section("jobs", "jobs"), section("jobs", "totals").jobs?.left_out);
   };
 }
