@@ -27,7 +27,12 @@ from runtime.links.spin import MOST_ROUNDS, Spin
 from runtime.timings import Timings
 from runtime.wire.handshake import Channel
 
-RECEIVE_SIZE = 64 * 1024
+RECEIVE_SIZE = 120 * 1024
+"""Bytes: more than the largest message that travels in one piece within a control part (see
+`MAX_IN_PLACE` in `runtime.wire.codec`), so that it comes with one receive and is not joined.
+"""
+KEPT_BYTES = 1024 * 1024
+"""Half of what malloc keeps of freed memory; see `keep_freed_memory`."""
 SOCKET_BUFFER = 1024 * 1024
 GATHER_LIMIT = 512
 MOST_ACCEPTED = 64
@@ -183,6 +188,18 @@ class _EndOfFork(trio.abc.Instrument):
 
 FORK_GUARD: Final = ForkGuard()
 """A process has one: a fork has the connections of all its nodes."""
+
+
+def keep_freed_memory() -> None:
+    """Have malloc keep up to 2 MiB of freed memory at the end of the heap, instead of 128 KiB, so
+    that messages of some ten KiB do not get theirs from the kernel, page by page, and give it back
+    each time.
+
+    glibc adapts its thresholds to the first block that is freed which was larger: this is one.
+    Nothing happens with other libraries, or where the environment sets the thresholds.
+    """
+    # Never touched, so that it takes no memory.
+    bytearray(KEPT_BYTES)
 
 
 class SocketConnection:
@@ -364,6 +381,7 @@ class SocketNetwork:
         may_spin: Callable[[], bool] | None = None,
     ) -> None:
         self._timings = Timings() if timings is None else timings
+        keep_freed_memory()
         if spin not in SPIN_CHOICES:
             raise ValueError(
                 f"{spin!r} is not a spin mode; choose one of {', '.join(SPIN_CHOICES)}"
