@@ -216,11 +216,11 @@ class Node(BaseNode):
         self._keyring = Keyring.of(secret)
         self.asked_to_leave = trio.Event()
         self._given_up: LeaseLostError | HandshakeError | None = None
-        self._is_crippled = False
-        """True when its own tasks have ended before it leaves."""
         """Why the cluster counts this node as dead, or refuses it; None if it does not. The block
         of `open_node` ends with it.
         """
+        self._tasks_ended = False
+        """True when its own tasks have ended before it leaves."""
         self._expulsions = Expulsions(self._on_expulsion)
         self._following = trio.CancelScope()
         self._supervisions: WeakSet[SupervisionWork] = WeakSet()
@@ -541,7 +541,7 @@ class Node(BaseNode):
 
     def _on_tasks_ended(self) -> None:
         """The tasks of this node have ended before it leaves: nothing that waits for them ends."""
-        self._is_crippled = True
+        self._tasks_ended = True
         logger.error("%s; it leaves at once", tasks_cancelled(self.name))
 
     def _was_given_up(self, why: LeaseLostError | HandshakeError) -> None:
@@ -837,8 +837,8 @@ class Node(BaseNode):
         timings = self._environment.timings
         # Nobody answers a node that is expelled, the store neither. One without tasks of its own
         # hears no answers.
-        alone = isinstance(self._given_up, ExpelledError) or self._is_crippled
-        with trio.move_on_after(0 if self._is_crippled else timings.drain):
+        alone = isinstance(self._given_up, ExpelledError) or self._tasks_ended
+        with trio.move_on_after(0 if self._tasks_ended else timings.drain):
             try:
                 # Before the members know: what comes meanwhile is refused, and goes elsewhere.
                 self._endpoint.host.take_no_new_work()
