@@ -86,6 +86,7 @@ from runtime.hosting.host import ActorHost
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.identifiers import NodeId
 from runtime.links.link import Link
+from runtime.links.transports import Spinner
 from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue
@@ -1353,6 +1354,8 @@ class CallClient:
         """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
         self.post: Callable[[Waiting, Route, OutgoingRequest], None] = self._post
         """Hand an attempt to the actor's node; see `_post`."""
+        self.spinner = host.workers.spinner
+        """What the node's connections share that may spin; None if none may."""
         self._recorder: TimelineRecorder | None = None
         self._counts = host.counts
         self._running: Mapping[trio.lowlevel.Task, Invocation] = host.workers.running
@@ -1671,17 +1674,13 @@ class CallClient:
                 if seen is not None:
                     seen.attempted(1, route.address.node, _addresses(route))
                 self.post(call, route, request)
-                give_up = partial(self._give_up, call, route)
+                spinner = self.spinner
                 if call.finished:
                     await trio.lowlevel.checkpoint()
-                elif expires == math.inf:
-                    await trio.lowlevel.wait_task_rescheduled(give_up)
+                elif expires == math.inf and (spinner is None or spinner.current is None):
+                    await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
                 else:
-                    self.deadlines.add(expires, call)
-                    try:
-                        await trio.lowlevel.wait_task_rescheduled(give_up)
-                    finally:
-                        self.deadlines.done()
+                    await self._answered(call, route, expires, spinner)
                 # The heap of timeouts may keep the call for long: it must not keep the value.
                 value, call.value = call.value, None
                 if call.error is not None or call.expired:
@@ -1694,6 +1693,32 @@ class CallClient:
             if timer is not None:
                 self._time(timer)
         return value
+
+    async def _answered(
+        self, call: Waiting, route: Route, expires: float, spinner: Spinner | None
+    ) -> None:
+        """Wait until a call has finished or expired: first by polling in the place of the reader of
+        its link, if that spins.
+        """
+        link = route.link
+        if expires != math.inf:
+            self.deadlines.add(expires, call)
+        try:
+            if link is not None and spinner is not None and spinner.current is link.connection:
+                # Not parked, so that nothing may reschedule it.
+                task, call.waiter = call.waiter, None
+                await spinner.poll(lambda: call.finished or call.expired)
+                if call.finished or call.expired:
+                    return
+                call.waiter = task
+            await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+        except BaseException:
+            # Cancelled while it polled: `_give_up` does this for a task that is parked.
+            self.withdraw(call, route)
+            raise
+        finally:
+            if expires != math.inf:
+                self.deadlines.done()
 
     async def _failed(
         self,

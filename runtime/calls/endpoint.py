@@ -172,7 +172,7 @@ class RpcEndpoint:
         kept = ResultRetention(self.references)
         reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class, environment.now)
         self.host = make_host(self)
-        self._complete_host(environment, faults)
+        self._complete_host(environment, network, faults)
         self.admission = CallAdmission(self.host, identity, environment.now, rules)
         local = self._make_local_calls(kept, client, environment)
         self.caller = CallClient(
@@ -221,7 +221,10 @@ class RpcEndpoint:
                 node=me.name,
             )
 
-    def _complete_host(self, environment: Environment, faults: Faults | None) -> None:
+    def _complete_host(
+        self, environment: Environment, network: Network, faults: Faults | None
+    ) -> None:
+        self.host.workers.spinner = network.spinner
         if faults is not None:
             faults.use(environment.random)
         self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())

@@ -38,6 +38,7 @@ from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.threads import Threads
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.limited_log import LimitedLog
+from runtime.links.transports import Spinner
 from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, CallTimer
 from runtime.user_errors import is_cancellation, is_interrupt
 
@@ -259,6 +260,8 @@ class TaskWorkers:
         """Called once in each worker's task before it runs anything; None: nothing is prepared."""
         self.inner_tasks: Callable[[], AbstractContextManager[object]] = nullcontext
         """Open around all that a worker runs; for the tasks that methods start."""
+        self.spinner: Spinner | None = None
+        """What the node's connections share that may spin; None if none may."""
         self._queue: deque[ActorCell | Invocation] = deque()
         self._ahead: deque[Invocation] = deque()
         """Invocations that are taken before those of `_queue`; see `submit_ahead`."""
@@ -318,6 +321,10 @@ class TaskWorkers:
         if not self._ready:
             self._add_worker()
 
+    def has_work(self) -> bool:
+        """Return True if anything waits for a worker."""
+        return bool(self._queue or self._ahead)
+
     @contextmanager
     def waiting_inside(self, invocation: Invocation) -> Iterator[None]:
         """Around a wait of plain code below a method: others do not wait for its worker."""
@@ -325,7 +332,7 @@ class TaskWorkers:
         first = not invocation.suspended_at
         if first:
             self._ready -= 1
-            if (self._queue or self._ahead) and not self._ready:
+            if not self._ready and self.has_work():
                 self._add_worker()
         try:
             yield
@@ -443,8 +450,15 @@ class TaskWorkers:
             # A parked worker drops its locals: an invocation may contain references, whose values
             # are kept as long as they live.
             item = invocation = None
-            self._ready -= 1
             self.running.pop(task, None)
+            if self.spinner is not None and self.spinner.current is not None:
+                # Still ready: what is submitted meanwhile wakes no other worker, and comes to
+                # this one, whichever queue it is in.
+                await self.spinner.poll(self.has_work)
+                if queue or ahead:
+                    continue
+            assert not self.has_work(), "what waits has a worker"
+            self._ready -= 1
             self._parked.append(task)
             await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
 
@@ -668,7 +682,7 @@ class TaskWorkers:
     async def _suspended(self, invocation: Invocation, coroutine: Method, trap: object) -> object:
         invocation.suspended_at = self._environment.now()
         self._ready -= 1
-        if (self._queue or self._ahead) and not self._ready:
+        if not self._ready and self.has_work():
             # This worker will be suspended for a while. Invocations that are queued behind it need
             # another worker.
             self._add_worker()

@@ -49,6 +49,7 @@ from runtime.links.transports import (
     Network,
     SocketConnection,
     SocketNetwork,
+    Spinner,
     is_loopback,
     split_address,
 )
@@ -376,6 +377,11 @@ class EncryptedNetwork:
     def spinning(self) -> int:
         """Connections whose spin is on."""
         return self._sockets.spinning
+
+    @property
+    def spinner(self) -> Spinner | None:
+        """What those of its connections share that may spin; None if none may."""
+        return self._sockets.spinner
 
     def certificate_end(self) -> float | None:
         """When the certificate in its files expires, in seconds since 1970. None without files: a

@@ -29,7 +29,7 @@ from runtime.links.transfers import (
     Transfer,
     Transfers,
 )
-from runtime.links.transports import Connection
+from runtime.links.transports import Connection, SocketConnection
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_interrupt, summary_of, traceback_of
 from runtime.wire.frames import LIMITS, Buffer, Frame, FrameReader, Kind, encode_frame
@@ -755,6 +755,12 @@ class Link(Outbound):
         assert not self._out or self._writer is None, "the writer is parked only with nothing left"
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
+        # Not above TLS, where what arrives has to be decrypted first.
+        if isinstance(connection, SocketConnection):
+            # In the context of this task: tasks that handlers start must not get that of the task
+            # which happens to poll.
+            run = trio.lowlevel.current_task().context.run
+            connection.act = lambda data: run(self._act, reader, data)
         while True:  # noqa: ASYNC913  each turn waits for the socket or a post
             try:
                 buffer = reader.receive_buffer()
@@ -775,6 +781,22 @@ class Link(Outbound):
             # next may be long in coming.
             if self.on_frames(reader.feed(data) if buffer is None else reader.filled(size), size):
                 return
+
+    def _act(self, reader: FrameReader, data: bytes) -> None:
+        """Act upon what another task has received in the place of the one in `_read`."""
+        if self.ended is not None:
+            return
+        self.last_heard = trio.current_time()
+        try:
+            self.on_frames(reader.feed(data), len(data))
+        except ProtocolError as error:
+            self._refused = error
+            self.drop_connection()
+        except BaseException:
+            # An interrupt, which goes to that task. The frames behind the one that it has met come
+            # again over the next connection: nothing is lost that was received and not handled.
+            self.drop_connection()
+            raise
 
     def on_frames(self, frames: list[Frame], size: int) -> bool:
         """Act upon frames that have arrived; True if the peer is leaving."""

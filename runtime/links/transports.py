@@ -116,6 +116,11 @@ class Network(Protocol):
         """The same network for another event loop of this process; None if there is none."""
         ...
 
+    @property
+    def spinner(self) -> Spinner | None:
+        """What those of its connections share that may spin; None if none may."""
+        ...
+
 
 class Spinner:
     """Shared by the connections that may spin: only one of them spins at a time, and none while
@@ -127,9 +132,26 @@ class Spinner:
     ) -> None:
         self.run_delay = run_delay
         self.may_spin = may_spin
-        self.taken = False
+        self.current: SocketConnection | None = None
+        """The connection that spins now."""
         self.on = 0
         """Connections whose spin is on: their next receive may poll before it sleeps."""
+
+    async def poll(self, done: Callable[[], object]) -> None:
+        """If a connection spins: poll in the place of its reader, and act upon what arrives, until
+        `done()`, or for as long as the reader would.
+
+        For a task that would park otherwise. What it waits for then costs no turn of the event loop
+        that wakes it: as in Leader/Followers (Schmidt, O'Ryan, Kircher, Pyarali and Buschmann, PLoP
+        2000), it is the task that needs the data that receives it.
+        """
+        current = self.current
+        if (
+            current is not None
+            and current.may_be_relieved
+            and (self.may_spin is None or self.may_spin())
+        ):
+            await current.poll(self, done)
 
 
 # Forks of a process with connections. Code of users may call `os.fork` in a method, and the fork
@@ -220,6 +242,21 @@ class SocketConnection:
         self._receive = connected.recv
         self._spinner = spinner
         self._spin = Spin()
+        self.act: Callable[[bytes], None] | None = None
+        """Acts upon what another task has received in the place of the reader. None: no other task
+        receives.
+        """
+        self._since = 0.0
+        """When the wait began that is under way or will be reported next."""
+        self._relieved = False
+        """True while another task polls in the place of the reader."""
+        self._idle: trio.lowlevel.Task | None = None
+        """The reader, while it is parked because of that."""
+
+    @property
+    def may_be_relieved(self) -> bool:
+        """True if another task may poll in the place of the reader, which spins."""
+        return self.act is not None and not self._relieved
 
     @property
     def descriptor(self) -> int:
@@ -286,7 +323,7 @@ class SocketConnection:
         if spinner is not None:
             if self._spin.resting:
                 self._spin.resting -= 1
-            elif not spinner.taken and (spinner.may_spin is None or spinner.may_spin()):
+            elif spinner.current is None and (spinner.may_spin is None or spinner.may_spin()):
                 return await self._receive_watched(spinner)
         while True:
             await trio.lowlevel.wait_readable(self._socket)
@@ -297,17 +334,15 @@ class SocketConnection:
 
     async def _receive_watched(self, spinner: Spinner) -> bytes:
         """Spin if the spin is on, then sleep; report to the machine what happened."""
-        spin = self._spin
-        began = trio.current_time()
+        self._since = trio.current_time()
         data = None
-        was_on = spin.seconds > 0.0
-        if was_on:
+        if self._spin.seconds:
             # One connection of the loop spins at a time: two would only take turns from each other.
-            spinner.taken = True
+            spinner.current = self
             try:
-                data = await self._receive_awake(began + spin.seconds)
+                data = await self._receive_awake()
             finally:
-                spinner.taken = False
+                spinner.current = None
         hit = data is not None
         while data is None:
             await trio.lowlevel.wait_readable(self._socket)
@@ -315,24 +350,35 @@ class SocketConnection:
                 data = self._receive(RECEIVE_SIZE)
             except BlockingIOError:
                 continue
-        now = trio.current_time()
-        (spin.on_hit if hit else spin.on_slept)(now, now - began, len(data))
+        self._report(spinner, len(data), hit=hit)
+        return data
+
+    def _report(self, spinner: Spinner, size: int, *, hit: bool) -> None:
+        """Report to the machine that the wait has ended. `hit`: by a poll."""
+        spin, now = self._spin, trio.current_time()
+        was_on = spin.seconds > 0.0
+        (spin.on_hit if hit else spin.on_slept)(now, now - self._since, size)
         if spin.seconds and now >= spin.due:
             spin.on_delayed(now, spinner.run_delay())
         if (spin.seconds > 0.0) is not was_on:
             spinner.on += -1 if was_on else 1
-        return data
+        self._since = now
 
-    async def _receive_awake(self, end: float) -> bytes | None:
-        """Poll, each time after all other tasks had a turn; None if nothing has arrived by
-        `end`.
+    async def _receive_awake(self) -> bytes | None:
+        """Poll, each time after all other tasks had a turn; None if nothing has arrived for as long
+        as the spin lasts.
         """
-        for _ in range(MOST_ROUNDS):
+        rounds = 0
+        while rounds < MOST_ROUNDS:
             await trio.lowlevel.checkpoint()
+            if self._relieved:
+                await self._relief()
+                rounds = 0
+            rounds += 1
             try:
                 return self._receive(RECEIVE_SIZE)
             except BlockingIOError:
-                if trio.current_time() >= end:
+                if trio.current_time() >= self._since + self._spin.seconds:
                     break
             except OSError:
                 if self._socket.fileno() < 0:
@@ -341,6 +387,49 @@ class SocketConnection:
                     ) from None
                 raise
         return None
+
+    async def _relief(self) -> None:
+        """Park until no other task polls in the place of this one."""
+
+        def abort(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+            self._idle = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        # Between the end of one relief and this task's turn, the next may have begun.
+        while self._relieved:
+            self._idle = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def poll(self, spinner: Spinner, done: Callable[[], object]) -> None:
+        """See `Spinner.poll`. The reader spins, and parks at its next turn."""
+        assert not self._relieved, "one task polls at a time"
+        act, rounds = self.act, 0
+        assert act is not None
+        self._relieved = True
+        try:
+            while rounds < MOST_ROUNDS and not done():
+                await trio.lowlevel.checkpoint()
+                try:
+                    data = self._receive(RECEIVE_SIZE)
+                except BlockingIOError:
+                    rounds += 1
+                    if trio.current_time() >= self._since + self._spin.seconds:
+                        break
+                    continue
+                except OSError:
+                    break
+                # The end of a connection stays: the reader finds it as well, and acts upon it.
+                if not data:
+                    break
+                self._report(spinner, len(data), hit=True)
+                rounds = 0
+                act(data)
+        finally:
+            self._relieved = False
+            reader, self._idle = self._idle, None
+            # None if it has not had its turn since, or was cancelled.
+            if reader is not None:
+                trio.lowlevel.reschedule(reader)
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Like `receive`, into `buffer`; returns the count, 0 at the end."""
@@ -372,7 +461,7 @@ class SocketNetwork:
     gives it up so shortly that they hardly get it.
     """
 
-    _spinner: Spinner | None = None
+    spinner: Spinner | None = None
 
     def __init__(
         self,
@@ -388,12 +477,12 @@ class SocketNetwork:
             )
         delay = run_delay() if spin == "on" or (spin == "auto" and usable_cores() >= 2.0) else None
         if delay is not None:
-            self._spinner = Spinner(delay, may_spin)
+            self.spinner = Spinner(delay, may_spin)
 
     @property
     def spinning(self) -> int:
         """Connections whose spin is on."""
-        return self._spinner.on if self._spinner is not None else 0
+        return self.spinner.on if self.spinner is not None else 0
 
     def beside(self) -> Network | None:
         """Return a network for another event loop of this process. It does not spin: one loop of a
@@ -407,10 +496,10 @@ class SocketNetwork:
         """
         kind, where = split_address(address)
         if kind == "unix":
-            return SocketConnection(await _connected_unix(_unix_path(where)), self._spinner)
+            return SocketConnection(await _connected_unix(_unix_path(where)), self.spinner)
         host, port = split_host_port(where)
         stream = await trio.open_tcp_stream(host, port)
-        return SocketConnection(_taken(stream.socket, self._timings.user_timeout), self._spinner)
+        return SocketConnection(_taken(stream.socket, self._timings.user_timeout), self.spinner)
 
     async def listen(
         self,
@@ -437,9 +526,7 @@ class SocketNetwork:
                             accepted, remote = listener.accept()
                             tuned = _tuned(accepted, user_timeout)
                             host = remote[0] if accepted.family != socket.AF_UNIX else ""
-                            nursery.start_soon(
-                                handler, SocketConnection(tuned, self._spinner, host)
-                            )
+                            nursery.start_soon(handler, SocketConnection(tuned, self.spinner, host))
                     except BlockingIOError:
                         continue
                     except OSError as error:

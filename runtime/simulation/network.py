@@ -424,6 +424,7 @@ class HostNetwork:
         self.host = host
         self.connections: list[SimulatedConnection] = []
         self.over = False
+        self.spinner = None
 
     def beside(self) -> HostNetwork | None:
         """Return this network: all loops of the simulation are one."""

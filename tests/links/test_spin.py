@@ -370,7 +370,7 @@ class Ends:
         nursery.start_soon(receive)
         for _ in range(5):
             await trio.lowlevel.checkpoint()
-        assert self.spinner.taken
+        assert self.spinner.current
         assert not received
 
 
@@ -406,7 +406,7 @@ async def test_what_arrives_during_a_spin_is_delivered_once(ends: Ends) -> None:
     ends.peer.send(b"second")
     ends.spin()
     assert await ends.connection.receive() == b"second"
-    assert not ends.spinner.taken
+    assert not ends.spinner.current
 
 
 async def test_the_end_of_the_peer_during_a_spin_is_seen(ends: Ends) -> None:
@@ -423,7 +423,7 @@ async def test_closing_during_a_spin_wakes_the_receive(ends: Ends) -> None:
         await ends.receive_in(nursery, received)
         ends.connection.close()
     assert [type(found) for found in received] == [trio.ClosedResourceError]
-    assert not ends.spinner.taken
+    assert not ends.spinner.current
 
 
 async def test_cancelling_during_a_spin_loses_nothing(ends: Ends) -> None:
@@ -435,7 +435,7 @@ async def test_cancelling_during_a_spin_loses_nothing(ends: Ends) -> None:
             # is delivered exactly once.
             ends.peer.send(b"%d" % number)
             nursery.cancel_scope.cancel()
-        assert not ends.spinner.taken
+        assert not ends.spinner.current
         if not received:
             received.append(await ends.connection.receive())
         assert received == [b"%d" % number]
@@ -447,7 +447,7 @@ async def test_other_tasks_have_their_turn_while_one_spins(ends: Ends) -> None:
         await ends.receive_in(nursery, received)
         for _ in range(1000):
             await trio.lowlevel.checkpoint()
-        assert ends.spinner.taken
+        assert ends.spinner.current
         ends.peer.send(b"at last")
     assert received == [b"at last"]
 
@@ -475,7 +475,7 @@ async def test_a_spin_that_finds_nothing_in_its_rounds_sleeps_and_still_delivers
         nursery.start_soon(receive)
         await trio.testing.wait_all_tasks_blocked()
         assert looks == 10
-        assert not ends.spinner.taken
+        assert not ends.spinner.current
         ends.peer.send(b"later")
     assert received == [b"later"]
 
@@ -490,7 +490,7 @@ async def test_only_one_connection_of_a_network_spins_at_a_time(
         other.spin()
         other.peer.send(b"for the one that sleeps")
         assert await other.connection.receive() == b"for the one that sleeps"
-        assert ends.spinner.taken
+        assert ends.spinner.current
         ends.peer.send(b"for the one that spins")
     assert received == [b"for the one that spins"]
 
@@ -515,14 +515,14 @@ def test_a_way_to_spin_that_does_not_exist_is_refused_by_name() -> None:
 def test_a_network_spins_only_if_asked_and_with_two_cores_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert SocketNetwork()._spinner is None
+    assert SocketNetwork().spinner is None
     for cores, spins in [(1.0, False), (1.5, False), (2.0, True), (64.0, True)]:
         monkeypatch.setattr("runtime.links.transports.usable_cores", lambda cores=cores: cores)
-        assert (SocketNetwork(spin="auto")._spinner is not None) == spins
-        assert SocketNetwork(spin="on")._spinner is not None
-        assert SocketNetwork(spin="off")._spinner is None
+        assert (SocketNetwork(spin="auto").spinner is not None) == spins
+        assert SocketNetwork(spin="on").spinner is not None
+        assert SocketNetwork(spin="off").spinner is None
     monkeypatch.setattr("runtime.links.transports.run_delay", lambda: None)
-    assert SocketNetwork(spin="on")._spinner is None
+    assert SocketNetwork(spin="on").spinner is None
 
 
 def written(root: Path, files: dict[str, str]) -> Path:
