@@ -316,7 +316,7 @@ async def test_the_error_of_a_child_shows_its_file_and_line(pair: Pair, where: s
     error = await raised(lambda: pair.here.options(name="top", on=where).spawn(Supervisor, [bad]))
     assert type(error) is ActorStartError
     assert (
-        f"child 'bad' did not start: start failed: top/bad: top/bad did not start on {where}: "
+        f"child 'bad' did not start: start failed: top/bad did not start on {where}: "
         "ZeroDivisionError" in str(error)
     )
     assert f"({FILE}:" in str(error)
