@@ -13,6 +13,9 @@ BURST = 10
 PERIOD_SECONDS = 60.0
 """At most `BURST` lines of one kind are written in such a period; the rest is counted."""
 
+MOST_KINDS = 100
+"""Kinds that a log tells apart by more than their text."""
+
 
 @attrs.define
 class _LimitedLine:
@@ -28,7 +31,8 @@ class LimitedLog:
     later period says how many were left out.
 
     The kind is the text before its arguments are filled in, so there are only as many kinds as
-    calls in the source. `now` gives seconds.
+    calls in the source; and what the line is `about`, if the caller says so, for up to `MOST_KINDS`
+    of them in a period. `now` gives seconds.
     """
 
     def __init__(
@@ -42,22 +46,31 @@ class LimitedLog:
         self._now = now
         self._burst = burst
         self._period = period
-        self._kinds: dict[str, _LimitedLine] = {}
+        self._kinds: dict[tuple[str, str], _LimitedLine] = {}
 
     def log(
-        self, level: int, text: str, *arguments: object, error: BaseException | None = None
+        self,
+        level: int,
+        text: str,
+        *arguments: object,
+        error: BaseException | None = None,
+        about: str = "",
     ) -> None:
-        """Write one line, unless too many of its kind were written. With the traceback of
-        `error`.
+        """Write one line, unless too many of its kind were written. With the traceback of `error`.
+        Lines `about` different things do not count for each other.
         """
         if not self._logger.isEnabledFor(level):
             return
         now = self._now()
-        kind = self._kinds.get(text)
+        if about and (text, about) not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            self._forget(now)
+            if len(self._kinds) >= MOST_KINDS:
+                about = ""  # The bound on kinds: further ones share the lines of the text.
+        kind = self._kinds.get((text, about))
         left_out = 0
         if kind is None or now - kind.began >= self._period:
             left_out = kind.left_out if kind is not None else 0
-            kind = self._kinds[text] = _LimitedLine(now)
+            kind = self._kinds[text, about] = _LimitedLine(now)
         if kind.written >= self._burst:
             kind.left_out += 1
             return
@@ -72,6 +85,17 @@ class LimitedLog:
             )
         else:
             self._logger.log(level, text, *arguments, exc_info=error)
+
+    def _forget(self, now: float) -> None:
+        """Forget what lines were about whose period is over. The lines of theirs that were left out
+        count as such of the text.
+        """
+        for (text, about), kind in list(self._kinds.items()):
+            if about and now - kind.began >= self._period:
+                del self._kinds[text, about]
+                if kind.left_out:
+                    shared = self._kinds.setdefault((text, ""), _LimitedLine(now))
+                    shared.left_out += kind.left_out
 
     def warning(self, text: str, *arguments: object) -> None:
         """`log` at the level WARNING."""

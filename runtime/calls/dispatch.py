@@ -27,6 +27,7 @@ from actors.filters import CallKind
 from runtime.calls.admission import CallAdmission
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.imports import Imports
+from runtime.calls.one_way_failures import log_one_way_failure
 from runtime.calls.protocol import (
     KEEP_RESULT,
     REPEAT,
@@ -59,7 +60,6 @@ from runtime.hosting.requesters import not_its_own
 from runtime.limited_log import LimitedLog
 from runtime.links.link import BACKLOG_FRAMES, Link
 from runtime.references.values import StoredValue
-from runtime.user_errors import traceback_of
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind
 
@@ -413,13 +413,7 @@ class Dispatch:
         """The method has raised: answer the caller; for a one-way call, log the error."""
         link: Link | None = invocation.link
         if link is None:
-            self._log.log(
-                logging.ERROR,
-                "%s.%s raised in a one-way call\n%s",
-                invocation.cell.address.name,
-                invocation.definition.name,
-                traceback_of(error),
-            )
+            log_one_way_failure(self._log, invocation, error)
         elif self._finish(link, invocation.number):
             self._post(
                 link,

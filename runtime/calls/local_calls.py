@@ -20,6 +20,7 @@ from runtime.calls.admission import CallAdmission
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuild, told_plainly
+from runtime.calls.one_way_failures import log_one_way_failure
 from runtime.calls.pending_calls import OutgoingRequest
 from runtime.calls.replies import ResultRetention
 from runtime.calls.reply_handler import StreamCall
@@ -30,7 +31,6 @@ from runtime.hosting.completion_records import RequestClient, RequestId, Request
 from runtime.hosting.host import ActorHost
 from runtime.lifetime import Lifetime
 from runtime.limited_log import LimitedLog
-from runtime.user_errors import traceback_of
 from runtime.wire.codec import Codec
 
 logger = logging.getLogger("understudy.calls")
@@ -180,13 +180,7 @@ class LocalCalls:
         """
         call = cast("Waiting | None", invocation.link)
         if call is None:
-            self._log.log(
-                logging.ERROR,
-                "%s.%s raised in a one-way call\n%s",
-                invocation.cell.address.name,
-                invocation.definition.name,
-                traceback_of(error),
-            )
+            log_one_way_failure(self._log, invocation, error)
         elif not call.finished:
             code, plain = raised_by_method(error, self._codec.size_of)
             try:
