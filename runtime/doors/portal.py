@@ -25,6 +25,7 @@ from runtime.calls.client import CallbackCall, CallClient
 from runtime.doors.futures import LoopFuture
 from runtime.doors.handoff import Handoff
 from runtime.environment import unwrap
+from runtime.user_errors import is_cancellation
 
 T = TypeVar("T")
 
@@ -163,11 +164,12 @@ class Request(Generic[T]):
             with trio.CancelScope() as self.scope:
                 value = await self.function()
             error = _cancelled_by_caller() if self.scope.cancelled_caught else None
-        except trio.Cancelled:
-            # Not by its caller: the portal closes.
-            self.ended(None, _closed_meanwhile())
-            raise
-        except BaseException as caught:
+        except BaseException as caught:  # noqa: ASYNC103  a cancellation goes on
+            # Also a group of nothing but cancellations, which nurseries of the function raise.
+            if is_cancellation(caught):
+                # Not by its caller: the portal closes.
+                self.ended(None, _closed_meanwhile())
+                raise
             error = _for_caller(caught)
         self.ended(value, error)
 

@@ -24,6 +24,7 @@ from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock, belonging_to, run
 from runtime.supervision.placement import CALLS_ONLY
+from runtime.user_errors import is_cancellation
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -181,10 +182,11 @@ class VirtualRun:
         tasks.append(trio.lowlevel.current_task())
         try:
             await test()
-        except trio.Cancelled:
-            # Of the limit.
-            raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: ASYNC103  a cancellation goes on
+            # Of the limit. Also a group of nothing but cancellations, which nurseries of the test
+            # raise.
+            if is_cancellation(error):
+                raise
             # Also what pytest raises to skip or to fail. `run` raises it, without the groups of the
             # nurseries in between.
             self._error = error

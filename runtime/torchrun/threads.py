@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from runtime.environment import unwrap
+from runtime.user_errors import is_cancellation
 
 T = TypeVar("T")
 
@@ -30,12 +31,13 @@ class _ThreadCall(Generic[T]):
         try:
             with self.scope:
                 self.future.set_result(await self.function())
-        except trio.Cancelled:
-            self._end_with(
-                LoopEndedError("the event loop was stopped while this call was under way")
-            )
-            raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: ASYNC103  a cancellation goes on
+            # Also a group of nothing but cancellations, which nurseries of the function raise.
+            if is_cancellation(error):
+                self._end_with(
+                    LoopEndedError("the event loop was stopped while this call was under way")
+                )
+                raise
             # The caller in the other thread gets it. Nothing here depends on this call.
             self._end_with(unwrap(error))
         else:

@@ -72,7 +72,10 @@ def test_many_threads_may_call_at_the_same_time() -> None:
     assert loop.stop(LIMIT)
 
 
-def test_a_call_under_way_ends_with_the_loop_and_so_does_one_that_comes_later() -> None:
+@pytest.mark.parametrize("nursery", [False, True])
+def test_a_call_under_way_ends_with_the_loop_and_so_does_one_that_comes_later(
+    nursery: bool,
+) -> None:
     loop, _ = started()
     begun = threading.Event()
     found: list[BaseException] = []
@@ -81,9 +84,15 @@ def test_a_call_under_way_ends_with_the_loop_and_so_does_one_that_comes_later() 
         begun.set()
         await trio.sleep_forever()
 
+    async def wait_in_nursery() -> None:
+        # When it is cancelled, a group of cancellations comes out of this.
+        async with trio.open_nursery() as inner:
+            inner.start_soon(trio.sleep_forever)
+            await wait()
+
     def call() -> None:
         with pytest.raises(LoopEndedError) as caught:
-            loop.call(wait)
+            loop.call(wait_in_nursery if nursery else wait)
         found.append(caught.value)
 
     thread = threading.Thread(target=call)
