@@ -58,7 +58,7 @@ async def groups_of(client: ClusterClient) -> tuple[list[Row], Answers]:
     for entry in found.entries[:MOST_RECORDS]:
         name = unquote(entry.key.removeprefix(PREFIX).partition("/")[0])
         try:
-            record = from_plain(client.endpoint.codec.decode(entry.value))
+            record = from_plain(client.endpoint.codec.decode_stored(entry.value))
         except (DecodeError, TypeError, ValueError):
             answers.problems.append(f"a record of group {name} cannot be read")
             continue

@@ -318,7 +318,7 @@ class Groups:
 
     def _decode(self, key: str, value: bytes) -> GroupRecord | None:
         try:
-            return from_plain(self.endpoint.codec.decode(value))
+            return from_plain(self.endpoint.codec.decode_stored(value))
         except (DecodeError, TypeError, ValueError) as error:
             self._log.log(
                 logging.ERROR,

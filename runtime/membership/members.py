@@ -21,7 +21,6 @@ from actors.errors import (
     LeaseLostError,
     NodeNameTakenError,
     NotAllowedError,
-    ProtocolError,
     StoreCompactedError,
     StoreError,
 )
@@ -348,8 +347,8 @@ class Members:
         labels and resources are left out. One malformed record must not disturb the other nodes.
         """
         try:
-            record = self._codec.decode(value)
-        except (DecodeError, ProtocolError):
+            record = self._codec.decode_stored(value)
+        except DecodeError:
             return None
         if not isinstance(record, NodeRecord) or not _is_sound(record):
             return None
@@ -511,7 +510,10 @@ class Registration:
         self, entry: Entry, revision: int, patience: float, network: Network
     ) -> bool:
         """True if the node of this `entry` has ended, or may end soon."""
-        before = self._codec.decode(entry.value)
+        try:
+            before = self._codec.decode_stored(entry.value)
+        except DecodeError:
+            return False
         if not isinstance(before, NodeRecord):
             return False
         if is_certainly_over(before, self._environment, self._ended_lease):

@@ -22,7 +22,6 @@ from actors.errors import (
     EncodeError,
     LeaseLostError,
     NameTakenError,
-    ProtocolError,
     StaleEpochError,
     StoreCompactedError,
     StoreError,
@@ -1162,7 +1161,7 @@ class Names:
             owner = NameOwner(node, incarnation, class_path, supervisor, resources)
             if not _is_sound(owner):
                 raise ValueError
-        except (IndexError, TypeError, ValueError, ProtocolError):
+        except (TypeError, ValueError):
             raise DecodeError(
                 f"the record of the name {name!r} in the store is malformed: no node of this "
                 "software writes such a record; stop the program that does, and delete the record"
@@ -1184,9 +1183,12 @@ class Names:
         return _as_one_piece(self._codec, value, where)
 
     def _decode(self, data: bytes) -> object:
+        """Decode what a node has written. Raises DecodeError for anything else."""
+        if not data:
+            raise DecodeError("a record in the store is empty")
         count = data[0]
         if not count:
-            return self._codec.decode(data[1:])
+            return self._codec.decode_stored(data[1:])
         sizes = [int.from_bytes(data[1 + 4 * i : 5 + 4 * i], "big") for i in range(count + 1)]
         place = 1 + 4 * (count + 1)
         encoded = data[place : place + sizes[-1]]
@@ -1195,7 +1197,7 @@ class Names:
         for size in sizes[:-1]:
             segments.append(data[place : place + size])
             place += size
-        return self._codec.decode(encoded, segments)
+        return self._codec.decode_stored(encoded, segments)
 
 
 def _is_sound(owner: NameOwner) -> bool:

@@ -107,7 +107,7 @@ class ItemCodec:
         if entry.result is None:
             return AlreadyDone(entry.index, entry.size)
         encoded, *segments = cast("list[bytes]", cbor2.loads(entry.result))
-        return self._codec.decode(encoded, [bytearray(segment) for segment in segments])
+        return self._codec.decode_stored(encoded, [bytearray(segment) for segment in segments])
 
 
 class MapJournal:

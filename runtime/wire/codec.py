@@ -1173,6 +1173,16 @@ class Codec:
         decoders = self._decoders(segments) if segments else self._without_segments
         return self._load(control, decoders)
 
+    def decode_stored(self, encoded: bytes, segments: Sequence[Segment] = ()) -> object:
+        """Like `decode`, for what the store has. Other nodes have written it, and everyone who can
+        write to an etcd: nobody's connection can be closed for bytes that are none of ours. Raises
+        DecodeError for these as well.
+        """
+        try:
+            return self.decode(encoded, segments)
+        except ProtocolError as error:
+            raise DecodeError(f"a record in the store is none of ours: {text_of(error)}") from None
+
     def decode_shared(self, control: bytes, segments: Sequence[Buffer]) -> object:
         """Like `decode`, for bytes that others read too, now or later: all arrays are read-only,
         and those in segments use their memory.

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from actors import Actor, method
 from runtime import open_node
+from runtime.groups.memberships import prefix_of
 from runtime.limited_log import BURST, PERIOD_SECONDS
 from runtime.membership.members import PREFIX
 from runtime.node import Node, internals_of
@@ -101,6 +102,16 @@ async def malformed_records_of_names(node: Node, times: int) -> None:
         assert internals_of(node).names.readable_owner("somebody", b"no record") is None
 
 
+async def malformed_records_of_groups(node: Node, times: int) -> None:
+    # Held until the records are read: nobody reads those of a group that nobody has.
+    group = await node.group("noisy", Noisy).ready()
+    store = internals_of(node).store
+    for number in range(times):
+        await store.put(f"{prefix_of('noisy')}nobody-{number}", b"no record")
+    await trio.testing.wait_all_tasks_blocked()
+    assert group.members() == ()
+
+
 @pytest.mark.parametrize(
     "cause",
     [
@@ -111,6 +122,7 @@ async def malformed_records_of_names(node: Node, times: int) -> None:
         frames_that_cannot_be_handled,
         malformed_records_of_members,
         malformed_records_of_names,
+        malformed_records_of_groups,
     ],
 )
 def test_thousands_of_events_give_a_few_lines_that_say_how_many_were_left_out(
