@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -156,7 +157,7 @@ class PostMortems:
         self._environment = environment
         self._nursery = nursery
         self.keeps_frames = keeps_frames
-        self._failures: OrderedDict[str, deque[FailureRecord]] = OrderedDict()
+        self._failures: OrderedDict[str, tuple[FailureRecord, ...]] = OrderedDict()
         self._number = 0
         self._pass_on = pass_on
         self._writing: set[trio.CancelScope] = set()
@@ -168,7 +169,7 @@ class PostMortems:
 
     def of(self, actor: str) -> tuple[FailureRecord, ...]:
         """The last failures of an actor of this name, the latest last."""
-        return tuple(self._failures.get(actor, ()))
+        return self._failures.get(actor, ())
 
     def on_failure(self, cell: ActorCell, what: str, error: BaseException) -> None:
         """An actor has failed: its method or another part of it, `what`, has raised. Does nothing
@@ -240,9 +241,11 @@ class PostMortems:
 
     def _keep(self, record: FailureRecord) -> None:
         # Anew at the end: the names whose failures are oldest are forgotten first.
-        kept = self._failures.pop(record.actor, None) or deque(maxlen=MOST_FAILURES)
-        kept.append(record)
-        self._failures[record.actor] = kept
+        kept = self._failures.pop(record.actor, ())
+        # Sorted, since threads write the texts of several failures at once, and the text of a later
+        # failure may be there first.
+        ordered = sorted((*kept, record), key=attrgetter("number"))
+        self._failures[record.actor] = tuple(ordered[-MOST_FAILURES:])
         if len(self._failures) > MOST_ACTORS:
             self._failures.popitem(last=False)
         assert len(self._failures) <= MOST_ACTORS

@@ -18,7 +18,13 @@ from runtime.calls.rights import service_refusal
 from runtime.environment import SystemEnvironment
 from runtime.hosting import post_mortem
 from runtime.hosting.debug_conversation import MOST_OUTPUT
-from runtime.hosting.post_mortem import MOST_FRAMES, MOST_VARIABLES, describe_frames, user_frames
+from runtime.hosting.post_mortem import (
+    MOST_FAILURES,
+    MOST_FRAMES,
+    MOST_VARIABLES,
+    describe_frames,
+    user_frames,
+)
 from runtime.node import internals_of
 from runtime.observation.debug_service import debug_of
 from runtime.testing import Platform
@@ -157,6 +163,23 @@ async def test_what_is_kept_is_bounded(node: Node, monkeypatch: pytest.MonkeyPat
     for name in ("b", "c"):
         kept = [failure["error"] for failure in await failures_of(node, name)]
         assert kept == [f"KeyError: 'cake {count}'" for count in (3, 4, 5)]
+
+
+async def test_failures_are_in_the_order_in_which_they_happened_however_slow_their_text_is(
+    node: Node,
+) -> None:
+    GO.clear()
+    try:
+        shop = await node.options(name="shop").spawn(Shop)
+        with pytest.raises(UnderstudyError):
+            await shop.block()
+        for count in range(1, MOST_FAILURES):
+            await sell(shop, f"cake {count}", 1)
+            await failures_of(node, "shop", count)
+    finally:
+        GO.set()
+    kept = await failures_of(node, "shop", MOST_FAILURES)
+    assert [failure["number"] for failure in kept] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("timings", [Timings(failure_text=0.05)], ids=["impatient"])
