@@ -426,6 +426,11 @@ CLUSTER: ContextVar[SimulatedCluster] = ContextVar("CLUSTER")
 """The cluster that the running task belongs to, for actors that report to its checkers."""
 
 
+def runs_in_containers(seed: int) -> bool:
+    """Return True if each process of the run of a seed is in a container of its own."""
+    return random.Random(f"{seed} containers").random() < CONTAINERS
+
+
 class SimulatedCluster:
     """`names`: one machine for each, the founder first. `program(node)`: runs beside every node for
     as long as that is open. `timings`: of all nodes.
@@ -446,8 +451,9 @@ class SimulatedCluster:
         self.network = SimulatedNetwork(
             random.Random(f"{seed} network"), self.trace, clock, self.timings
         )
-        # Drawn apart from everything else: the runs of all other seeds are the same as without it.
-        containers = random.Random(f"{seed} containers").random() < CONTAINERS
+        # Both are drawn apart from everything else: the runs of all other seeds are the same as
+        # without them.
+        containers = runs_in_containers(seed)
         jumping = random.Random(f"{seed} clocks").random() < JUMPING
         self.machines = {
             name: Machine(

@@ -49,7 +49,7 @@ from runtime.references.holder_set import HolderSet
 from runtime.references.table import BorrowedReferences, Effect, ReferenceState, ReferenceTable
 from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
-from runtime.simulation.cluster import SimulatedCluster
+from runtime.simulation.cluster import SimulatedCluster, runs_in_containers
 from runtime.simulation.departures import departures
 from runtime.simulation.joint_starts import has_joint_starts
 from runtime.simulation.name_races import has_name_races
@@ -95,6 +95,7 @@ COSTLY = frozenset(
         "blocked node is kept for ever",
         "calls on their way to the last life are overtaken",
         "cancelled call never freed",
+        "death of a node counts a restart for each child",
         "a cancellation that was kept is taken for trios",
         "holder not removed on death",
         "joint claims of unknown outcome are kept",
@@ -121,6 +122,12 @@ def racing(seed: int) -> Report:
     return fair(next(islice(filter(has_name_races, count()), seed, None)))
 
 
+def in_containers(seed: int) -> Report:
+    """Run it under one of the seeds whose processes are in containers, which end and start anew."""
+    chosen = next(islice(filter(runs_in_containers, count()), seed, None))
+    return simulate_once(chosen, faults=("crash", "power"))
+
+
 small_rounds: Run = partial(first_contacts, nodes=4, rounds=6)
 
 RUNS: dict[str, Run] = {
@@ -139,6 +146,10 @@ RUNS: dict[str, Run] = {
     "actors that are being stopped are found": racing,
     "actors that were found once are found for ever": racing,
     "actors that others have found are taken back": racing,
+    "a restarted founder takes itself for the one before": in_containers,
+    "death of a node counts a restart for each child": partial(
+        simulate_once, faults=("crash", "power")
+    ),
     "a death is a failure of each call": fair,
     "calls that wait are made as each finds the actor": fair,
     "restart counted twice": fair,
