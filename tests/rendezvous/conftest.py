@@ -18,8 +18,8 @@ BACK_ENDS = ("understudy", "understudy over etcd", "etcd", "file")
 NUMBERS = itertools.count()
 
 QUICK: dict[str, Any] = {"last_call_timeout": 0.3, "join_timeout": 30}
-"""So that nothing takes long that must not. The time until a silent agent counts as dead stays as it
-is: nothing here dies in silence, and on a busy machine a renewal takes longer than two seconds.
+"""So that nothing takes long that must not. The time until a silent agent counts as dead stays as
+it is: nothing here dies in silence, and on a busy machine a renewal takes longer than two seconds.
 """
 
 Make = Callable[..., OpenableHandler]
