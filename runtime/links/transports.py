@@ -136,6 +136,10 @@ class Spinner:
         """The connection that spins now."""
         self.on = 0
         """Connections whose spin is on: their next receive may poll before it sleeps."""
+        self.acts = False
+        """True while a task acts upon what it has received in the place of a reader: what is done
+        then is the link's doing, and not that of the task.
+        """
 
     async def poll(self, done: Callable[[], object]) -> None:
         """If a connection spins: poll in the place of its reader, and act upon what arrives, until
@@ -365,9 +369,12 @@ class SocketConnection:
                     break
                 self._report(spinner, len(data), hit=True)
                 rounds = 0
+                spinner.acts = True
                 act(data)
+                spinner.acts = False
         finally:
-            self._relieved = False
+            # Here as well: an interrupt may leave `act`.
+            spinner.acts = self._relieved = False
             reader, self._idle = self._idle, None
             # None if it has not had its turn since, or was cancelled.
             if reader is not None:

@@ -161,6 +161,19 @@ class LogCapture:
             node, incarnation, address.name, address.epoch, method, call, trace_id, span_id
         )
 
+    @property
+    def acts(self) -> bool:
+        """True if what runs now, in this event loop, handles what a link of this node has received,
+        in a task that polls in the place of the link's reader. It may be any task.
+        """
+        spinner = self._host.workers.spinner
+        return (
+            spinner is not None
+            and spinner.acts
+            # Nodes in other threads have event loops of their own.
+            and self._token is trio.lowlevel.current_trio_token()
+        )
+
     def find(self, task: trio.lowlevel.Task) -> LogFields | None:
         """The fields for a record that this task makes; None if it is no task of this node's."""
         running: Mapping[trio.lowlevel.Task, Invocation] = self._host.workers.running
@@ -230,6 +243,9 @@ def _origin(captures: tuple[LogCapture, ...]) -> tuple[LogFields, tuple[LogCaptu
     source: Invocation | ActorCell | None = None
     if trio.lowlevel.in_trio_task():
         task = trio.lowlevel.current_task()
+        for capture in captures:
+            if capture.acts:
+                return capture.fields(None), (capture,)
         for capture in captures:
             found = capture.find(task)
             if found is not None:

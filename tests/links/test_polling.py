@@ -4,6 +4,7 @@ waits for by itself. Over real sockets; whether the spin is on is set by the tes
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from runtime import open_node
 from runtime.links.link import Link
 from runtime.links.spin import Spin
 from runtime.links.transports import SocketConnection, Spinner
+from runtime.logs.service import logs_of
 from runtime.node import Node, internals_of
 from runtime.wire.frames import Frame, Kind
 
@@ -466,3 +468,40 @@ async def test_frames_are_handled_in_the_context_of_the_reader(scene: Scene) -> 
     for _ in range(50):
         await scene.server.count()
     assert seen == {"of the reader"}
+
+
+class Caller(Actor):
+    """Calls an actor of another node, and polls for the answers."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    @method
+    async def call(self, count: int) -> None:
+        for _ in range(count):
+            await self.server.count()
+        logging.getLogger("users").warning("called")
+
+
+async def test_what_handling_frames_logs_is_no_line_of_the_actor_that_polls(scene: Scene) -> None:
+    caller = await scene.here.options(name="caller").spawn(Caller, scene.server)
+    handle = scene.link._handlers[Kind.REPLY]
+    node, polled = internals_of(scene.here), 0
+
+    def tell(link: Link, frame: Frame) -> None:
+        nonlocal polled
+        running = node.endpoint.host.workers.running.get(trio.lowlevel.current_task())
+        polled += running is not None and running.cell.address.name == "caller"
+        logging.getLogger("users").warning("handled")
+        handle(link, frame)
+
+    scene.link._handlers = {**scene.link._handlers, Kind.REPLY: tell}
+    await caller.call(50)
+    assert polled > 10, "the task of the actor polls"
+    answer = await logs_of(node.endpoint, scene.here.name, scene.here.incarnation).read()
+    lines = [line for line in answer["lines"] if line["logger"] == "users"]
+    assert len(lines) > 50
+    assert {line["actor"] for line in lines if line["text"] == "handled"} == {""}
+    assert [line["actor"] for line in lines if line["text"] == "called"] == ["caller"]
+    answer = await logs_of(node.endpoint, "there", scene.server_node.incarnation).read()
+    assert not [line for line in answer["lines"] if line["text"] == "handled"]
