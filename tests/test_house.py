@@ -181,6 +181,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "identifiers",
         "audit",
         "limited_log",
+        "near_names",
         "printable",
         "private_files",
         "lifetime",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -16,6 +15,7 @@ from runtime.identifiers import NodeId
 from runtime.logs.archive import archived_lines, archived_nodes
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
+from runtime.near_names import nearest
 from runtime.observation.node_queries import ask_for_tree
 from runtime.printable import one_of, plain
 
@@ -51,8 +51,15 @@ async def find_actor(client: ClusterClient, name: str, *, or_node: bool = False)
         raise ActorNotFoundError(f"{text}: {search.child}{search.silence}", actor=name)
     if or_node:
         search.alike |= search.members.keys()
-    near = difflib.get_close_matches(name, sorted(search.alike), n=1)
-    if near:
+    near = nearest(name, sorted(search.alike))
+    if name in search.members:
+        # Where a name of a node will do, it has been taken for one already.
+        text = (
+            f"{name!r} is a node, and no actor that answers has this name: "
+            f"`understudy stack {name}` shows what its tasks do, and "
+            f"`understudy list actors --filter node={name}` its actors"
+        )
+    elif near:
         text = f"{text}; did you mean {near[0]!r}?"
     raise ActorNotFoundError(f"{text}{search.silence}{search.end}", actor=name)
 

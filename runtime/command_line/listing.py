@@ -1,4 +1,6 @@
-"""`understudy list`: nodes, actors, calls, links, groups, pools or deaths, filtered and sorted."""
+"""`understudy list`: nodes, actors, calls, methods, links, groups, pools or deaths, filtered and
+sorted.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,26 @@ from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
 from runtime.command_line.pools import pools_of
 from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
+from runtime.command_line.units import Number
+from runtime.dashboard.call_view import CallView
 from runtime.identifiers import NodeId
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.actor_listing import COLUMNS as ACTOR_COLUMNS
+from runtime.observation.actor_listing import LONGEST_WINDOW
 from runtime.observation.conditions import Condition, check_column, parse_condition
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import read_calls
+from runtime.printable import many
 
 COLUMNS = {
     "nodes": ("name", "state", "incarnation", "pid", "address", "actors", "links"),
     "actors": ACTOR_COLUMNS,
     "calls": ("actor", "method", "node", "state", "seconds", "left", "caller", "from_node"),
+    "methods": (
+        *("class", "method", "rate", "p50_ms", "p99_ms", "wait_ms", "turn_ms"),
+        *("value", "raised", "cancelled", "not_executed", "unknown"),
+    ),
     "links": ("node", "peer", "actor", "connected", "connections", "bytes_received"),
     "groups": GROUP_COLUMNS,
     "pools": POOL_COLUMNS,
@@ -41,6 +51,7 @@ SORTED_BY = {
     "nodes": "name",
     "actors": "-waiting",
     "calls": "-seconds",
+    "methods": "-rate",
     "links": "node",
     "groups": "name",
     "pools": "name",
@@ -57,6 +68,8 @@ class Selection:
     conditions: tuple[Condition, ...]
     sort: str
     limit: int
+    seconds: float
+    """Of methods: over how long rates and durations are measured."""
 
     def first(self, rows: list[Row]) -> list[Row]:
         """The chosen rows in their order, at most `limit`."""
@@ -86,19 +99,32 @@ class Selection:
     show_default=True,
     help="The most rows to show.",
 )
+@click.option(
+    "--seconds",
+    type=Number(min=0.1, max=LONGEST_WINDOW),
+    default=2.0,
+    show_default=True,
+    help="Of methods: the window over which rates and durations are measured.",
+)
 @cluster_options
 def listing(
     kind: str,
     filters: tuple[str, ...],
     sort: str | None,
     limit: int,
+    seconds: float,
     address: str,
     cluster: str,
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """List nodes, actors, calls, links, groups, pools or deaths of a cluster. Says how many rows it
-    leaves out, and which nodes did not answer: then the exit status is 1.
+    """List nodes, actors, calls, methods, links, groups, pools or deaths of a cluster. Says how
+    many rows it leaves out, and which nodes did not answer: then the exit status is 1.
+
+    Of methods: rate, p50_ms and p99_ms are calls a second and their durations in milliseconds,
+    within the window of --seconds; wait_ms and turn_ms the 99th percentiles of waiting in the
+    mailbox and of running. The outcomes are counted since the nodes began to measure: nodes with
+    --metrics when they were opened, others at the first question.
     """
     columns = COLUMNS[kind]
     column = sort or SORTED_BY[kind]
@@ -107,7 +133,7 @@ def listing(
         conditions = tuple(parse_condition(text, columns) for text in filters)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    selection = Selection(kind, conditions, column, limit)
+    selection = Selection(kind, conditions, column, limit, seconds)
     first, count, answers = trio.run(_ask, selection, address, cluster, secret_file)
     left_out = count - len(first)
     if as_json:
@@ -142,13 +168,15 @@ async def _ask(
                 ),
             )
             return wanted.first(list(actors_of(answers))), count_of(answers), answers
-        rows, answers = await _rows(wanted.kind, client)
+        rows, answers = await _rows(wanted.kind, client, wanted.seconds)
     rows = [row for row in rows if all(one.holds(row[one.column]) for one in wanted.conditions)]
     return wanted.first(rows), len(rows), answers
 
 
-async def _rows(kind: str, client: ClusterClient) -> tuple[list[Row], Answers]:
-    """All rows of what there are not very many of."""
+async def _rows(kind: str, client: ClusterClient, seconds: float) -> tuple[list[Row], Answers]:
+    """All rows of what there are not very many of. `seconds`: see `Selection`."""
+    if kind == "methods":
+        return await _methods(client, seconds)
     if kind == "calls":
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
         return list(_calls(answers)), answers
@@ -181,6 +209,35 @@ def _calls(answers: Answers) -> Iterator[Row]:
             yield {**attrs.asdict(call), "caller": caller}
         if told["left_out"]:
             answers.left_out[node] = told["left_out"]
+
+
+async def _methods(client: ClusterClient, seconds: float) -> tuple[list[Row], Answers]:
+    """The methods that are called, from two answers of each node: what came between them."""
+    view = CallView()
+    incarnations = {one["name"]: one["incarnation"] for one in client.status["members"]}
+
+    async def ask() -> tuple[Answers, list[Row], int]:
+        answers = await ask_nodes(client, lambda one: inspection(client, one).statistics())
+        found, left_out = view.observe(answers.by_node, incarnations)
+        return answers, list(found.values()), left_out
+
+    await ask()
+    await trio.sleep(seconds)
+    answers, found, left_out = await ask()
+    if left_out:
+        answers.notes.append(f"{many(left_out, 'more method')} with fewer calls are left out")
+    rows = [
+        {
+            **{name: row[name] for name in COLUMNS["methods"] if name in row},
+            **{f"{name}_ms": _milliseconds(row[name]) for name in ("p50", "p99", "wait", "turn")},
+        }
+        for row in found
+    ]
+    return rows, answers
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else float(f"{1000 * seconds:.3g}")
 
 
 def _links(answers: Answers) -> Iterator[Row]:

@@ -73,7 +73,7 @@ COMMANDS = {
         "Show where ACTOR is, what it runs since when and for which caller, and what waits in "
         "its mailbox."
     ),
-    "list": "List nodes, actors, calls, links, groups, pools or deaths of a cluster.",
+    "list": "List nodes, actors, calls, methods, links, groups, pools or deaths of a cluster.",
     "logs": "Show the latest log lines of the node or actor NAME, or of all nodes.",
     "node": (
         "Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a "

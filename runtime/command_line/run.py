@@ -19,6 +19,7 @@ import click
 import trio
 from click.core import ParameterSource
 
+from runtime.command_line.connect import local_cluster_at
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import Number, PathName
 from runtime.elastic.agent import JobOutcome, run_agent
@@ -440,6 +441,18 @@ def _standalone(run_id: str) -> RendezvousHandler:
     return standalone(run_id, SystemEnvironment())
 
 
+def _local_cluster(backend: str, endpoint: str, conf: dict[str, str]) -> dict[str, Any]:
+    """The name and the secret of the local cluster of this user that is open at the endpoint, as
+    other commands find them; nothing if there is none, or if the options say them.
+    """
+    if backend not in ("understudy", "static") or "/" in endpoint or "secret_file" in conf:
+        return {}
+    local = next(filter(None, map(local_cluster_at, endpoint.split(","))), None)
+    if local is None or conf.get("cluster", local.cluster) != local.cluster:
+        return {}
+    return {"cluster": local.cluster, "secret": local.secret}
+
+
 def _handlers(
     backend: str,
     endpoint: str,
@@ -451,9 +464,9 @@ def _handlers(
     """Makes handlers out of the registry. One is made here and thrown away, so that what is wrong
     is said at once.
     """
+    given: dict[str, Any] = {**_local_cluster(backend, endpoint, conf), **conf}
 
     def make() -> RendezvousHandler:
-        given: dict[str, Any] = dict(conf)
         return create_handler(
             RendezvousParameters(backend, endpoint, run_id, *nodes, local_addr=local_addr, **given)
         )

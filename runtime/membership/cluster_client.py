@@ -4,7 +4,6 @@ under a client's identity, and asks the node that answers for the members and th
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -37,6 +36,7 @@ from runtime.links.peers import ClosedEarlyError
 from runtime.links.transports import Network, why_not_dialled
 from runtime.membership.names import Names
 from runtime.membership.remote_store import RemoteStore, StoreService
+from runtime.near_names import nearest
 from runtime.wire.handshake import CLIENT_NAMES, Introduction, Peer
 
 ATTEMPTS = 4
@@ -100,9 +100,7 @@ class ClusterClient:
                 return self.endpoint.make_handle(await self.names.locate(name))
             except ActorNotFoundError as error:
                 text = str(error)
-            near = difflib.get_close_matches(
-                name, [address.name for address in await self.names.all()], n=1
-            )
+            near = nearest(name, [address.name for address in await self.names.all()])
         raise ActorNotFoundError(f"{text}; did you mean {near[0]!r}?" if near else text, actor=name)
 
 

@@ -4,7 +4,6 @@ about a hundred thousand actors costs the node a scan in slices, and one short a
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ import trio
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
 from runtime.isolation.actor_proxy import ActorProxy
+from runtime.near_names import nearest
 from runtime.observation.conditions import (
     MOST_CONDITIONS,
     MOST_WANTED,
@@ -160,7 +160,9 @@ class ActorListing:
         ]
 
     async def near(self, name: str, most: int = 3) -> list[str]:
-        """The names of actors here that are most like this one, of the first `MOST_COMPARED`."""
+        """The names of actors here that are most like this one, of the first `MOST_COMPARED`: first
+        those that end in it, as `top/a` does for `a`.
+        """
         found: list[str] = []
         if len(name) > MOST_WANTED:
             # No name is as long, and comparing takes time for each character.
@@ -168,7 +170,7 @@ class ActorListing:
 
         def look(cells: Sequence[ActorCell]) -> None:
             names = [cell.address.name for cell in cells]
-            found[:] = difflib.get_close_matches(name, [*found, *names], n=most)
+            found[:] = nearest(name, [*found, *names], most)
 
         cells = self._cells()[:MOST_COMPARED]
         # To compare names takes ten times as long as to look at an actor.

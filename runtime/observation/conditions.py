@@ -120,6 +120,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.1f}"
+        # Times of calls are often parts of a millisecond.
+        return f"{value:.2g}" if 0.001 <= abs(value) < 0.1 else f"{value:.1f}"
     # One row is one line, whatever a name or an error has in it.
     return plain(str(value))

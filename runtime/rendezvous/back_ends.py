@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runtime.store.etcd.address import EtcdAddress
     from runtime.store.etcd.store import EtcdStore
 
-CLUSTER_OPTIONS = ("cluster", "secret_file", "tls")
+CLUSTER_OPTIONS = ("cluster", "secret", "secret_file", "tls")
 
 CONNECT_SECONDS = 2.5
 """Seconds for a member of an etcd to accept a connection and answer."""
@@ -48,7 +48,8 @@ def understudy(parameters: RendezvousParameters, environment: Environment) -> St
     """Over the store of a cluster. Endpoint: `HOST:PORT` of any of its nodes; of several, separated
     by commas, the first that answers.
 
-    Options: `cluster`, its name; `secret_file`, with its secret; `tls`, as of `open_node`.
+    Options: `cluster`, its name; `secret_file`, with its secret, or `secret`, the bytes of it;
+    `tls`, as of `open_node`.
     """
     settings = AgentSettings.of(parameters, *CLUSTER_OPTIONS)
     return StoreHandler(settings, environment, _cluster(parameters, environment))
@@ -126,9 +127,19 @@ def _cluster(parameters: RendezvousParameters, environment: Environment) -> Open
         )
     for address in addresses:
         split_address(address)
-    given = parameters.get("secret_file")
+    given: Path | bytes | None = None
+    if file := parameters.get("secret_file"):
+        given = Path(str(file))
+    elif (found := parameters.get("secret")) is not None:
+        if not isinstance(found, bytes):
+            # Options are texts on a command line, where every user of the machine reads them.
+            raise ValueError(
+                "the option 'secret' of a rendezvous is bytes, given in code; name a file with "
+                "the option 'secret_file', or set UNDERSTUDY_SECRET"
+            )
+        given = found
     secret, tls = find_security(
-        Path(str(given)) if given else None,
+        given,
         str(parameters.get("tls") or "") or None,
         environment.token,
         needs_own=not all(map(is_loopback, addresses)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from actors import ChildSpec, Supervisor
@@ -30,3 +32,9 @@ async def test_a_child_that_does_not_run_is_said_to_be_what_its_supervisor_knows
                 await find_actor(client, "shop/clerk")
             with pytest.raises(ActorNotFoundError, match="did you mean 'shop'"):
                 await find_actor(client, "shopp")
+            with pytest.raises(ActorNotFoundError, match=r"'one' is a node.*understudy stack one"):
+                await find_actor(client, "one")
+            await boss.restart_child("clerk")
+            for find in (partial(find_actor, client), client.lookup):
+                with pytest.raises(ActorNotFoundError, match="did you mean 'shop/clerk'"):
+                    await find("clerk")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,15 @@ from tests.dashboard.test_browser import PAGES, show
 
 pytestmark = needs_browser
 
-KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+KEYS = {
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    "End": 35,
+    "ArrowLeft": 37,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 
 MOST_STOPS = 100
 """More than any page of these tests has."""
@@ -132,6 +141,31 @@ async def test_keys_open_fold_filter_and_sort(tmp_path: Path) -> None:
         await page.until("document.querySelector('dialog').open", "? shows the keys")
         await press(page, "Escape")
         await page.until("!document.querySelector('dialog').open", "Escape closes them")
+        assert browser.errors == []
+
+
+async def test_many_log_lines_are_one_row_for_the_tab_key(tmp_path: Path) -> None:
+    async with open_world() as world, open_browser(tmp_path) as browser:
+        page = await browser.page()
+        await opened(world, page)
+        for number in range(300):
+            logging.getLogger("users").warning("line %d", number)
+        rows = "document.querySelectorAll('.lines li')"
+        await show(page, "logs", f"{rows}.length >= 300")
+        stops = (
+            "[...document.querySelectorAll('.lines, .lines *')]"
+            ".filter((one) => one.tabIndex >= 0).length"
+        )
+        assert await page.run(stops) <= 3
+        for place in (0, 1, 2):
+            await press(page, "Tab") if place else await page.run(f"{rows}[0].focus()")
+            assert await page.run(f"{rows}[0].contains(document.activeElement)") is (place < 2)
+        await page.run(f"{rows}[0].focus()")
+        await press(page, "ArrowDown")
+        assert await page.run(f"document.activeElement === {rows}[1]")
+        assert await page.run(stops) <= 3
+        await press(page, "End")
+        assert await page.run(f"document.activeElement === {rows}[{rows}.length - 1]")
         assert browser.errors == []
 
 

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from runtime import open_local_cluster
 from runtime.elastic import guardian, record
 from runtime.elastic.runner import ERROR_FILE
 from tests import forked_python
@@ -731,3 +733,26 @@ def test_a_worker_whose_output_nobody_reads_is_logged_to_the_end(shell: Shell) -
         (shell.place / "logs" / "job" / "attempt_0" / "0" / "stdout.log").read_text().splitlines()
     )
     assert lines == [f"line {n}" for n in range(3000)]
+
+
+async def test_agents_find_the_secret_of_a_local_cluster_that_is_open_at_the_endpoint(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", shell.environment["XDG_STATE_HOME"])
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    script = shell.script("print('trained')")
+    async with open_local_cluster(nodes=0, cluster="of this test") as cluster:
+        words = ("--rdzv-endpoint", cluster.node.address, "--rdzv-id", "job")
+        done = await trio.to_thread.run_sync(lambda: shell.run(*words, script))
+        assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+        # What the options say counts: the cluster at the endpoint is another one.
+        other = ("--rdzv-conf", "cluster=another,connect_timeout=0")
+        done = await trio.to_thread.run_sync(lambda: shell.run(*words, *other, script))
+        assert done.returncode == 1
+        assert "trained" not in done.stdout
+    # A secret on a command line is read by every user of the machine.
+    done = await trio.to_thread.run_sync(
+        lambda: shell.run(*words, "--rdzv-conf", "secret=abc", script)
+    )
+    assert done.returncode == 2
+    assert "secret_file" in done.stderr

@@ -24,6 +24,24 @@ function set(one, attributes) {
   }
 }
 
+/** One row of a list is reached by Tab, and the others from it by the arrow keys: a thousand rows are no thousand stops. `links`: Tab goes on
+ *  from that row to its links. Returns what is to be called when the rows have changed; with true, Tab leads to the first row again. */
+export function roving(list, links = false) {
+  let reached = null;
+  const stop = (row, value) => { for (const one of row ? [row, ...(links ? row.querySelectorAll("a") : [])] : []) one.setAttribute("tabindex", value); };
+  const reach = (row) => { if (reached !== row) { stop(reached, "-1"); reached = row; stop(row, "0"); } };
+  list.addEventListener("focusin", (event) => reach(event.target.closest("li")));
+  list.addEventListener("keydown", (event) => {
+    if (event.target.closest("button")) return;
+    const rows = [...list.querySelectorAll("li:not([hidden])")], place = rows.indexOf(event.target.closest("li"));
+    const to = { ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: rows.length - 1 }[event.key];
+    if (to === undefined || !rows[to]) return;
+    event.preventDefault();
+    rows[to].focus();
+  });
+  return (anew = false) => { if (anew || !reached?.isConnected || reached.hidden) reach(list.querySelector("li:not([hidden])")); };
+}
+
 /** Change a text only if it differs, so that a selection survives. */
 export function text(one, value) {
   const wanted = String(value ?? "");

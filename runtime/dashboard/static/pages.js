@@ -3,7 +3,7 @@
 import { ClusterMap } from "./map.js";
 import { EventList, TimeLine } from "./timeline.js";
 import {
-  Problems, Spark, Table, actorLink, age, attribute, badge, bytes, count, duration, empty, h, link, nodeLink, panel, rate,
+  Problems, Spark, Table, actorLink, age, attribute, badge, bytes, count, duration, empty, h, link, nodeLink, panel, rate, roving,
   shortClass, text, when,
 } from "./elements.js";
 import { act, now, section, topics } from "./feed.js";
@@ -285,18 +285,7 @@ function treePage(root) {
   const one = panel("Supervisors and their children", list, blank, loose);
   root.append(heading("Supervision", "Who restarts whom, live. A row that has just changed is marked for a moment."), problems.root, one);
   const rows = new Map(), folded = new Set();
-  // One row of the tree is reached by Tab, and the others from it by the arrow keys: a tree of a thousand rows is no thousand stops.
-  let reached = null;
-  const reach = (item) => { if (reached !== item) { reached?.setAttribute("tabindex", "-1"); reached = item; item?.setAttribute("tabindex", "0"); } };
-  list.addEventListener("focusin", (event) => reach(event.target.closest("li")));
-  list.addEventListener("keydown", (event) => {
-    if (event.target.closest("button")) return;
-    const items = [...list.querySelectorAll("li:not([hidden])")], place = items.indexOf(event.target.closest("li"));
-    const to = { ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: items.length - 1 }[event.key];
-    if (to === undefined || !items[to]) return;
-    event.preventDefault();
-    items[to].focus();
-  });
+  const keepStop = roving(list);
   return () => {
     const data = topics.get("tree");
     if (!data) return;
@@ -316,7 +305,7 @@ function treePage(root) {
       if (next !== row.root) list.insertBefore(row.root, next);
       before = row.root;
     }
-    if (!reached?.isConnected || reached.hidden) reach(list.querySelector("li:not([hidden])"));
+    keepStop();
     const total = section("tree", "totals").tree, others = Object.keys(section("tree", "loose")).length + (total?.loose_left_out ?? 0);
     text(loose, [others ? `${count(others)} ${others === 1 ? "actor has" : "actors have"} no supervisor.` : "", total?.branches_left_out ? `${count(total.branches_left_out)} branches are left out.` : ""].join(" "));
   };
@@ -544,14 +533,14 @@ function jobsPage(root) {
 const LEVELS = [[0, "all levels"], [20, "info and above"], [30, "warnings and above"], [40, "errors"]];
 
 function logsPage(root) {
-  const problems = new Problems(), list = h("ol", { class: "lines", tabindex: "0", "aria-label": "Log lines, the latest first" });
+  const problems = new Problems(), list = h("ol", { class: "lines", "aria-label": "Log lines, the latest first" });
   const filter = h("input", { type: "search", placeholder: "Filter by node, actor or text", "aria-label": "Filter lines" });
   const level = h("select", { "aria-label": "Level" }, LEVELS.map(([value, word]) => h("option", { value }, word)));
   const blank = empty("No lines", "Nodes keep the latest lines of their loggers. Choose another level or filter, or start nodes with --log-memory.");
   const one = panel("The latest 500 lines", h("p", { class: "choose" }, filter, level), list, blank);
   blank.hidden = true;
   root.append(heading("Logs", "Of all nodes, the latest first; nodes that have ended show what they wrote to the store. understudy logs --follow has the same in a terminal."), problems.root, one);
-  const rows = new Map();
+  const rows = new Map(), keepStop = roving(list, true);
   let seen = null;
   const redraw = () => { seen = null; document.dispatchEvent(new Event("redraw")); };
   filter.addEventListener("input", redraw);
@@ -574,6 +563,8 @@ function logsPage(root) {
       if (next !== row) list.insertBefore(row, next);
       before = row;
     }
+    // From elsewhere Tab leads to the latest line.
+    keepStop(!list.contains(document.activeElement));
     blank.hidden = shown.length > 0;
     list.hidden = !shown.length;
   };
@@ -581,8 +572,10 @@ function logsPage(root) {
 
 function logLine(line) {
   const word = line.level >= 40 ? "error" : line.level >= 30 ? "warning" : line.level >= 20 ? "info" : "debug";
-  return h("li", { class: word }, when(line.time), h("span", { class: "level" }, word), h("span", { class: "where" }, nodeLink(line.node)),
+  const row = h("li", { class: word, tabindex: "-1" }, when(line.time), h("span", { class: "level" }, word), h("span", { class: "where" }, nodeLink(line.node)),
     h("span", { class: "text" }, line.actor ? [actorLink(line.actor), line.method ? `.${line.method} ` : " "] : `${line.logger} `, line.text));
+  for (const one of row.querySelectorAll("a")) one.setAttribute("tabindex", "-1");
+  return row;
 }
 
 // ----------------------------------------------------------------------------------------------
