@@ -44,6 +44,13 @@ class _Place(NamedTuple):
 _NOWHERE = _Place("", 0)
 
 
+class _Pair(NamedTuple):
+    """The names of two nodes, in order."""
+
+    one: str
+    other: str
+
+
 @attrs.define
 class _KnownNode:
     """The facts about one incarnation."""
@@ -70,6 +77,8 @@ class ClusterView:
     def __init__(self) -> None:
         self._nodes: dict[str, _KnownNode] = {}
         self._places: dict[str, _Place] = {}
+        self._cuts: set[_Pair] = set()
+        """Nodes that have lost each other, until it is seen that they have a connection again."""
         self._events: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
         self._numbered = 0
         self._began = False
@@ -98,6 +107,7 @@ class ClusterView:
                 self._not_heard(wall, name, silent[name])
             # What has joined in this round has not been asked yet, and is not silent by that.
         self._part(wall, {NodeId(one["name"], one["incarnation"]) for one in members})
+        self._follow_cuts(wall)
         self._follow_actors(wall)
         self._began = True
         return self._snapshot(wall, left_out)
@@ -124,6 +134,9 @@ class ClusterView:
                 assert not known.actor_rates
         for place in self._places.values():
             assert place.node in self._nodes, "an actor is on a node that is shown"
+        for pair in self._cuts:
+            assert pair.one < pair.other
+            assert all(self._nodes[name].gone_at is None for name in pair)
         numbers = [int(number) for number, _ in self._events]
         assert numbers == list(range(self._numbered - len(numbers) + 1, self._numbered + 1))
 
@@ -199,6 +212,37 @@ class ClusterView:
         for name in gone[: max(0, len(self._nodes) - MOST_NODES)]:
             del self._nodes[name]
 
+    def _follow_cuts(self, wall: float) -> None:
+        """Note which nodes have lost each other, and which have found each other again."""
+        here = {name for name, known in self._nodes.items() if known.gone_at is None}
+        heard = {name for name in here if not self._nodes[name].silent}
+        # A node that does not answer the dashboard is told of already.
+        cut = {
+            _Pair(*sorted((name, peer)))
+            for name in heard
+            for peer in self._nodes[name].answer.get("unreachable", ())
+            if peer in heard and peer != name
+        }
+        # Of a node that does not answer it is not known whether it has found the other again.
+        unknown = {
+            pair for pair in self._cuts if here.issuperset(pair) and not heard.issuperset(pair)
+        }
+        found = {pair for pair in self._cuts - cut - unknown if here.issuperset(pair)}
+        lost = cut - self._cuts
+        self._cuts = cut | unknown
+        if not self._began:
+            # It is not known since when: the page says that it is so.
+            return
+        for kind, pairs, what in (
+            ("cut", lost, "have lost each other"),
+            ("found", found, "have found each other again"),
+        ):
+            for pair in sorted(pairs)[:MOST_AT_ONCE]:
+                text = f"{pair.one} and {pair.other} {what}"
+                self._event(wall, kind, text, node=pair.one, peer=pair.other)
+            if len(pairs) > MOST_AT_ONCE:
+                self._event(wall, kind, f"{len(pairs) - MOST_AT_ONCE} more pairs of nodes {what}")
+
     def _follow_actors(self, wall: float) -> None:
         """Note which actors of a name have another epoch than before."""
         noted = more = 0
@@ -237,14 +281,13 @@ class ClusterView:
         }
         self._places = {**kept, **places}
 
-    def _event(self, at: float, kind: str, text: str, node: str = "", actor: str = "") -> None:
+    def _event(
+        self, at: float, kind: str, text: str, node: str = "", actor: str = "", peer: str = ""
+    ) -> None:
+        """Add an event. `peer`: the other node that it is about."""
         self._numbered += 1
-        self._events.append(
-            (
-                str(self._numbered),
-                {"at": at, "kind": kind, "text": text, "node": node, "actor": actor},
-            )
-        )
+        row = {"at": at, "kind": kind, "text": text, "node": node, "actor": actor, "peer": peer}
+        self._events.append((str(self._numbered), row))
 
     def _snapshot(self, wall: float, left_out: int) -> TopicSnapshot:
         nodes = {name: self._node_row(name, known) for name, known in self._nodes.items()}

@@ -81,6 +81,11 @@ async def test_pages_on_a_cluster_that_is_being_partitioned(tmp_path: Path) -> N
         cut_off = "document.querySelectorAll('.map .node.up.unseen').length"
         await page.until(f"{cut_off} === 2", "both are drawn as cut off")
         await page.until("document.querySelectorAll('.map .broken').length", "the link")
+        for what in ("cut off from w2", "2 cut off", "w2 and w3 have lost each other:"):
+            await page.until(f"document.body.innerText.includes('{what}')", what)
+        events = "document.querySelector('.events').innerText"
+        await page.until(f"{events}.includes('w2 and w3 have lost each other')", "the event")
+        await show(page, "nodes", "document.querySelector('tbody').innerText.includes('cut off')")
         for path in PAGES:
             await show(page, path, "document.querySelectorAll('.panel').length")
             await is_live(f"page {path!r} is live")
@@ -90,6 +95,8 @@ async def test_pages_on_a_cluster_that_is_being_partitioned(tmp_path: Path) -> N
         await network.restore(three, two)
         await show(page, "")
         await page.until(f"{cut_off} === 0", "they have found each other again")
+        await page.until(f"{events}.includes('w2 and w3 have found each other again')", "an event")
+        await page.until("!document.body.innerText.includes('lost each other:')", "it is over")
         # A node that stays away is silent, and then dead; the page goes on.
         await network.cut(three)
         await page.until(node_is("w3", "silent"), "the node is silent")

@@ -335,6 +335,8 @@ def test_marks_look_as_on_the_time_line_of_the_dashboard() -> None:
         ("crash", "gone"),
         ("pause", "silent"),
         ("resume", "back"),
+        ("partition", "cut"),
+        ("heal", "found"),
     ):
         assert GLYPHS[ours] == shapes[theirs], ours
     style = (resources.files("runtime.dashboard") / "static" / "style.css").read_text()

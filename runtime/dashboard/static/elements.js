@@ -109,14 +109,14 @@ export function when(seconds) {
 export function shortClass(path) { return path ? path.split(":").pop() : ""; }
 
 export const STATES = {
-  up: "up", joining: "joining", draining: "draining", silent: "does not answer", gone: "died", left: "left",
+  up: "up", joining: "joining", draining: "draining", silent: "does not answer", cut: "cut off", gone: "died", left: "left",
   new: "starting", running: "running", starting: "starting", restarting: "restarting", stopping: "stopping",
   stopped: "stopped", exited: "exited", paused: "paused: its node's lease is in doubt", "does not answer": "does not answer", waiting: "waiting",
 };
 
 const TONES = {
   up: "good", running: "good", joining: "warn", draining: "warn", starting: "warn", new: "warn", restarting: "warn",
-  stopping: "warn", paused: "warn", waiting: "dim", silent: "quiet", "does not answer": "quiet", gone: "bad", exited: "dim",
+  stopping: "warn", paused: "warn", waiting: "dim", cut: "bad", silent: "quiet", "does not answer": "quiet", gone: "bad", exited: "dim",
   stopped: "dim", left: "dim",
 };
 

@@ -114,7 +114,7 @@ export class ClusterMap {
       const room = Math.max(8, Math.floor(radius / 3.1));
       text(node.label, name.length > room ? `${name.slice(0, room - 1)}…` : name);
       text(node.note, under(row, radius < 48 || this.narrow));
-      text(node.title, `${name}: ${row.problem || under(row)}`);
+      text(node.title, `${name}: ${row.problem || (row.state === "up" && row.unseen_by.length ? `cut off from ${row.unseen_by.join(", ")}` : under(row))}`);
       attribute(node.root, "aria-label", node.title.textContent);
     }
     for (const [name, node] of this.nodes) if (!this.at.has(name)) { node.root.remove(); this.nodes.delete(name); }
@@ -195,7 +195,7 @@ function under(row, short = false) {
   if (row.state === "gone") return "died";
   if (row.state === "left") return "left";
   if (row.state !== "up") return row.state;
-  if (row.unseen_by.length) return `cut off from ${row.unseen_by.length}`;
+  if (row.unseen_by.length) return `cut off from ${row.unseen_by.length > 1 ? `${row.unseen_by.length} nodes` : row.unseen_by[0].length > 9 ? "a node" : row.unseen_by[0]}`;
   const actors = `${count(row.actors)} actor${row.actors === 1 ? "" : "s"}`;
   if (row.rate === null) return actors;
   return short ? `${count(row.actors)} · ${rate(row.rate)}/s` : `${actors}, ${rate(row.rate)} calls/s`;

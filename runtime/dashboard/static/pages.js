@@ -9,6 +9,8 @@ import {
 import { act, now, section, topics } from "./feed.js";
 
 const cluster = (name) => section("cluster", name);
+// Which others a node has lost that answers all the same; a node that does not answer is told of as such.
+const cutOff = (row) => (row.state === "up" ? row.unseen_by : []);
 const isHere = (row) => row.state !== "gone" && row.state !== "left";
 const mayAct = () => Boolean(section("connection", "connection").cluster?.actions);
 
@@ -18,6 +20,15 @@ function heading(title, about) { return h("div", { class: "heading" }, h("h1", {
 function tile(label, spark) {
   const value = h("b", {}, "–"), note = h("small", {}, "\u00a0");
   return { root: h("div", { class: "tile" }, h("span", {}, label), value, note, spark?.root ?? null), value, note, spark };
+}
+
+const MOST_LOST = 4;
+
+/** What a partition is, in a sentence: which nodes cannot reach which, and what that means. */
+function partition(lost) {
+  const pairs = lost.flatMap((row) => cutOff(row).map((other) => [row.name, other].sort().join(" and ")));
+  const found = [...new Set(pairs)], more = found.length - MOST_LOST;
+  return `${found.slice(0, MOST_LOST).join(", ")} ${found.length === 1 ? "have" : more > 0 ? `and ${count(more)} more pairs have` : "have"} lost each other: calls between them wait, within their deadlines, until they can connect again. Nothing is moved while both keep their leases.`;
 }
 
 function clusterPage(root) {
@@ -35,10 +46,11 @@ function clusterPage(root) {
     const data = topics.get("cluster");
     if (!data) return;
     const total = cluster("totals").cluster, history = data.history.cluster;
-    problems.update(total.store_away ? [{ text: `The store does not answer, as ${count(total.store_away)} of ${count(total.nodes)} nodes say: named actors pause at two thirds of their lease, and nothing is placed anew. The page of the store has more.` }] : []);
+    const lost = Object.values(cluster("nodes")).filter((row) => cutOff(row).length);
+    problems.update([...(lost.length ? [{ text: partition(lost) }] : []), ...(total.store_away ? [{ text: `The store does not answer, as ${count(total.store_away)} of ${count(total.nodes)} nodes say: named actors pause at two thirds of their lease, and nothing is placed anew. The page of the store has more.` }] : [])]);
     text(nodes.value, count(total.nodes));
-    text(nodes.note, total.silent ? `${total.silent} not answering` : total.nodes_left_out ? `${total.nodes_left_out} left out` : "all answer");
-    attribute(nodes.note, "class", total.silent ? "quiet" : null);
+    text(nodes.note, total.silent ? `${total.silent} not answering` : lost.length ? `${lost.length} cut off` : total.nodes_left_out ? `${total.nodes_left_out} left out` : "all answer");
+    attribute(nodes.note, "class", total.silent || lost.length ? "quiet" : null);
     text(actors.value, count(total.actors));
     text(actors.note, `${count(total.running)} at work`);
     text(calls.value, rate(total.rate));
@@ -70,14 +82,14 @@ function spark(name) {
 function nodesPage(root) {
   const table = new Table([
     { id: "name", head: "Node", value: (row) => row.name, show: (row) => nodeLink(row.name), width: "l" },
-    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), width: "st" },
+    { id: "state", head: "State", value: (row) => (cutOff(row).length ? "cut" : row.state), show: (row) => badge(cutOff(row).length ? "cut" : row.state), width: "st" },
     { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true, width: "xs", low: 1 },
     { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "xs" },
     { id: "spark", head: "Three minutes", value: () => null, key: () => 0, show: (row) => spark(row.name).root, low: 1 },
     { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "xs" },
     { id: "links", head: "Links", value: (row) => row.links_up, key: (row) => `${row.links_up}/${row.links}`, show: (row) => `${row.links_up} of ${row.links}`, number: true, width: "xs", low: 2 },
     { id: "received", head: "Received", value: (row) => row.received, show: (row) => (row.received === null ? "–" : `${bytes(row.received)}/s`), number: true, width: "s", low: 2 },
-    { id: "address", head: "Address", value: (row) => row.address, low: 2, width: "l", wraps: true },
+    { id: "address", head: "Address", value: (row) => row.address, low: 2, width: "address", wraps: true },
   ], { label: "Nodes", row: (row) => (isHere(row) ? (row.state === "silent" ? "silent" : "") : "gone") });
   root.append(heading("Nodes", "Every process that hosts actors. A node that does not answer keeps its last values, with their age."), panel("Members", table.root));
   return () => {
@@ -129,8 +141,8 @@ function nodePage(root, name) {
     for (const part of parts) part.hidden = !row;
     if (!row) { text(state, `No node called ${name} is in the cluster. It may have left; the list of nodes shows who is there.`); return; }
     text(state, row.gone_at ? `Gone for ${age(now() - row.gone_at)}. Its actors are placed on other nodes if a supervisor has them.`
-      : row.problem ? `${row.problem.replace(/[.?!]+$/, "")}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}.`
-        : row.unseen_by.length ? `Cut off from ${row.unseen_by.join(", ")}: calls between them wait for the link.` : "");
+      : row.problem ? `It does not answer: ${row.problem.replace(/[.?!]+$/, "")}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}. If its lease ends it counts as dead, and supervisors place its actors elsewhere; understudy stack ${name} says what blocks it, if that is known.`
+        : cutOff(row).length ? `Cut off from ${cutOff(row).join(", ")}: calls between them wait for the link.` : "");
     told.set("State", badge(row.state));
     told.set("Address", row.address);
     told.set("Process", `pid ${row.pid}`);

@@ -6,11 +6,11 @@ import { attribute, h, s, text, time, when } from "./elements.js";
 const GLYPHS = {
   joined: "M-3-5V5L5 0Z", leaving: "M3-5V5L-5 0Z", left: "M3-5V5L-5 0Z", gone: "M-5-5L5 5M5-5L-5 5",
   silent: "M-2.5-5V5M2.5-5V5", back: "M-5-5V5M-1 0H5M2-3L5 0L2 3", restarted: "M-4-4V4M-1-4V4L5 0Z",
-  moved: "M-5 0H4M1-3L4 0L1 3", death: "M-3.5-3.5L3.5 3.5M3.5-3.5L-3.5 3.5",
+  cut: "M-6 0H-2M2 0H6M-2-5V5M2-5V5", found: "M-5 0H5M0-5V5", moved: "M-5 0H4M1-3L4 0L1 3", death: "M-3.5-3.5L3.5 3.5M3.5-3.5L-3.5 3.5",
 };
 const WORDS = {
   joined: "a node joined", leaving: "drains", left: "left", gone: "a node died", silent: "stopped answering",
-  back: "answers again", restarted: "an actor was restarted", moved: "an actor was placed elsewhere", death: "an actor ended",
+  back: "answers again", cut: "two nodes lost each other", found: "they found each other", restarted: "an actor was restarted", moved: "an actor was placed elsewhere", death: "an actor ended",
 };
 const LANE = 26, HEAD = 20, SPAN = 300, MOST_LANES = 40;
 
@@ -18,7 +18,7 @@ export class TimeLine {
   constructor() {
     this.svg = s("svg", { class: "timeline", role: "img", "aria-label": "Time line of the last five minutes" });
     this.names = h("ol", { class: "lanes" });
-    this.key = h("p", { class: "key" }, ["gone", "silent", "back", "moved", "restarted", "death"].map((kind) =>
+    this.key = h("p", { class: "key" }, ["gone", "silent", "back", "cut", "found", "moved", "restarted", "death"].map((kind) =>
       h("span", {}, glyph(kind), WORDS[kind])));
     this.root = h("div", { class: "lined" }, this.names, h("div", { class: "lanesvg" }, this.svg));
     this.order = [];
@@ -28,7 +28,7 @@ export class TimeLine {
     const width = this.svg.clientWidth || 600;
     for (const name of Object.keys(nodes).sort()) if (!this.order.includes(name)) this.order.push(name);
     // A node of which nothing is left in the window gives its lane back.
-    const recent = new Set(Object.values(events).filter((one) => one.at > now - SPAN).map((one) => one.node));
+    const recent = new Set(Object.values(events).filter((one) => one.at > now - SPAN).flatMap((one) => [one.node, one.peer]));
     this.order = this.order.filter((name) => nodes[name] || recent.has(name));
     const lanes = this.order.slice(0, MOST_LANES), height = HEAD + LANE * Math.max(1, lanes.length);
     const x = (at) => Math.max(0, width * (1 - (now - at) / SPAN));
@@ -53,7 +53,7 @@ export class TimeLine {
   }
 
   lane(name, y, row, events, now, x) {
-    const own = Object.values(events).filter((one) => one.node === name && one.at > now - SPAN - 5).sort((a, b) => a.at - b.at);
+    const own = Object.values(events).filter((one) => (one.node === name || one.peer === name) && one.at > now - SPAN - 5).sort((a, b) => a.at - b.at);
     const parts = [];
     // Lives and silences, from the events and the present state backwards.
     let life = row && row.state !== "gone" && row.state !== "left" ? now : null;
@@ -87,7 +87,7 @@ export class EventList {
   constructor(most = 60) {
     this.most = most;
     this.root = h("ol", { class: "events", tabindex: "0", "aria-label": "Events, the latest first" });
-    this.blank = h("p", { class: "dim" }, "Nothing has happened since a page was opened. Joins, deaths, restarts and moves will be listed here.");
+    this.blank = h("p", { class: "dim" }, "Nothing has happened since a page was opened. Joins, deaths, partitions, restarts and moves will be listed here.");
   }
 
   update(events) {
