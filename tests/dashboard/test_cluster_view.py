@@ -201,20 +201,20 @@ def test_nodes_that_lose_each_other_are_an_event_and_so_is_that_they_find_each_o
         rows = found.sections["events"].values()
         return [(row["kind"], row["text"]) for row in rows if row["kind"] in ("cut", "found")]
 
-    world.see(three, **whole)
+    world.see(three, 1.0, **whole)
     lost, again = ("w2 and w3 have lost each other", "w2 and w3 have found each other again")
     # Both say it, and more than once.
-    assert told(world.see(three, **{**whole, "w2": w2})) == [("cut", lost)]
-    found = world.see(three, **{**whole, "w2": w2, "w3": w3})
+    assert told(world.see(three, 1.0, **{**whole, "w2": w2})) == [("cut", lost)]
+    found = world.see(three, 1.0, **{**whole, "w2": w2, "w3": w3})
     assert told(found) == [("cut", lost)]
     (row,) = (one for one in found.sections["events"].values() if one["kind"] == "cut")
     assert (row["node"], row["peer"]) == ("w2", "w3")
     # One that does not answer meanwhile has found nobody by that.
     assert told(world.see(three, w1=whole["w1"], w2=w2)) == [("cut", lost)]
-    assert told(world.see(three, **{**whole, "w3": w3})) == [("cut", lost)]
-    assert told(world.see(three, **whole)) == [("cut", lost), ("found", again)]
+    assert told(world.see(three, 1.0, **{**whole, "w3": w3})) == [("cut", lost)]
+    assert told(world.see(three, 1.0, **whole)) == [("cut", lost), ("found", again)]
     # The end of one of the two is told, and is no meeting.
-    world.see(three, **{**whole, "w3": w3})
+    world.see(three, 1.0, **{**whole, "w3": w3})
     told_of = told(world.see(three[:2], w1=whole["w1"], w2=whole["w2"]))
     assert [kind for kind, _ in told_of] == ["cut", "found", "cut"]
 
@@ -223,11 +223,11 @@ def test_a_large_partition_is_a_bounded_number_of_events() -> None:
     world = World()
     names = [f"n{number}" for number in range(20)]
     members = [member(name) for name in names]
-    world.see(members, **{name: overview(name) for name in names})
+    world.see(members, 1.0, **{name: overview(name) for name in names})
     cut = {
         name: overview(name, unreachable=[one for one in names if one != name]) for name in names
     }
-    events = world.see(members, **cut).sections["events"].values()
+    events = world.see(members, 1.0, **cut).sections["events"].values()
     texts = [row["text"] for row in events if row["kind"] == "cut"]
     assert len(texts) == MOST_AT_ONCE + 1
     assert texts[-1] == f"{190 - MOST_AT_ONCE} more pairs of nodes have lost each other"
