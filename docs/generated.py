@@ -175,22 +175,34 @@ TAGS = {
     "IDENTIFIER": "a UUID",
 }
 KEYS = {
-    "runtime.membership.cluster_session.CLUSTER_KEY": ("", "the name of the cluster"),
+    "runtime.membership.cluster_record.CLUSTER_KEY": ("", "the name of the cluster"),
     "runtime.membership.members.PREFIX": ("NODE", "the record of a node, as long as its lease"),
     "runtime.membership.members.PREFIX+runtime.membership.expulsions.MARK": (
         "NODE",
         "a node that is shut out",
     ),
-    "runtime.membership.names.NAMES": ("NAME", "where the actor of a name is, and its epoch"),
-    "runtime.membership.names.SUPERVISED": ("NAME", "who restarts the actor of a name"),
-    "runtime.membership.names.CHILDREN": ("SUPERVISOR/ID", "a child that was added at run time"),
-    "runtime.membership.names.STATIC": ("SUPERVISOR", "the children that it began with"),
-    "runtime.membership.names.CANDIDATES": ("NAME/NODE", "a node that would run a singleton"),
-    "runtime.membership.names.LAST_ENDS": ("NAME", "how a child ended that is not restarted"),
-    "runtime.membership.names.STATES": ("NAME", "the state that an actor has saved"),
-    "runtime.membership.names.PARTS": ("NAME/...", "the parts of a large state"),
-    "runtime.membership.names.FENCES": ("NAME/EPOCH", "an epoch that may save no more"),
-    "runtime.membership.names.APPLIED": (
+    "runtime.membership.restart_intents.NAMES": (
+        "NAME",
+        "where the actor of a name is, and its epoch",
+    ),
+    "runtime.membership.restart_intents.SUPERVISED": ("NAME", "who restarts the actor of a name"),
+    "runtime.membership.restart_intents.CHILDREN": (
+        "SUPERVISOR/ID",
+        "a child that was added at run time",
+    ),
+    "runtime.membership.restart_intents.STATIC": ("SUPERVISOR", "the children that it began with"),
+    "runtime.membership.restart_intents.CANDIDATES": (
+        "NAME/NODE",
+        "a node that would run a singleton",
+    ),
+    "runtime.membership.restart_intents.LAST_ENDS": (
+        "NAME",
+        "how a child ended that is not restarted",
+    ),
+    "runtime.membership.saved_states.STATES": ("NAME", "the state that an actor has saved"),
+    "runtime.membership.saved_states.PARTS": ("NAME/...", "the parts of a large state"),
+    "runtime.membership.saved_states.FENCES": ("NAME/EPOCH", "an epoch that may save no more"),
+    "runtime.membership.saved_states.APPLIED": (
         "NAME/...",
         "calls whose effect a state has, with answers",
     ),

@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 
 from runtime.environment import Environment, Process
-from runtime.membership.cluster_session import shared_secret_path
+from runtime.membership.cluster_secret import shared_secret_path
 
 STALE_SECONDS = 30 * 86_400.0
 """Seconds after which a file is removed if it is not known whether its process lives: it is of

@@ -20,7 +20,7 @@ from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, syste
 from runtime.links.keyring import Keyring
 from runtime.links.transports import is_loopback, split_host_port
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_security
+from runtime.membership.cluster_secret import find_security
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -28,7 +28,7 @@ from runtime.gateway.server import ServerLimits, serve
 from runtime.links.encryption import system_network
 from runtime.links.transports import is_loopback, split_host_port
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_security
+from runtime.membership.cluster_secret import find_security
 
 DEFAULT_LISTEN = "127.0.0.1:0"
 TOKEN_VARIABLE = "UNDERSTUDY_DASHBOARD_TOKEN"

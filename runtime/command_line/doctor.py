@@ -27,11 +27,7 @@ from runtime.links.credentials import read_credentials, shown_to_itself
 from runtime.links.encryption import TLS_VARIABLE, Tls, system_network
 from runtime.links.keyring import read_secrets
 from runtime.links.transports import Connection
-from runtime.membership.cluster_session import (
-    VARIABLE,
-    find_secret,
-    shared_secret_path,
-)
+from runtime.membership.cluster_secret import VARIABLE, find_secret, shared_secret_path
 from runtime.version import __version__
 from runtime.wire.certificates import valid_until
 from runtime.wire.handshake import CLIENT_NAMES, Certified, check_certified

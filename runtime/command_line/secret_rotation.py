@@ -17,7 +17,7 @@ from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring, read_secrets, secret_id, write_secrets
 from runtime.links.transports import is_loopback
 from runtime.membership.cluster_client import ClusterClient
-from runtime.membership.cluster_session import SIZE, VARIABLE
+from runtime.membership.cluster_secret import SIZE, VARIABLE
 from runtime.membership.keyring_service import KeyringFacts, keyring_of_node
 from runtime.membership.rotation import RotationStep, next_step
 

@@ -28,7 +28,7 @@ from runtime.console.session import (
 from runtime.console.statements import one_liner
 from runtime.console.tracebacks import in_one_line, users_traceback
 from runtime.environment import SystemEnvironment, first
-from runtime.membership.cluster_session import shared_secret_path
+from runtime.membership.cluster_secret import shared_secret_path
 from runtime.node.opening import open_node
 from runtime.supervision.placement import CALLS_ONLY
 

@@ -49,8 +49,9 @@ from runtime.isolation.messages import (
     NodeAnswer,
     StartFailure,
 )
+from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members, MembersWatch
-from runtime.membership.names import Lookups, Names
+from runtime.membership.names import Names
 from runtime.supervision.singletons import Candidacies
 from runtime.supervision.spawner import ActorSpawner
 from runtime.watching.watcher import Watcher

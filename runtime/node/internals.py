@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from runtime.links.keyring import Keyring
     from runtime.links.link import Link
     from runtime.membership.expulsions import Expulsions
+    from runtime.membership.lookups import Lookups
     from runtime.membership.members import Members, Registration
-    from runtime.membership.names import Lookups, Names
+    from runtime.membership.names import Names
     from runtime.metrics.endpoint import MetricsEndpoint
     from runtime.references.manager import ReferenceManager
     from runtime.store.interface import Store

@@ -60,20 +60,25 @@ from runtime.links.transports import Connection, Network
 from runtime.logs.archive import LogArchive
 from runtime.logs.capture import LogCapture
 from runtime.logs.service import LOG_SERVICE, ActorEnds, LogService
-from runtime.membership.cluster_session import ClusterSession, StoreLocator, rewrite_proof
+from runtime.membership.cluster_record import rewrite_proof
+from runtime.membership.cluster_session import ClusterSession
 from runtime.membership.expulsion_service import EXPULSION_SERVICE, ExpulsionService
 from runtime.membership.expulsions import Expulsion, Expulsions
 from runtime.membership.journals import Journals
 from runtime.membership.keyring_service import KEYRING_SERVICE, KeyringService
+from runtime.membership.lookups import Lookups
 from runtime.membership.members import (
     FailureDetector,
     Members,
     MembersWatch,
     peer_of_member,
 )
-from runtime.membership.names import NAMES, Lookups, Names, saved_bytes
+from runtime.membership.names import Names
 from runtime.membership.remote_store import StoreService
+from runtime.membership.restart_intents import NAMES
+from runtime.membership.saved_states import saved_bytes
 from runtime.membership.stand_by import Reach, Report, StandBy
+from runtime.membership.store_locator import StoreLocator
 from runtime.observation.actor_listing import actor_row
 from runtime.observation.cluster_html import cluster_html
 from runtime.observation.debug_service import DEBUG_SERVICE, DebugService

@@ -49,18 +49,15 @@ from runtime.links.transports import (
 from runtime.logs.capture import LOG_MEMORY_BYTES
 from runtime.membership.advertised_address import advertised, check_advertise, default_listen
 from runtime.membership.cluster_client import client_peer, open_client
+from runtime.membership.cluster_record import LastFounder, find_founder, note_founder
+from runtime.membership.cluster_secret import find_secret, settle_tls
 from runtime.membership.cluster_session import (
     ClusterSession,
     ExternalStore,
-    LastFounder,
     StoreKind,
     enter_as_client,
     enter_by_member,
     enter_with_store,
-    find_founder,
-    find_secret,
-    note_founder,
-    settle_tls,
 )
 from runtime.membership.members import NodeRecord
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, Report, reach_by_member

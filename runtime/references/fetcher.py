@@ -26,7 +26,8 @@ from runtime.environment import Environment, first
 from runtime.identifiers import NodeId, ReferenceId
 from runtime.lifetime import Lifetime
 from runtime.references.memory.values import Segment
-from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues, StateChanges
+from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues
+from runtime.references.state_changes import StateChanges
 from runtime.references.table import Effect, ReferenceState, ReferenceTable
 from runtime.references.value_codec import ValueCodec
 from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue

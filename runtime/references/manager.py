@@ -23,8 +23,9 @@ from runtime.lifetime import Lifetime
 from runtime.references.fetcher import ValueFetcher
 from runtime.references.hand_over import HandOver
 from runtime.references.memory.values import MEMORY_BYTES, Memory, ValueStore
-from runtime.references.owned_values import OwnedValues, StateChanges
+from runtime.references.owned_values import OwnedValues
 from runtime.references.protocol import ReferenceProtocol
+from runtime.references.state_changes import StateChanges
 from runtime.references.table import (
     Ask,
     AskUnsettled,

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
-from typing import Any, Final, cast
-from uuid import UUID
+from typing import cast
 
 import attrs
 import trio
@@ -19,13 +14,13 @@ from actors.errors import (
     ReferenceNotReadyError,
     ReferenceReleasedError,
 )
-from actors.messages import message_type
 from runtime.environment import Environment, Process
 from runtime.identifiers import NodeId, ReferenceId
-from runtime.lifetime import Lifetime
 from runtime.references.memory.values import Segment, ValueStore
+from runtime.references.state_changes import StateChanges
 from runtime.references.table import Effect, ReferenceState, ReferenceTable, StateChanged
 from runtime.references.value_codec import ValueCodec
+from runtime.references.value_methods import method_of
 from runtime.references.values import (
     NOT_YET,
     UNKNOWN,
@@ -43,166 +38,6 @@ UNKNOWN_SECONDS = 5.0
 """How many seconds to ask an owner again that does not know a value which it had confirmed to this
 node, before the value counts as lost.
 """
-
-
-class StateChanges:
-    """Wakes the tasks that wait for a change of a reference state. Waiting raises
-    `NotAMemberError` once this node has left.
-    """
-
-    def __init__(self, lifetime: Lifetime) -> None:
-        self._lifetime = lifetime
-        self._waiting: dict[ReferenceId, trio.Event] = {}
-        """The events of states that tasks wait for, and only while they do."""
-        self._any: trio.Event | None = None
-        self._first: dict[ReferenceId, dict[trio.Event, None]] = {}
-        """For each state the events of tasks that wait for the first of several to change, in the
-        order in which they came: simulated runs are repeated.
-        """
-
-    def notify(self, state: ReferenceState) -> None:
-        """Wake the tasks that wait for this state, or for any."""
-        event = self._waiting.pop(state.identity, None)
-        if event is not None:
-            event.set()
-        for first in self._first.pop(state.identity, ()):
-            first.set()
-        if self._any is not None:
-            # Dropped with the setting: tasks that come later wait for the next change.
-            self._any.set()
-            self._any = None
-
-    async def wait(self, state: ReferenceState) -> None:
-        """Wait until this state changes."""
-        identity = state.identity
-        event = self._waiting.get(identity)
-        if event is None:
-            event = self._waiting[identity] = trio.Event()
-        try:
-            await event.wait()
-        finally:
-            # The last task that stops waiting removes the event, also when it is cancelled.
-            if not event.statistics().tasks_waiting and self._waiting.get(identity) is event:
-                del self._waiting[identity]
-        self._lifetime.check()
-
-    async def wait_first(self, states: Iterable[ReferenceState]) -> None:
-        """Wait until one of these states changes."""
-        event = trio.Event()
-        identities = {state.identity: None for state in states}
-        for identity in identities:
-            self._first.setdefault(identity, {})[event] = None
-        try:
-            await event.wait()
-        finally:
-            # Also when it is cancelled. What has changed is not there any more.
-            for identity in identities:
-                waiting = self._first.get(identity)
-                if waiting is not None:
-                    waiting.pop(event, None)
-                    if not waiting:
-                        del self._first[identity]
-        self._lifetime.check()
-
-    async def wait_any(self) -> None:
-        """Wait until any state changes."""
-        if self._any is None:
-            self._any = trio.Event()
-        await self._any.wait()
-        self._lifetime.check()
-
-
-# Which methods of a referenced value may be called by other nodes: those that work with the value
-# and have no other effect on its node.
-
-PLAIN: Final = (
-    bool,
-    int,
-    float,
-    str,
-    bytes,
-    list,
-    tuple,
-    dict,
-    set,
-    frozenset,
-    datetime,
-    date,
-    time,
-    timedelta,
-    Decimal,
-    UUID,
-    Enum,
-)
-"""Types of which every public method may be called: none has effects beyond its value."""
-
-
-OF_ARRAYS: Final = frozenset(
-    [
-        "all",
-        "any",
-        "argmax",
-        "argmin",
-        "argpartition",
-        "argsort",
-        "astype",
-        "choose",
-        "clip",
-        "compress",
-        "conj",
-        "conjugate",
-        "copy",
-        "cumprod",
-        "cumsum",
-        "diagonal",
-        "dot",
-        "flatten",
-        "item",
-        "max",
-        "mean",
-        "min",
-        "nonzero",
-        "prod",
-        "ravel",
-        "repeat",
-        "reshape",
-        "round",
-        "searchsorted",
-        "squeeze",
-        "std",
-        "sum",
-        "swapaxes",
-        "take",
-        "tolist",
-        "trace",
-        "transpose",
-        "var",
-    ]
-)
-"""The methods of numpy's arrays and scalars that may be called. Methods that write files, change
-the array in place, or return memory or pickles are left out.
-"""
-
-
-def method_of(value: object, name: str) -> Callable[..., Any]:
-    """The method `name` of `value`. Raises AttributeError if there is none that may be called."""
-    kind = type(value)
-    found = getattr(value, name, None)
-    if name.startswith("_") or not callable(found):
-        raise AttributeError(f"a {kind.__qualname__} has no public method called {name}")
-    if message_type(kind) is None and not isinstance(value, PLAIN):
-        numpy = sys.modules.get("numpy")
-        if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
-            raise AttributeError(
-                f"methods of a {kind.__qualname__} cannot be called through a reference; mark the "
-                "class with @message"
-            )
-        if name not in OF_ARRAYS:
-            raise AttributeError(
-                f"{name} of a numpy array cannot be called through a reference; fetch it, or give "
-                "the reference to an actor"
-            )
-    return cast("Callable[..., Any]", found)
 
 
 @attrs.frozen

@@ -21,7 +21,8 @@ from runtime.links.encryption import Tls, system_network
 from runtime.links.keyring import Keyring
 from runtime.links.transports import is_loopback, split_address
 from runtime.membership.cluster_client import ClusterClient, open_client, peer_of
-from runtime.membership.cluster_session import StoreLocator, find_security
+from runtime.membership.cluster_secret import find_security
+from runtime.membership.store_locator import StoreLocator
 from runtime.rendezvous.file_store import FileStore, remove_leftovers
 from runtime.rendezvous.handler import OpenStore, StoreHandler
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters, RendezvousTimeout

@@ -46,8 +46,10 @@ from runtime.hosting.host import StopAnswer, birthplace, starts_at_once
 from runtime.hosting.instances import name_part
 from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.identifiers import NodeId
+from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members
-from runtime.membership.names import CLUSTER, NAMES, Lookups, Names
+from runtime.membership.names import Names
+from runtime.membership.restart_intents import CLUSTER, NAMES
 from runtime.store.interface import StoreEvent
 from runtime.supervision.gathered_starts import StartGatherer
 from runtime.supervision.placement import (

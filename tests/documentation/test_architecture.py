@@ -73,7 +73,7 @@ async def test_the_arguments_of_a_call_pass_five_files_to_the_link(pair: Pair) -
         await keeper.keep(mark)
     assert files == [
         "actors/method.py",
-        "runtime/calls/client.py",
+        "runtime/calls/call_sender.py",
         "runtime/wire/codec.py",
         "runtime/calls/protocol.py",
         "runtime/links/link.py",

@@ -25,7 +25,7 @@ from runtime.hosting.completion_records import (
     RequestClient,
     RequestId,
 )
-from runtime.membership.names import changes_of, kept_in
+from runtime.membership.saved_states import changes_of, kept_in
 from runtime.store.interface import MAX_OPERATIONS, Entry, Put
 from tests.invariants import checked_in_module
 

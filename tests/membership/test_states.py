@@ -11,7 +11,7 @@ import trio
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import StaleEpochError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import SystemEnvironment
-from runtime.membership.names import (
+from runtime.membership.saved_states import (
     FENCES,
     MOST_REPEATS,
     PART_BYTES,

@@ -39,7 +39,7 @@ from runtime.links.encryption import system_network
 from runtime.links.keyring import read_secrets
 from runtime.links.peers import PeerPolicy
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_security
+from runtime.membership.cluster_secret import find_security
 from runtime.membership.expulsion_service import expulsions_of
 from runtime.membership.expulsions import Expulsion, Expulsions
 from runtime.node import Node, internals_of

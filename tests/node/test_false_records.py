@@ -13,18 +13,15 @@ import trio
 from actors import Actor, Supervisor, method
 from actors.errors import UnderstudyError
 from runtime import open_node
-from runtime.membership.names import (
-    APPLIED,
+from runtime.membership.restart_intents import (
     CANDIDATES,
     CHILDREN,
-    FENCES,
     LAST_ENDS,
     NAMES,
-    PARTS,
-    STATES,
     STATIC,
     SUPERVISED,
 )
+from runtime.membership.saved_states import APPLIED, FENCES, PARTS, STATES
 from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 

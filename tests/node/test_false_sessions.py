@@ -32,7 +32,7 @@ from runtime.links.encryption import system_network
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_security
+from runtime.membership.cluster_secret import find_security
 from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
 from runtime.references.memory.values import SHARED_SIZE

@@ -14,7 +14,7 @@ from runtime.announcements import Announcement, announced, open_clusters
 from runtime.command_line.files import written_whole
 from runtime.environment import SystemEnvironment
 from runtime.isolation.stack_thread import ask_for_stacks
-from runtime.membership.cluster_session import find_secret, shared_secret_path
+from runtime.membership.cluster_secret import find_secret, shared_secret_path
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.membership.cluster_client import open_client
-from runtime.membership.cluster_session import find_security
+from runtime.membership.cluster_secret import find_security
 from runtime.node import Node
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
 from runtime.wire.handshake import certified_uri

@@ -29,7 +29,7 @@ from runtime.command_line.main import main
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, system_network
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_security
+from runtime.membership.cluster_secret import find_security
 from runtime.membership.keyring_service import keyring_of_node
 from runtime.node import Node, internals_of
 from tests.node.test_mutual_tls import Authority, authority, node_uri

@@ -13,7 +13,7 @@ from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.membership.cluster_client import open_client
-from runtime.membership.cluster_session import find_security
+from runtime.membership.cluster_secret import find_security
 from runtime.node import internals_of
 from tests.authority import Authority, node_uri
 from tests.node.test_mutual_tls import authority

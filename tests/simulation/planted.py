@@ -40,9 +40,11 @@ from runtime.links.session import Session
 from runtime.links.settlement import Offer, Settlement, SettlementAnswerKind
 from runtime.membership import members
 from runtime.membership.lease import LeaseClock
-from runtime.membership.names import NAMES, STATES, Names, StateRecords
+from runtime.membership.names import Names
 from runtime.membership.owed_deletions import OwedDeletions
 from runtime.membership.remote_store import RemoteStore
+from runtime.membership.restart_intents import NAMES
+from runtime.membership.saved_states import STATES, StateRecords
 from runtime.membership.stand_by import StandBy
 from runtime.references.forks import Forks
 from runtime.references.holder_set import HolderSet

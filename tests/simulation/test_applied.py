@@ -20,8 +20,8 @@ from runtime.hosting.completion_records import (
     CompletionRecords,
     RequestId,
 )
-from runtime.membership.names import MOST_REPEATS, STATES, StateRecords
 from runtime.membership.remote_store import RemoteStore
+from runtime.membership.saved_states import MOST_REPEATS, STATES, StateRecords
 from runtime.simulation import Simulation, SimulationError, simulate
 from runtime.store.interface import Compare, Operation, TransactionResult
 
@@ -200,7 +200,7 @@ def answers_lost(share: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("repeats", [0, MOST_REPEATS])
 def test_no_add_is_lost_whose_save_comes_into_doubt(repeats: int) -> None:
-    with answers_lost(0.3), patch("runtime.membership.names.MOST_REPEATS", repeats):
+    with answers_lost(0.3), patch("runtime.membership.saved_states.MOST_REPEATS", repeats):
         simulate(adds_without_kills, seeds=range(5), faults=[])
 
 
@@ -216,7 +216,7 @@ def test_saves_in_doubt_whose_records_are_answered_from_are_found_to_lose_adds()
 
     with (
         answers_lost(0.3),
-        patch("runtime.membership.names.MOST_REPEATS", 0),
+        patch("runtime.membership.saved_states.MOST_REPEATS", 0),
         patch.object(CompletionRecords, "after_doubt", after_doubt),
         pytest.raises(SimulationError, match="lost: "),
     ):

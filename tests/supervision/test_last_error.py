@@ -9,7 +9,7 @@ import trio
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
-from runtime.membership.names import LAST_END_SECONDS, LAST_ENDS
+from runtime.membership.restart_intents import LAST_END_SECONDS, LAST_ENDS
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.simulation.runs import cluster_of

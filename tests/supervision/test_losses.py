@@ -11,7 +11,7 @@ import trio
 
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, Supervisor, method
 from actors.errors import ActorNotFoundError, ActorStartError, UnderstudyError
-from runtime.membership.names import CHILDREN, STATIC, SUPERVISED
+from runtime.membership.restart_intents import CHILDREN, STATIC, SUPERVISED
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from tests.waiting import until

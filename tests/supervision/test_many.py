@@ -21,7 +21,7 @@ from actors.errors import UnderstudyError
 from actors.restarts import RestartMachine
 from actors.supervision import Forgotten, StartChild, StopChild, SupervisorAnswer
 from runtime import open_node
-from runtime.membership.names import CHILDREN
+from runtime.membership.restart_intents import CHILDREN
 from runtime.node import internals_of
 from runtime.supervision.children import ChildTable
 

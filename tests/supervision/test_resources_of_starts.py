@@ -13,7 +13,7 @@ from actors import Actor
 from actors.errors import NoPlacementError
 from actors.options import Placement
 from runtime import open_node
-from runtime.membership.names import NAMES
+from runtime.membership.restart_intents import NAMES
 from runtime.node import Node, internals_of
 from runtime.store.interface import Store, WatchBatch
 from tests.waiting import until

@@ -1,0 +1,718 @@
+"""The call sender: posts calls and withdraws them; the trio shell around the tables of outgoing
+calls.
+
+A call without a retry policy, to an actor whose place is known, takes the fast path: it costs no
+task, scope or event, but one encoded frame and one parked task. Every other call is made by a
+`RetryingCall`, which finds the actor, waits while it is being restarted and makes the call again
+where that is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from threading import get_ident
+from typing import Any, TypeAlias, cast
+
+import trio
+
+from actors.call_context import CURRENT, CallContext
+from actors.class_names import class_name
+from actors.documentation import A_CALL, shown_as
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    CallTimeoutError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    EncodeError,
+    NodeDrainingError,
+    NodeUnreachableError,
+    RemoteError,
+    SelfCallError,
+    StaleEpochError,
+    WrongDoorError,
+)
+from actors.filters import Call
+from actors.method import Bound, BoundMethod
+from actors.options import NO_CALL_OPTIONS
+from actors.retry import (
+    BUDGET_TOKENS,
+    GiveUp,
+    Retry,
+    RetryBudget,
+)
+from runtime.calls.arguments import refused_in_call
+from runtime.calls.call_queues import CallQueues
+from runtime.calls.deadlines import Deadlines, Waiting, effective_deadline
+from runtime.calls.local_calls import LocalCalls
+from runtime.calls.pending_calls import Confirmations, OpenCalls, OutgoingRequest, PendingCall
+from runtime.calls.protocol import (
+    NO_ARGUMENTS,
+    REPEATABLE,
+    TELL_DEPTH,
+    array_head,
+    as_repeat,
+    call_frame,
+    kept,
+    send_control,
+)
+from runtime.calls.reply_handler import ReplyHandler, facts
+from runtime.calls.routes import Route, Routes
+from runtime.environment import Environment
+from runtime.faults import Faults
+from runtime.hosting.cell import Invocation
+from runtime.hosting.chains import Chain
+from runtime.hosting.host import ActorHost
+from runtime.hosting.timeline_recorder import TimelineRecorder
+from runtime.identifiers import NodeId
+from runtime.links.link import Link
+from runtime.links.transports import Spinner
+from runtime.references.manager import ReferenceManager
+from runtime.statistics.call_statistics import (
+    CallStatistics,
+    CallTimer,
+    MethodStatistics,
+    reason_of,
+)
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
+
+MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
+"""Refusals of a call that perhaps only came to where its actor no longer is."""
+
+
+Args: TypeAlias = tuple[object, ...]
+
+Kwargs: TypeAlias = dict[str, object]
+
+
+MOST_BUDGETS = 10_000
+"""Targets whose failures are remembered; with more, those that failed first are forgiven."""
+
+
+class CallSender(ABC):
+    """Sends the calls of one node, and withdraws them. `numbers` gives each call its number, unique
+    in this incarnation and growing. `host` has the node's own actors, `local` makes calls to them,
+    and `references` keeps track of results that stay with their owners.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        codec: Codec,
+        routes: Routes,
+        reply_handler: ReplyHandler,
+        deadlines: Deadlines,
+        numbers: Callable[[], int],
+        faults: Faults | None,
+        host: ActorHost,
+        local: LocalCalls,
+        references: ReferenceManager,
+        nursery: trio.Nursery,
+        call_timeout: float | None = None,
+    ) -> None:
+        # A call that another thread made would have its task woken from this loop, which trio
+        # forbids: it would end the link, and with it the calls of others.
+        self._thread = get_ident()
+        self.environment = environment
+        self.routes = routes
+        self.lines = CallQueues(routes, environment)
+        self.numbers = numbers
+        self.budgets: dict[tuple[str, float], RetryBudget] = {}
+        self.confirmations: dict[NodeId, Confirmations] = {}
+        self.open_calls = OpenCalls()
+        self.codec = codec
+        self._reply_handler = reply_handler
+        self.deadlines = deadlines
+        self.faults = faults
+        self.call_timeout = call_timeout
+        """Seconds for a call that is awaited and has no timeout of its own; None for no limit. The
+        runtime's own calls have others.
+        """
+        self.nursery = nursery
+        """The nursery of tasks that belong to calls, and not to their callers."""
+        self.references = references
+        self._local = local
+        self.statistics: CallStatistics | None = None
+        """Counts the outcomes of calls; None while nothing is measured."""
+        self._token: object = None
+        """The token of the statistics: bound methods keep where their calls were counted last."""
+        # An attribute and not a method, so that what is not recorded costs nothing; see `record`.
+        self.call: Callable[
+            [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
+        ] = self._call
+        """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
+        self.post: Callable[[Waiting, Route, OutgoingRequest], None] = self._post
+        """Hand an attempt to the actor's node; see `_post`."""
+        self.spinner = host.workers.spinner
+        """What the node's connections share that may spin; None if none may."""
+        self._recorder: TimelineRecorder | None = None
+        self._counts = host.counts
+        self._running: Mapping[trio.lowlevel.Task, Invocation] = host.workers.running
+        self._starts: Mapping[trio.lowlevel.Task, object] = host.turns.starts
+        self._turns = host.turns
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every call: for tests and
+        simulations.
+        """
+        self.lines.check_invariants()
+        self.open_calls.check_invariants()
+        for confirmations in self.confirmations.values():
+            confirmations.check_invariants()
+        for table in self.routes.tables.values():
+            table.check_invariants()
+
+    def count_attempt(self, error: CallError, decision: Retry | GiveUp) -> None:
+        """Count an attempt that failed with `error`."""
+        if isinstance(decision, Retry):
+            self._counts.attempts.add(reason_of(error))
+        elif decision.why == "budget used up":
+            self._counts.budget_empty += 1
+
+    def measure(self, statistics: CallStatistics | None) -> None:
+        """Count in `statistics` the outcomes of calls that begin from now on; None: stop."""
+        self.statistics = statistics
+        self._token = None if statistics is None else statistics.token
+
+    def record(self, recorder: TimelineRecorder | None) -> None:
+        """Record the calls that begin from now on; None: stop."""
+        self._recorder = recorder
+        self.post = self._post if recorder is None else partial(self._post_recorded, recorder)
+        self.call = self._call if recorder is None else partial(self._recorded, recorder)
+
+    def _counters(self, bound: BoundMethod[..., Any]) -> MethodStatistics:
+        """Return where a call is counted, and keep it for the next calls of `bound`. A method that
+        was not called before gets its place when this call has ended; see `_time`.
+        """
+        assert self.statistics is not None
+        found = self.statistics.known(bound._address, bound._definition.name)
+        if found is None:
+            return self.statistics.new(bound._address, bound._definition.name)
+        bound._counted = found
+        return found
+
+    def _count_failure(
+        self, counted: MethodStatistics | None, timer: CallTimer | None, error: BaseException
+    ) -> None:
+        """Count a call that has raised `error` at its caller."""
+        if counted is not None:
+            counted.fail(error)
+        if timer is not None:
+            self._time(timer)
+
+    def _time(self, timer: CallTimer) -> None:
+        """A call that is timed has ended. If its method was not called before, this makes known
+        what was counted.
+        """
+        timer.answered(self.environment.stopwatch())
+        if self.statistics is not None:
+            self.statistics.enter(timer.method)
+
+    @shown_as(A_CALL)
+    async def _recorded(
+        self,
+        recorder: TimelineRecorder,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        seen: Call | None = None,
+    ) -> Any:
+        made = recorder.begin_call(bound._address, bound._definition.name, kwargs)
+        if made is None:
+            return await self._call(bound, args, kwargs, seen)
+        outcome = "returned"
+        try:
+            return await self._call(bound, args, kwargs, seen)
+        except BaseException as error:
+            outcome = class_name(type(error))
+            if isinstance(error, RemoteError):
+                # Its class is called as that of the exception which the method has raised.
+                outcome = f"raised {outcome}"
+            raise
+        finally:
+            recorder.end_call(made, kwargs, outcome)
+
+    def _post_recorded(
+        self, recorder: TimelineRecorder, call: Waiting, route: Route, request: OutgoingRequest
+    ) -> None:
+        recorder.posted(
+            call.number,
+            route.address,
+            request.bound._definition.name,
+            request.kwargs,
+            request.chain,
+        )
+        self._post(call, route, request)
+
+    def attempt(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        seen: Call,
+    ) -> Coroutine[Any, Any, Any]:
+        """Like `call`, for filters, which have the call as `seen`: its deadline counts, and each
+        attempt is noted in it.
+        """
+        if self._recorder is None:
+            return self._call(bound, args, kwargs, seen)
+        return self._recorded(self._recorder, bound, args, kwargs, seen)
+
+    def _expiry(self, bound: Bound) -> float:
+        """When a call that is made now times out, on the node's clock."""
+        options = bound._options
+        if options is not NO_CALL_OPTIONS and options.timeout is not None:
+            return self.environment.now() + options.timeout
+        if self.call_timeout is not None and not bound._address.name.startswith("@"):
+            return self.environment.now() + self.call_timeout
+        return math.inf
+
+    @shown_as(A_CALL)
+    async def send(
+        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
+        """Hand a one-way call to the connection. See `BoundMethod.send`."""
+        self.check_thread(bound)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        route = self.lines.free(bound)
+        context = CURRENT.get()
+        if route is None:
+            await self.lines.through(
+                bound, self.numbers(), partial(self._send, bound, args, kwargs, context)
+            )
+        elif route.link is None:
+            self._send(bound, args, kwargs, context, route)
+        else:
+            frame, segments = self._one_way(bound, args, kwargs, context, route, route.link)
+            # No task waits for the answer: what bounds the memory that large ones take is room for
+            # them.
+            await route.link.room(sum(map(len, segments)))
+            route.link.post(frame, kept(segments), lane=route.place.actor)
+        # Not cancellable: the call has left, and a cancellation would suggest that it has not.
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def check_thread(self, bound: Bound) -> None:
+        """Raises `WrongDoorError` in another thread than that of the node."""
+        if get_ident() == self._thread:
+            return
+        name = f"{bound._address.name}.{bound._definition.name}"
+        raise WrongDoorError(
+            f"{name} was called outside of the thread whose event loop its node runs in: call it "
+            "there, with trio.from_thread.run, or connect with runtime.blocking or runtime.aio",
+            actor=bound._address.name,
+            method=bound._definition.name,
+        )
+
+    def _send(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        context: CallContext | None,
+        route: Route,
+    ) -> None:
+        link = route.link
+        if link is None:
+            self._local.send(route.address, bound, args, kwargs, context)
+        else:
+            frame, segments = self._one_way(bound, args, kwargs, context, route, link)
+            link.post(frame, kept(segments), lane=route.place.actor)
+
+    def _one_way(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        context: CallContext | None,
+        route: Route,
+        link: Link,
+    ) -> tuple[bytes, list[Buffer]]:
+        segments: list[Buffer] = Outgoing(link.peer.identity)
+        arguments = self._encoded(bound, args, kwargs, segments)
+        control = send_control(route.prefix, arguments, context)
+        return encode_frame(Kind.SEND, control, segments), segments
+
+    def _encoded(
+        self,
+        bound: Bound,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        segments: list[Buffer],
+    ) -> bytes:
+        """The arguments as they travel. Raises EncodeError, which names the parameter."""
+        try:
+            return self.codec.encode_arguments(args, kwargs, segments)
+        except EncodeError as error:
+            raise refused_in_call(self.codec, error, bound, args, kwargs) from error.__cause__
+
+    @shown_as(A_CALL)
+    async def _call(
+        self, bound: BoundMethod[..., Any], args: Args, kwargs: Kwargs, seen: Call | None = None
+    ) -> Any:
+        self.check_thread(bound)
+        counted: Any = None
+        timer: CallTimer | None = None
+        # Inline: a function of its own would cost as much again. Looked up once for many calls, but
+        # the node may have begun to count anew since.
+        if self._token is not None:
+            counted = bound._counted
+            if counted is None or counted.token is not self._token:
+                counted = self._counters(bound)
+            sampler = counted.made
+            left = sampler.left = sampler.left - 1
+            if not left:
+                timer = counted.timed(sampler, self.environment.stopwatch())
+        try:
+            options, route = bound._options, self.routes.known(bound)
+            expires = self._expiry(bound) if seen is None else seen.deadline
+            # Everything that waits, or may be repeated, takes the slow path.
+            if (
+                route is None
+                or options.retry is not None
+                or (self.lines.all and self.lines.ahead_of(bound))
+                or (route.link is not None and not route.link.has_room)
+            ):
+                value = await self.make_again(
+                    bound, args, kwargs, expires, self.numbers(), seen, None, None
+                )
+            else:
+                task = trio.lowlevel.current_task()
+                chain = self._chain_of(task, bound) if self._running or self._starts else None
+                deadline = effective_deadline(task)
+                # A deadline that has passed ends the call before anything is sent.
+                if deadline != math.inf and deadline <= self.environment.now():
+                    await trio.lowlevel.checkpoint()
+                if self.faults is not None:
+                    await self.faults.slow_down(bound._definition.name)
+                call: Waiting = PendingCall(self.numbers(), route.place, task)
+                soon = expires if expires < deadline else deadline
+                flags = 0 if bound._load is None else TELL_DEPTH
+                request = OutgoingRequest(bound, args, kwargs, soon, flags, chain, CURRENT.get())
+                if counted is not None:
+                    request.counted, request.timer = True, timer
+                if seen is not None:
+                    seen.attempted(1, route.address.node, addresses_of(route))
+                self.post(call, route, request)
+                spinner = self.spinner
+                if call.finished:
+                    await trio.lowlevel.checkpoint()
+                elif expires == math.inf and (spinner is None or spinner.current is None):
+                    await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+                else:
+                    await self._answered(call, route, expires, spinner)
+                # The heap of timeouts may keep the call for long: it must not keep the value.
+                value, call.value = call.value, None
+                if call.error is not None or call.expired:
+                    value = await self._failed(call, route, request, expires, deadline, seen)
+        except BaseException as error:
+            self._count_failure(counted, timer, error)
+            raise
+        if counted is not None:
+            counted.value += 1
+            if timer is not None:
+                self._time(timer)
+        return value
+
+    async def _answered(
+        self, call: Waiting, route: Route, expires: float, spinner: Spinner | None
+    ) -> None:
+        """Wait until a call has finished or expired: first by polling in the place of the reader of
+        its link, if that spins.
+        """
+        link = route.link
+        if expires != math.inf:
+            self.deadlines.add(expires, call)
+        try:
+            if link is not None and spinner is not None and spinner.current is link.connection:
+                # Not parked, so that nothing may reschedule it.
+                task, call.waiter = call.waiter, None
+                await spinner.poll(lambda: call.finished or call.expired)
+                if call.finished or call.expired:
+                    return
+                call.waiter = task
+            await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+        except BaseException:
+            # Cancelled while it polled: `_give_up` does this for a task that is parked.
+            self.withdraw(call, route)
+            raise
+        finally:
+            if expires != math.inf:
+                self.deadlines.done()
+
+    async def _failed(
+        self,
+        call: Waiting,
+        route: Route,
+        request: OutgoingRequest,
+        expires: float,
+        deadline: float,
+        seen: Call | None,
+    ) -> Any:
+        """Make a call again whose only attempt so far has failed, if it may be. Else raise."""
+        bound = cast("BoundMethod[..., Any]", request.bound)
+        # The answer and the timeout may come in the same pass: the first of the two decides.
+        if call.expired:
+            raise self.expired(call, route, bound)
+        # The frames of the traceback must not refer to the error, nor to a call that does: each
+        # error would stay until the cyclic garbage collector runs.
+        error, call.error = call.error, None
+        assert error is not None
+        try:
+            if isinstance(error, MOVED) and bound._address.registered:
+                # Certainly not run, and perhaps only because the actor has moved.
+                args, kwargs, number = request.args, request.kwargs, call.number
+                return await self.make_again(
+                    bound, args, kwargs, expires, number, seen, route, error
+                )
+            if isinstance(error, DeadlineExceededError) and deadline < expires:
+                # It is the caller's own deadline that is too near: that ends the call, as trio has
+                # it.
+                await trio.sleep_until(deadline)
+                await trio.lowlevel.checkpoint()
+            raise error
+        finally:
+            del error
+
+    @abstractmethod
+    async def make_again(
+        self,
+        bound: BoundMethod[..., Any],
+        args: Args,
+        kwargs: Kwargs,
+        expires: float,
+        order: int,
+        seen: Call | None,
+        route: Route | None,
+        error: CallError | None,
+    ) -> Any:
+        """Make a call that may take several attempts; see `RetryingCall`, which has these
+        parameters. `error`: of an attempt over `route` that was made already.
+        """
+
+    def _give_up(
+        self, call: Waiting, route: Route, raise_cancel: Callable[[], object]
+    ) -> trio.lowlevel.Abort:
+        """The waiting task was cancelled, and so is the call."""
+        # First: an answer that arrives from here on must not wake a task that is not parked.
+        call.waiter = None
+        # The task is woken at once: it does not wait until the method has stopped.
+        self.withdraw(call, route)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _post(self, call: Waiting, route: Route, request: OutgoingRequest) -> None:
+        """Hand the request to the actor's node, or to this one's own host. Its answer finishes
+        `call`, perhaps at once.
+
+        Raises EncodeError for arguments that cannot be sent.
+        """
+        link = route.link
+        if link is None:
+            self._local.begin(call, route.address, request)
+            return
+        calls = route.calls
+        assert calls is not None
+        args, kwargs, flags, deadline = (
+            request.args,
+            request.kwargs,
+            request.flags,
+            request.deadline,
+        )
+        segments: list[Buffer] = []
+        arguments = (
+            NO_ARGUMENTS
+            if not args and not kwargs
+            else None
+            if kwargs
+            else self.codec.encode_scalars(args)
+        )
+        if arguments is None:
+            segments = Outgoing(link.peer.identity)
+            arguments = self._encoded(request.bound, args, kwargs, segments)
+        remaining = None if deadline == math.inf else deadline - self.environment.now()
+        first, state = request.first, request.state
+        # The number itself says so already: nothing is added to the frame.
+        if first == call.number and not request.elsewhere:
+            first = 0
+        kept_as = None if state is None else (state.identity[2], state.version)
+        frame = call_frame(
+            call.number,
+            flags,
+            route.prefix,
+            arguments,
+            segments,
+            remaining,
+            first,
+            kept_as,
+            request.chain,
+            request.context,
+            request.attempt,
+        )
+        # With no other call under way there is nothing to gather this frame with: it is sent at
+        # once.
+        alone = not calls.pending
+        calls.pending[call.number] = call
+        if self.faults is None:
+            call.ticket = link.post(frame, tuple(segments), lane=route.place.actor, at_once=alone)
+        else:
+            self._post_faultily(call, route, frame, tuple(segments), flags)
+        if segments:
+            call.lends = not all(isinstance(segment, bytes) for segment in segments)
+        # The link has ended already: no later event would fail this call.
+        if link.ended is not None:
+            calls.take(call.number)
+            call.fail(self._reply_handler.lost(link, call))
+
+    def _post_faultily(
+        self, call: Waiting, route: Route, frame: bytes, segments: tuple[Buffer, ...], flags: int
+    ) -> None:
+        """Like the end of `post`, with what tests have asked for."""
+        faults, link, calls, method = self.faults, route.link, route.calls, route.place.method
+        assert faults is not None
+        assert link is not None
+        assert calls is not None
+        if faults.strike("request-lost", method):
+            # Sent, as far as anyone here can tell.
+            call.ticket = link.post(encode_frame(Kind.EMPTY, b""))
+        else:
+            call.ticket = link.post(frame, segments, lane=call.place.actor)
+            if flags & REPEATABLE and faults.strike("request-repeated", method):
+                link.post(as_repeat(frame), kept(segments), lane=call.place.actor)
+        if faults.strike("cut", method):
+            link.drop_connection()
+        if faults.strike("in-flight", method):
+            calls.take(call.number)
+            text = f"the connection was lost while {call.place.actor}.{method} was in flight"
+            call.fail(ConnectionLostError(text, **facts(call.place)))
+
+    def withdraw(self, call: Waiting, route: Route) -> None:
+        """Withdraw a call that no task waits for any more: cancel it where it runs, and drop its
+        answer if one comes.
+        """
+        if call.finished:
+            return
+        call.finished = True
+        link = route.link
+        if link is None:
+            call.recalled = self._local.withdraw(call)
+            call.ticket = 0
+        elif route.calls is not None and route.calls.take(call.number) is not None:
+            # The entry is gone, so an answer that is on its way is dropped. If the request has
+            # left, the far side gets a CANCEL.
+            call.recalled = link.abandon(call.ticket)
+            if not call.recalled:
+                link.post(
+                    encode_frame(Kind.CANCEL, array_head(1, call.number)), lane=call.place.actor
+                )
+                # The caller gets its arrays back now, and may change them before the peer has them.
+                if call.lends:
+                    link.own(call.ticket)
+
+    def expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
+        """Withdraw a call whose timeout has passed, and return the error to raise."""
+        self.withdraw(call, route)
+        if call.recalled:
+            return DeadlineExceededError(
+                f"{call.place.actor}.{call.place.method} could not be handed to node "
+                f"{call.place.node} within its timeout of "
+                f"{self.timeout(bound):g} s; it did not run and will not",
+                **facts(call.place),
+            )
+        return CallTimeoutError(
+            f"{call.place.actor}.{call.place.method} gave no answer within its timeout of "
+            f"{self.timeout(bound):g} s; it was cancelled, but may have taken effect",
+            **facts(call.place),
+        )
+
+    def timeout(self, bound: Bound) -> float:
+        """Seconds that a call may take by its options, or else by those of the node."""
+        own = bound._options.timeout
+        return own if own is not None else self.call_timeout or math.inf
+
+    def confirm(self, call: Waiting, link: Link) -> None:
+        """A repeatable call will not be made again under its number: let its peer forget it."""
+        confirmations = self.confirmations.get(link.peer.identity)
+        if confirmations is not None and confirmations.end(call.number) and link.ended is None:
+            watermark, beyond = confirmations.take()
+            nothing: list[Buffer] = []
+            everywhere = b"\x1b" + self.open_calls.watermark.to_bytes(8, "big")
+            link.post(
+                encode_frame(
+                    Kind.FORGET,
+                    array_head(3, watermark) + self.codec.encode(beyond, nothing) + everywhere,
+                    nothing,
+                )
+            )
+
+    def repeatable_number(self, link: Link) -> int:
+        """The number of a call that may be made again over `link`, or over what follows it to the
+        same incarnation.
+        """
+        number = self.numbers()
+        self.confirmations.setdefault(link.peer.identity, Confirmations()).begin(number)
+        return number
+
+    def over(self, first: int, actor: str) -> None:
+        """The call whose first attempt had this number will not be made again."""
+        self.open_calls.end(first)
+        self._local.over(first, actor, self.open_calls.watermark)
+
+    def budget(self, target: str, tokens: float = BUDGET_TOKENS) -> RetryBudget:
+        """Return the retry budget of an actor for policies with so many `tokens`."""
+        budget = self.budgets.get((target, tokens))
+        if budget is None:
+            budget = self.budgets[target, tokens] = RetryBudget(tokens=tokens)
+            # Bounded: the oldest target starts again with a full budget.
+            if len(self.budgets) > MOST_BUDGETS:
+                del self.budgets[next(iter(self.budgets))]
+        return budget
+
+    def refuse_self_call(self, task: trio.lowlevel.Task, bound: Bound) -> None:
+        """Raises `SelfCallError` if the method that runs in `task` would wait for itself."""
+        invocation = self._running.get(task)
+        if (
+            invocation is not None
+            # A call that another actor's start makes from within that method is reported with the
+            # whole chain.
+            and task not in self._starts
+            and invocation.cell.address.name == bound._address.name
+            and not (
+                bound._definition.concurrent
+                or invocation.definition.concurrent
+                or invocation.definition.reentrant
+            )
+        ):
+            name = bound._address.name
+            raise SelfCallError(
+                f"{name}.{invocation.definition.name} awaited {name}.{bound._definition.name}: it "
+                f"would wait for itself. Call self.{bound._definition.name}(...) instead, mark one "
+                f"of the two as concurrent, or {invocation.definition.name} as reentrant",
+                actor=name,
+                method=bound._definition.name,
+            )
+
+    @property
+    def has_methods_running(self) -> bool:
+        """False if no method and no start runs on this node, so that none can make a call."""
+        return bool(self._running or self._starts)
+
+    def chain(self, task: trio.lowlevel.Task) -> Chain | None:
+        """Return the methods that wait for a call made in `task`; see `ActorTurns.chain`."""
+        return self._turns.chain(task)
+
+    def _chain_of(self, task: trio.lowlevel.Task, bound: Bound) -> Chain | None:
+        """Like `chain`, for a call of `bound`. Raises `SelfCallError`."""
+        self.refuse_self_call(task, bound)
+        return self._turns.chain(task)
+
+    def on_peer_ended(self, peer: NodeId) -> None:
+        """Note that an incarnation has ended: drop the confirmations for it."""
+        self.confirmations.pop(peer, None)
+
+
+def addresses_of(route: Route) -> tuple[str, ...]:
+    """Return the addresses of the node that a route leads to; empty for the own node."""
+    return () if route.link is None else route.link.peer.addresses

@@ -1,0 +1,551 @@
+"""A call that may take several attempts: it finds its actor, waits while that is being restarted,
+and is made again where that is allowed.
+
+All attempts at one incarnation of a node carry the same number, so that there the call runs once
+however often it is sent. One that is made to another epoch of the actor, or to another node, says
+what the number of the first was: actors save states with the calls that led to them. One deadline
+spans everything. Decisions are `RetrySchedule`'s; here they are carried out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+
+from actors.call_context import CURRENT, CallContext
+from actors.errors import (
+    ActorDiedError,
+    CallError,
+    CallTimeoutError,
+    DeadlineExceededError,
+    DirectoryUnavailableError,
+    NodeDiedError,
+    NodeDrainingError,
+    NodeUnreachableError,
+    OutcomeUnknownError,
+    RemoteError,
+    outcome_of,
+)
+from actors.filters import Call
+from actors.method import BoundMethod
+from actors.retry import (
+    WAIT_FOR_ACTOR,
+    GiveUp,
+    Retry,
+    RetryPolicy,
+    RetrySchedule,
+)
+from runtime.calls.call_queues import Occupancy, where
+from runtime.calls.call_sender import MOVED, CallSender, addresses_of
+from runtime.calls.deadlines import Waiting
+from runtime.calls.error_codec import set_attempts
+from runtime.calls.pending_calls import OutgoingRequest, PendingCall
+from runtime.calls.protocol import (
+    KEEP_RESULT,
+    REPEAT,
+    REPEATABLE,
+    TENTATIVE,
+)
+from runtime.calls.routes import Route
+from runtime.references.table import ReferenceState
+from runtime.wire.exceptions import annotate
+
+NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
+
+
+class Denials:
+    """Denials of one call: refusals by nodes that the store names as owner but that do not have the
+    actor, or not any more.
+    """
+
+    __slots__ = ("_by", "_since")
+
+    def __init__(self) -> None:
+        self._by: Occupancy | None = None
+        self._since: float | None = None
+
+    def are_worth_a_wait(
+        self, route: Route | None, error: CallError, now: float, patience: float
+    ) -> bool:
+        """True if by this error the actor seems to be on its way to another place, or another life,
+        and that has not gone on for longer than `patience`.
+
+        That the name has no owner is final: looking it up waited while there was hope.
+        """
+        # Without a route the lookup itself has failed. It has waited already, so that the name has
+        # no owner is final.
+        if not (
+            isinstance(error, MOVED)
+            and (route is not None or isinstance(error, NodeUnreachableError))
+        ):
+            self._since = None
+            return False
+        by = None if route is None else where(route)
+        if self._since is None or self._by != by:
+            # The call may have run for long before, or have waited for a restart: another owner of
+            # the name is given its time anew.
+            self._by, self._since = by, now
+        return now < self._since + patience
+
+
+@attrs.frozen
+class Retention:
+    """What a retrying call needs of a call whose result stays with its owner. `state_at(route)`
+    gives the state of its reference, if the result can be at the end of that route; else it raises
+    CallError. `posted()` notes that an attempt was made.
+    """
+
+    context: CallContext | None
+    state_at: Callable[[Route], ReferenceState]
+    posted: Callable[[], None]
+
+
+class RetryingCall:
+    """One call that may take several attempts. `expires`: when its own timeout passes, on the
+    node's clock. `order`: its place in the order of this node's calls, from the same counter as
+    the numbers of calls.
+    """
+
+    def __init__(
+        self,
+        caller: CallSender,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        expires: float,
+        order: int,
+        kept: Retention | None = None,
+        seen: Call | None = None,
+    ) -> None:
+        self._seen = seen
+        policy = bound._options.retry or NO_RETRIES
+        self._caller = caller
+        self._bound = bound
+        self._args = args
+        self._kwargs = kwargs
+        self._kept = kept
+        self._expires = expires
+        self._order = order
+        self._look_at = -math.inf
+        """When it looks for its actor by itself again, if that was not where it was thought
+        to be.
+        """
+        # The runtime's own calls wait for as long as it takes: they keep the peace by their
+        # back-off alone.
+        throttled = policy.max_retries > 0 and not bound._address.name.startswith("@")
+        self._budget = (
+            caller.budget(bound._address.name, policy.budget)
+            if throttled and policy.budget is not None
+            else None
+        )
+        self._repeats = policy.max_retries > 0 and (
+            bound._definition.idempotent or policy.repeat_unknown
+        )
+        self._chain = (
+            caller.chain(trio.lowlevel.current_task())
+            if caller.has_methods_running and kept is None
+            else None
+        )
+        self._context = CURRENT.get() if kept is None else kept.context
+        self._call: Waiting | None = None
+        self._route: Route | None = None
+        self._attempted: Route | None = None
+        """The route of the running attempt; None before it is made."""
+        self._denied_by: Occupancy | None = None
+        self._denied_for_good = True
+        self._sent = False
+        self._first = 0
+        self._may_have_run: set[Occupancy] = set()
+        """The places of attempts that may have run."""
+        deadline = min(trio.current_effective_deadline(), expires)
+        self._schedule = RetrySchedule(
+            policy,
+            idempotent=bound._definition.idempotent,
+            deadline=deadline,
+            now=caller.environment.now(),
+        )
+        self._denials = Denials()
+
+    async def run(self, route: Route | None, missed: CallError | None) -> object:
+        """Make the call until it succeeds or must be given up. `missed`: the error of an attempt
+        over `route` that was made already.
+        """
+        try:
+            if self._expires == math.inf:
+                return await self._run(route, missed)
+            with trio.move_on_at(self._expires):
+                return await self._run(route, missed)
+            # Read before `_end`, which withdraws the call and learns whether it could be recalled.
+            posted, call = self._sent, self._call
+            self._end()
+            raise self._timed_out(ran=posted and call is not None and not call.recalled)
+        finally:
+            self._end()
+
+    async def _run(self, route: Route | None, error: CallError | None) -> object:
+        if error is None:
+            route, error = await self._try()
+        while error is not None:
+            await self._before_the_next(route, error)
+            # The answer of the last attempt came during the back-off: no further attempt.
+            if self._answered():
+                break
+            route, error = await self._try()
+        call = self._call
+        assert call is not None
+        if self._budget is not None:
+            self._budget.succeeded()
+        return call.value
+
+    def _answered(self) -> bool:
+        """True if the answer to an attempt given up as too slow has come after all."""
+        return self._call is not None and self._call.finished and self._call.error is None
+
+    async def _try(self) -> tuple[Route | None, CallError | None]:
+        """Make one attempt. Returns its route, None if it was not sent, and its error, None if it
+        succeeded.
+        """
+        caller, bound = self._caller, self._bound
+        self._attempted = None
+        try:
+            caller.refuse_self_call(trio.lowlevel.current_task(), bound)
+            if caller.faults is not None:
+                await caller.faults.slow_down(bound._definition.name)
+            limit = self._schedule.attempt_limit
+            route = caller.lines.free(bound)
+            if route is not None:
+                self._post(route)
+            else:
+                denied, self._denied_by = self._denied_by, None
+                await caller.lines.through(
+                    bound,
+                    self._order,
+                    self._post,
+                    not_before=self._look_at,
+                    limit=limit,
+                    denied=denied,
+                    over=self._denied_for_good,
+                )
+            call = self._call
+            assert call is not None
+            if limit == math.inf or self._cannot_be_lost():
+                await _finished(call)
+                return self._attempted, call.error
+            # The call stays in the table after this time: a late answer is still taken, in
+            # `_before_the_next`.
+            with trio.move_on_at(self._schedule.attempt_deadline):
+                await _finished(call)
+                return self._attempted, call.error
+        except CallError as error:
+            return self._attempted, error
+        # Where the whole call's deadline came first, it is that which ends it.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        route = self._attempted
+        assert route is not None
+        if self._taken_back(route):
+            return route, NodeUnreachableError(
+                f"there was no connection to node {route.address.node} within the attempt_timeout "
+                f"of {limit:g} s; {self._name} did not run",
+                actor=bound._address.name,
+                method=bound._definition.name,
+                node=route.address.node,
+                epoch=route.address.epoch,
+            )
+        return route, CallTimeoutError(
+            f"{self._name} gave no answer within its attempt_timeout of {limit:g} s",
+            actor=bound._address.name,
+            method=bound._definition.name,
+            node=route.address.node,
+            epoch=route.address.epoch,
+        )
+
+    def _cannot_be_lost(self) -> bool:
+        """True for a call of the runtime to a service of its own node: neither the request nor the
+        answer can be lost.
+
+        So it is not repeated. Repeats would cost the more, the more such calls wait for the node.
+        """
+        return (
+            self._attempted is not None
+            and self._attempted.link is None
+            and self._bound._address.name.startswith("@")
+        )
+
+    def _taken_back(self, route: Route) -> bool:
+        """Withdraw a request that still waits for a connection; return whether that was possible.
+        A large one of which a part was sent goes on.
+        """
+        call = self._call
+        if (
+            call is None
+            or route.link is None
+            or not isinstance(call.ticket, int)
+            or not route.link.abandon(call.ticket)
+        ):
+            return False
+        # 0 is the ticket of no frame: whatever happens to the link, this attempt did not run.
+        call.ticket = 0
+        return True
+
+    def _post(self, route: Route) -> None:
+        """Send an attempt over `route`. If this raises, the attempt was not made."""
+        self._attempted = route
+        # The time of an attempt is not that of the search before it.
+        self._schedule.begin(self._caller.environment.now())
+        call = self._enter(route)
+        flags = (
+            0
+            if self._kept is None
+            else KEEP_RESULT | TENTATIVE
+            if self._schedule.policy.retry_on
+            else KEEP_RESULT
+        )
+        if self._repeats and route.link is not None:
+            flags |= REPEATABLE | REPEAT if self._sent else REPEATABLE
+        if route.link is None and self._sent:
+            # The call still runs on this node: the repeat waits for the same run.
+            return
+        self._sent = True
+        request = OutgoingRequest(
+            self._bound,
+            self._args,
+            self._kwargs,
+            self._schedule.deadline,
+            flags,
+            self._chain,
+            self._context,
+            self._schedule.total + 1,
+        )
+        if self._first:
+            # What this attempt says of those before it.
+            request.first = self._first
+            request.repeated = bool(self._may_have_run)
+            request.elsewhere = bool(self._may_have_run - {where(route)})
+        if self._kept is not None:
+            request.state = self._kept.state_at(route)
+        if self._seen is not None:
+            self._seen.attempted(request.attempt, route.address.node, addresses_of(route))
+        self._caller.post(call, route, request)
+        if self._kept is not None:
+            self._kept.posted()
+
+    def _enter(self, route: Route) -> Waiting:
+        """Return the pending call for an attempt over `route`: that of the attempt before, if it
+        went to the same incarnation.
+        """
+        before = self._route
+        call = self._call
+        if call is not None and before is not None:
+            same = (before.address.node, before.address.incarnation) == (
+                route.address.node,
+                route.address.incarnation,
+            )
+            local_again = route.link is None and call.finished
+            if (
+                same
+                and not local_again
+                and not (call.error is not None and outcome_of(call.error) == "raised")
+            ):
+                call.place = route.place
+                call.finished = False
+                call.error = None
+                self._route = route
+                return call
+            self._let_go()
+        # A new number for another incarnation, for a new run on this node, and after the method
+        # raised: under the old number the peer's record would return the same exception again.
+        number = (
+            self._caller.repeatable_number(route.link)
+            if self._repeats and route.link is not None
+            else self._caller.numbers()
+        )
+        if self._repeats and self._bound._address.registered and not self._may_have_run:
+            # A node that knows it under another number did not run it. What has no name of its own
+            # saves nothing.
+            if self._first:
+                self._caller.open_calls.end(self._first)
+            self._first = number
+            self._caller.open_calls.begin(number)
+        self._call = PendingCall(number, route.place, None)
+        self._route = route
+        self._sent = False
+        return self._call
+
+    async def _before_the_next(self, route: Route | None, error: CallError) -> None:
+        """Wait until the next attempt is due. Raises the error of the whole call if there is to be
+        none.
+        """
+        environment = self._caller.environment
+        bound = self._bound
+        now = environment.now()
+        if outcome_of(error) != "not executed" and route is not None:
+            self._may_have_run.add(where(route))
+        if outcome_of(error) == "not executed":
+            # Refused, so not on record: the next attempt is as good as the first.
+            self._sent = False
+        # The name's owner denies it, or its node is going or gone: it is being moved, unless that
+        # goes on for long.
+        patience = environment.timings.denial_patience
+        moving = (
+            self._denials.are_worth_a_wait(route, error, now, patience)
+            and bound._address.registered
+        )
+        died = isinstance(error, ActorDiedError) and bound._address.registered
+        if (moving or died) and bound._route is route:
+            # Otherwise another call has found the actor meanwhile. Of an epoch that died the same
+            # would be heard again and again.
+            bound._moved = True
+            bound._route = None
+        # However many calls are with an actor when it dies, that is one failure.
+        incident = (
+            where(route)
+            if isinstance(error, ActorDiedError | NodeDiedError) and route is not None
+            else None
+        )
+        outcome = outcome_of(error)
+        decision = self._schedule.failed(
+            outcome,
+            error,
+            now,
+            environment.random(),
+            self._budget,
+            uncounted=moving,
+            incident=incident,
+        )
+        if isinstance(error, DirectoryUnavailableError) and bound._address.name.startswith("@"):
+            # The runtime's own calls have no end of retries: their caller is to learn that the
+            # store had its time.
+            decision = GiveUp("not repeatable")
+        self._caller.count_attempt(error, decision)
+        if not isinstance(decision, Retry):
+            deadline = trio.current_effective_deadline()
+            if isinstance(error, DeadlineExceededError) and deadline < self._expires:
+                # As for a call that is made once: the caller's own deadline ends it.
+                await trio.sleep_until(deadline)
+                await trio.lowlevel.checkpoint()
+            raise self._final(error, decision)
+        call = self._call
+        if moving and (call is None or call.finished):
+            # It waits in line, where it keeps its place among the calls that were made before and
+            # after it.
+            self._look_at = decision.at
+            self._denied_by = None if route is None else where(route)
+            self._denied_for_good = not isinstance(error, NodeDrainingError)
+            return
+        if call is None or call.finished:
+            await trio.sleep_until(decision.at)
+        else:
+            # Its last attempt was only too slow: the answer may still come.
+            with trio.move_on_at(decision.at):
+                await _finished(call)
+        if not self._schedule.begin(environment.now()):
+            raise self._final(error, GiveUp("deadline"))
+
+    def _final(self, last: CallError, decision: GiveUp) -> CallError:
+        """Return the error of the whole call. Its outcome is that of all attempts: an earlier one
+        may have run although the last one was not executed.
+        """
+        schedule = self._schedule
+        set_attempts(last, schedule.total)
+        unsure = schedule.outcome == "unknown" and outcome_of(last) != "unknown"
+        why = f"({decision.why}), for {schedule.explain(decision, self._budget)}"
+        if isinstance(last, RemoteError):
+            # It is what the method raised, down to its type, and stays that.
+            if schedule.total > 1 or (
+                schedule.policy.max_retries and decision.why != "not repeatable"
+            ):
+                annotate(
+                    last, f"{schedule.total} attempts, then given up {why}:\n{schedule.history()}"
+                )
+            return last
+        if schedule.total > 1 or unsure:
+            what = (
+                "may have run in one of its"
+                if schedule.outcome == "unknown"
+                else "was not executed in any of its"
+            )
+            text = (
+                f"{self._name} {what} {schedule.total} attempts {why}; the last: "
+                f"{last}\n{schedule.history()}"
+            )
+        elif schedule.policy.max_retries and (
+            decision.why != "not repeatable" or schedule.outcome == "unknown"
+        ):
+            # A caller that asked for retries is to learn why there was none.
+            text = f"{last}; it was made once and not repeated {why}"
+        else:
+            return last
+        error = (OutcomeUnknownError if unsure else type(last))(
+            text,
+            actor=self._bound._address.name,
+            method=self._bound._definition.name,
+            node=last.node,
+            epoch=last.epoch,
+            attempts=schedule.total,
+        )
+        error.__cause__ = last
+        return error
+
+    def _timed_out(self, *, ran: bool) -> CallError:
+        """The error of a call whose timeout has passed; `ran`: its last attempt may have run."""
+        schedule = self._schedule
+        what = (
+            f"{self._name} gave no answer within its timeout of "
+            f"{self._caller.timeout(self._bound):g} s"
+        )
+        cls: type[CallError]
+        if ran or schedule.outcome == "unknown":
+            cls, what = CallTimeoutError, f"{what}; it was cancelled, but may have taken effect"
+        else:
+            cls, what = DeadlineExceededError, f"{what}; it did not run and will not"
+        error = cls(
+            what,
+            actor=self._bound._address.name,
+            method=self._bound._definition.name,
+            node=self._bound._address.node,
+            epoch=self._bound._address.epoch,
+            attempts=schedule.total + self._sent,
+        )
+        if schedule.total:
+            error.add_note(schedule.history())
+        return error
+
+    def _end(self) -> None:
+        """End the call: it will not be made again."""
+        if self._first:
+            self._caller.over(self._first, self._bound._address.name)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The call will not be made again under its number."""
+        call, route = self._call, self._route
+        if call is None or route is None:
+            return
+        self._call = None
+        self._caller.withdraw(call, route)
+        # Only now may the peer forget its record: until here a repeat could have arrived.
+        if self._repeats and route.link is not None:
+            self._caller.confirm(call, route.link)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._bound._address.name}.{self._bound._definition.name}"
+
+
+async def _finished(call: Waiting) -> None:
+    """Wait until the call is finished. If the wait is cancelled, the call goes on."""
+    if call.finished:
+        await trio.lowlevel.checkpoint()
+        return
+    # No await since the look above: an answer in between would find no task to wake.
+    call.waiter = trio.lowlevel.current_task()
+
+    def unpark(raise_cancel: object) -> trio.lowlevel.Abort:
+        call.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(unpark)
