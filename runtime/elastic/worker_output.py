@@ -45,27 +45,45 @@ class Console:
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[tuple[int, bytes]](_LINES_WAITING)
         self._broken: set[int] = set()
-        self._idle = trio.Event()
-        self._idle.set()
+        self._unwritten = 0
+        """Pieces that wait for room, are queued or are being written."""
+        self._drained: trio.Event | None = None
+        """Set when all are written; there while a task waits for that."""
 
     async def write(self, stream: int, text: str) -> None:
         """Queue lines; waits for room."""
-        self._idle = trio.Event()
-        await self._send.send((stream, text.encode()))
+        self._unwritten += 1
+        try:
+            await self._send.send((stream, text.encode()))
+        except BaseException:
+            # Cancelled before it was queued: no `drain` must wait for it.
+            self._on_written()
+            raise
 
     async def run(self) -> None:
         """Write queued lines in order, until cancelled."""
         while True:
-            if not self._receive.statistics().current_buffer_used:
-                self._idle.set()
             stream, data = await self._receive.receive()
             if stream not in self._broken:
                 await trio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
+            self._on_written()
+
+    def _on_written(self) -> None:
+        self._unwritten -= 1
+        assert self._unwritten >= 0, "what is written was counted before"
+        if not self._unwritten and self._drained is not None:
+            self._drained.set()
+            self._drained = None
 
     async def drain(self, seconds: float) -> None:
         """Wait until everything is written, for at most `seconds`."""
         with trio.move_on_after(seconds):
-            await self._idle.wait()
+            # Again after each wake-up: more may have been queued before this task runs.
+            while self._unwritten:
+                # One event for all that wait, and never replaced while one of them does.
+                if self._drained is None:
+                    self._drained = trio.Event()
+                await self._drained.wait()
 
     def _write(self, stream: int, data: bytes) -> None:
         rest = memoryview(data)
