@@ -195,8 +195,8 @@ def _read(line: str) -> Mapping[str, str]:
     if not line:
         return _NOTHING
     try:
-        told: object = json.loads(line)
-        return MappingProxyType(_checked(cast("Mapping[str, str]", told)))
+        parsed: object = json.loads(line)
+        return MappingProxyType(_checked(cast("Mapping[str, str]", parsed)))
     except (ValueError, TypeError, RecursionError):
         # A peer's mistake costs its values, and not the call.
         return _NOTHING

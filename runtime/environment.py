@@ -175,8 +175,8 @@ def shared_seconds() -> float:
 
 
 LookAtStack = Callable[[], FrameType | None]
-"""What the thread of an event loop runs at this moment, the innermost frame; None if that cannot be
-told.
+"""What the thread of an event loop runs at this moment, the innermost frame; None if that is
+not known.
 """
 
 

@@ -46,7 +46,7 @@ class StderrWriter:
         self._descriptor = descriptor
         self._limit = limit
         self._dropped = 0
-        """Lines that were dropped and of which no line has told yet."""
+        """Lines that were dropped and that no line has reported yet."""
         self._begin()
         # A fork copies neither the thread nor the state of a lock that another thread holds.
         begin = weakref.WeakMethod(self._begin)

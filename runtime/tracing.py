@@ -216,13 +216,13 @@ class Tracing(Filter):
             return current
         return self._extracted(call_context.get())
 
-    def _extracted(self, told: CallContext) -> Context:
+    def _extracted(self, carried: CallContext) -> Context:
         from opentelemetry.context import Context
 
         carrier = {
-            "traceparent": told.traceparent,
-            "tracestate": told.tracestate,
-            "baggage": told.baggage,
+            "traceparent": carried.traceparent,
+            "tracestate": carried.tracestate,
+            "baggage": carried.baggage,
         }
         context = Context()
         for propagator in self._propagators:

@@ -9,7 +9,7 @@ import pytest
 from runtime.limited_log import MOST_KINDS, LimitedLog
 
 
-def test_only_the_first_lines_of_a_kind_are_written_and_the_next_period_tells_how_many_were_not(
+def test_only_the_first_lines_of_a_kind_are_written_and_the_next_period_says_how_many_were_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 0.0

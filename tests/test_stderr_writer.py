@@ -82,7 +82,7 @@ def test_lines_that_nobody_reads_are_dropped_and_counted_where_they_are_missing(
     assert pipe.read_all() == ["again"]
 
 
-def test_what_is_dropped_is_told_before_the_next_line(pipe: Pipe) -> None:
+def test_dropped_lines_are_reported_before_the_next_line(pipe: Pipe) -> None:
     pipe.fill()
     pipe.writer.write("y" * 15_000)
     for _ in range(7):

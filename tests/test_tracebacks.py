@@ -192,7 +192,7 @@ def test_a_limit_of_the_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert writer.text_of(error) == traceback_of(error)
 
 
-def test_equal_code_of_two_files_is_told_apart() -> None:
+def test_equal_code_of_two_files_is_distinguished() -> None:
     writer = TracebackWriter()
     for file in ("one.py", "other.py"):
         code = compile("def work():\n    raise ValueError(1)\n", file, "exec")

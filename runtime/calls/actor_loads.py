@@ -57,7 +57,7 @@ class ActorLoad:
         self.calls -= 1
         assert self.calls >= 0, "each call ends once"
 
-    def on_told(self, depth: int) -> None:
+    def on_depth(self, depth: int) -> None:
         """Note how many other calls a reply reports; the reply's own call has not ended here yet.
         The calls of this node are among them, and are subtracted, because they are counted here.
         """
@@ -81,13 +81,13 @@ class ActorLoads:
             load = self._loads[actor] = ActorLoad(self._now)
         return load
 
-    def on_told(self, actor: ActorId, depth: object) -> None:
+    def on_depth(self, actor: ActorId, depth: object) -> None:
         """Note how many other calls of its actor a reply reports. Ignored for an actor that is not
         followed, and if it is no number, because peers send it.
         """
         load = self._loads.get(actor)
         if load is not None and type(depth) is int and 0 <= depth < MOST_TOLD:
-            load.on_told(depth)
+            load.on_depth(depth)
 
 
 class CountingCaller:

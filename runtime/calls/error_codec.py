@@ -407,9 +407,9 @@ class _Rebuilding:
         members than an honest peer sends.
         """
         members: list[Exception] = []
-        told = plain.get("exceptions")
-        if isinstance(told, list) and depth < MOST_NESTING:
-            for member in cast("list[object]", told):
+        described = plain.get("exceptions")
+        if isinstance(described, list) and depth < MOST_NESTING:
+            for member in cast("list[object]", described):
                 self._members_left -= 1
                 if self._members_left < 0 or not isinstance(member, dict):
                     raise ProtocolError("a group of exceptions with no members, or with too many")

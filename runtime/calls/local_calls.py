@@ -100,7 +100,7 @@ class LocalCalls:
 
     def _begin_later(self, call: Waiting, address: Address, request: OutgoingRequest) -> None:
         if call.finished:
-            # Withdrawn meanwhile, and told that it will not run.
+            # Withdrawn meanwhile: its caller has got the answer that it will not run.
             return
         try:
             self.begin(call, address, request)

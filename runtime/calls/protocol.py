@@ -318,9 +318,9 @@ def request(
     if len(items) > 9:
         # What is malformed is left out: neither is part of what the call asks for, so a mistake
         # there costs nobody the call.
-        told = items[9]
-        if type(told) is str and 0 < len(told) <= MOST_TEXT:
-            context = contexts.read(told)
+        text = items[9]
+        if type(text) is str and 0 < len(text) <= MOST_TEXT:
+            context = contexts.read(text)
         if len(items) > 10:
             attempt = _attempt_of(items[10])
     # Past the class's own constructor, which is written in Python.
@@ -344,14 +344,14 @@ def request(
     )
 
 
-def _attempt_of(told: object) -> int:
-    return told if type(told) is int and 0 < told < SHORT_NUMBERS else 1
+def _attempt_of(value: object) -> int:
+    return value if type(value) is int and 0 < value < SHORT_NUMBERS else 1
 
 
-def _number(told: object) -> int:
-    if type(told) is not int or not 0 < told < MAX_NUMBER:
-        raise ProtocolError(f"{told!r} is not the number of a call")
-    return told
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 < value < MAX_NUMBER:
+        raise ProtocolError(f"{value!r} is not the number of a call")
+    return value
 
 
 def answer_items(answer: object, least: int) -> list[Any]:

@@ -72,7 +72,7 @@ class ReplyHandler:
             call.value = items[1]
             call.finished = True
             if len(items) > 2:
-                self.loads.on_told(ActorId(call.place.actor, call.place.epoch), items[2])
+                self.loads.on_depth(ActorId(call.place.actor, call.place.epoch), items[2])
             wake(call)
 
     def on_error(self, link: Link, frame: Frame) -> None:

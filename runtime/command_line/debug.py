@@ -190,8 +190,8 @@ async def _known(
     failures, breakpoints = (
         [
             {**one, "node": node}
-            for node, told in answers.by_node.items()
-            for one in told.get(kind, ())
+            for node, report in answers.by_node.items()
+            for one in report.get(kind, ())
         ]
         for kind in ("failures", "breakpoints")
     )
@@ -206,13 +206,13 @@ async def _known(
 
 
 def obstacles(answers: Answers) -> list[str]:
-    """Why there may be something to debug that nodes have not told: each reason once, with its
+    """Why there may be something to debug that no node has reported: each reason once, with its
     nodes.
     """
     nodes: dict[str, list[str]] = {}
-    for node, told in sorted(answers.by_node.items()):
-        if told["problem"]:
-            nodes.setdefault(told["problem"], []).append(node)
+    for node, report in sorted(answers.by_node.items()):
+        if report["problem"]:
+            nodes.setdefault(report["problem"], []).append(node)
     for node, reason in sorted(answers.silent.items()):
         nodes.setdefault(f"did not answer: {reason}", []).append(node)
     return [
@@ -246,8 +246,8 @@ class DebugSession:
             if words and words[0] in ("q", "quit", "exit"):
                 return
             if words:
-                told = self.answer(words[0], words[1] if len(words) > 1 else "")
-                click.echo("\n".join(told))
+                lines = self.answer(words[0], words[1] if len(words) > 1 else "")
+                click.echo("\n".join(lines))
 
     def answer(self, command: str, rest: str) -> list[str]:
         """The lines that answer a command."""

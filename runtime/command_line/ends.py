@@ -37,7 +37,7 @@ async def ends_of(client: ClusterClient, actor: str = "") -> list[dict[str, Any]
     for end in archived:
         if not actor or end["name"] == actor:
             found[end["name"], end.get("epoch")] = end
-    for told in answers.by_node.values():
-        for end in told:
+    for ends in answers.by_node.values():
+        for end in ends:
             found[end["name"], end.get("epoch")] = end
     return sorted(found.values(), key=lambda end: float(end["time"]))

@@ -104,8 +104,8 @@ def expel(
         rotation = _rotation(keyring, to)
         # Without the file: this command changes its own secrets on the way.
         keyring = Keyring(tuple(dict.fromkeys((*keyring.secrets(), rotation.target))))
-    told = trio.run(_expel, address, cluster, keyring, tls, node, absent, rotation)
-    _tell(told, node, keyring, tls, rotation, as_json)
+    answer = trio.run(_expel, address, cluster, keyring, tls, node, absent, rotation)
+    _tell(answer, node, keyring, tls, rotation, as_json)
 
 
 def _proves_by_secret_alone(keyring: Keyring, tls: Tls) -> bool:
@@ -145,10 +145,10 @@ async def _expel(
         if rotation is not None:
             await _check_rotates(client, tls, node)
         expelled = _checked(await _service(client, node).expel(node, absent))
-        told: dict[str, Any] = {"expelled": {**expelled, "at": _iso(expelled["at"])}}
+        answer: dict[str, Any] = {"expelled": {**expelled, "at": _iso(expelled["at"])}}
         if rotation is not None:
-            told["rotated"] = await _rotate(client, keyring, tls, rotation)
-    return told
+            answer["rotated"] = await _rotate(client, keyring, tls, rotation)
+    return answer
 
 
 async def _check_rotates(client: ClusterClient, tls: Tls, node: str) -> None:
@@ -213,7 +213,7 @@ def _iso(at: float) -> str:
 
 
 def _tell(
-    told: dict[str, Any],
+    answer: dict[str, Any],
     node: str,
     keyring: Keyring,
     tls: Tls,
@@ -227,9 +227,9 @@ def _tell(
         "another name, or take the expulsion back. Run this command again with --rotate --to FILE"
     )
     if as_json:
-        click.echo(json.dumps(told | ({"warning": warning} if known else {}), indent=2))
+        click.echo(json.dumps(answer | ({"warning": warning} if known else {}), indent=2))
         return
-    again = " already" if told["expelled"]["again"] else ""
+    again = " already" if answer["expelled"]["again"] else ""
     click.echo(
         f"node {node} was expelled{again}: it is no member, and is refused when it comes back"
     )
@@ -237,7 +237,7 @@ def _tell(
         click.echo(warning, err=True)
     if rotation is None:
         return
-    rotated = told["rotated"]
+    rotated = answer["rotated"]
     click.echo(f"the cluster has the secret in {rotation.file} only: {', '.join(rotated['nodes'])}")
     for name, advice in sorted(rotated["to_do"].items()):
         click.echo(f"{name}: {advice}")

@@ -66,8 +66,8 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
             nursery.start_soon(ask_all_nodes)
             try:
                 facts = await inspection(client, member).actor(actor)
-                state = await _told(inspection(client, member).state(actor))
-                saved = await _told(inspection(client, member).saved_size(actor))
+                state = await _or_unknown(inspection(client, member).state(actor))
+                saved = await _or_unknown(inspection(client, member).saved_size(actor))
             except CallError as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -90,7 +90,7 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
     }
 
 
-async def _told(answer: Awaitable[dict[str, Any] | None]) -> dict[str, Any] | None:
+async def _or_unknown(answer: Awaitable[dict[str, Any] | None]) -> dict[str, Any] | None:
     """The answer of a node; None from a node of an earlier version, which has no such question.
     Raises CallError.
     """

@@ -160,7 +160,7 @@ async def _ask(
     async with connect(address, cluster, secret_file, "observer") as client:
         if wanted.kind == "actors":
             # The nodes choose and sort, so that their answers are short.
-            conditions = [condition.told() for condition in wanted.conditions]
+            conditions = [condition.plain() for condition in wanted.conditions]
             answers = await ask_nodes(
                 client,
                 lambda member: inspection(client, member).actors(
@@ -203,12 +203,12 @@ def _nodes(client: ClusterClient, answers: Answers) -> Iterator[Row]:
 
 
 def _calls(answers: Answers) -> Iterator[Row]:
-    for node, told in answers.by_node.items():
-        for call in read_calls(node, told):
+    for node, report in answers.by_node.items():
+        for call in read_calls(node, report):
             caller = None if call.caller is None else ".".join(call.caller)
             yield {**attrs.asdict(call), "caller": caller}
-        if told["left_out"]:
-            answers.left_out[node] = told["left_out"]
+        if report["left_out"]:
+            answers.left_out[node] = report["left_out"]
 
 
 async def _methods(client: ClusterClient, seconds: float) -> tuple[list[Row], Answers]:

@@ -170,10 +170,10 @@ class _Question:
             self._members, self._actor, self.answers = [], "", Answers()
         if name and not self._actor:
             archived = of_node
-        for node, told in self.answers.by_node.items():
-            self._add(node, told["lines"])
-            self._last[node] = told["last"]
-            self._left_out += told["left_out"]
+        for node, report in self.answers.by_node.items():
+            self._add(node, report["lines"])
+            self._last[node] = report["last"]
+            self._left_out += report["left_out"]
         alive = {
             (member["name"], member["incarnation"])
             for member in self._members
@@ -275,7 +275,7 @@ class _Question:
     async def _follow(self, member: Member, as_json: bool) -> None:
         service = logs_of(self._client.endpoint, member["name"], member["incarnation"])
         service = service.options(timeout=LONG_POLL_SECONDS + NODE_SECONDS)
-        node, told = member["name"], ""
+        node, printed = member["name"], ""
         while True:
             try:
                 # After the last line that was printed, so that none comes twice. Those that the
@@ -287,8 +287,8 @@ class _Question:
                 if await self._has_ended(member):
                     click.echo(f"node {node} has ended", err=True)
                     return
-                if told != (told := f"node {node} does not answer: {why(error)}"):
-                    click.echo(told, err=True)
+                if printed != (printed := f"node {node} does not answer: {why(error)}"):
+                    click.echo(printed, err=True)
                 await trio.sleep(RETRY_SECONDS)
                 continue
             self._last[node] = answer["last"]

@@ -131,7 +131,8 @@ help.
 
 EXPELLED_STATUS = 77
 """Of a process that the cluster has expelled, or does not let join for that: EX_NOPERM of
-sysexits.h. Service managers can be told not to start it again (`RestartPreventExitStatus=NOPERM`).
+sysexits.h. A setting of systemd keeps it from starting the node again
+(`RestartPreventExitStatus=NOPERM`).
 """
 
 ALONE = object()
@@ -145,7 +146,7 @@ MODULES = {"list": "listing"}
 
 
 class OneLineUsageError(click.UsageError):
-    """Options or arguments that do not fit, told in one line as all other mistakes."""
+    """Options or arguments that do not fit, printed in one line like all other mistakes."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write it to stderr, or to `file`."""
@@ -155,7 +156,7 @@ class OneLineUsageError(click.UsageError):
 
 
 class OneLineError(click.ClickException):
-    """What a command refuses to do, told as all other mistakes are."""
+    """What a command refuses to do, printed like all other mistakes."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write it to stderr, or to `file`."""

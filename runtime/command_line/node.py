@@ -429,8 +429,8 @@ async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tl
         assert process.stdin is not None
         try:
             # The secret does not stand among the arguments, which others see.
-            told = [one.hex() for one in secret.secrets()] if secret is not None else []
-            await process.stdin.send_all(" ".join(told).encode() + b"\n")
+            secrets = [one.hex() for one in secret.secrets()] if secret is not None else []
+            await process.stdin.send_all(" ".join(secrets).encode() + b"\n")
         except trio.BrokenResourceError:
             # It has ended already; its status is reported below.
             pass

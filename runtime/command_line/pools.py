@@ -94,7 +94,7 @@ async def pools_of(client: ClusterClient) -> tuple[list[Row], Answers]:
     """The pools of the cluster, each a row. Those that do not answer are noted among the silent."""
     incarnations = {one["name"]: one["incarnation"] for one in client.status["members"]}
     path = import_path(PoolSupervisor)
-    wanted = [Condition("class", "=", path).told()]
+    wanted = [Condition("class", "=", path).plain()]
     answers = await ask_nodes(
         client, lambda member: inspection(client, member).actors(wanted, "name", MOST_ROWS)
     )

@@ -58,15 +58,15 @@ def profile(
     """
     path = output or Path(f"{name.replace('/', '-')}.speedscope.json")
     with written_whole(path) as file:
-        told = trio.run(_ask, name, seconds, rate, address, cluster, secret_file)
-        told["file"]["name"] = name
-        json.dump(told["file"], file)
+        recording = trio.run(_ask, name, seconds, rate, address, cluster, secret_file)
+        recording["file"]["name"] = name
+        json.dump(recording["file"], file)
     facts = {
         "file": str(path),
-        **told["facts"],
+        **recording["facts"],
         "functions": [
             {"function": function, "seconds": spent}
-            for function, spent in _own_times(told["file"]).most_common(SHOWN)
+            for function, spent in _own_times(recording["file"]).most_common(SHOWN)
         ],
     }
     click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
@@ -98,8 +98,8 @@ async def _ask(
             f"{name} cannot be profiled now: another profile of it is being taken, or its process "
             "has ended"
         )
-    told: dict[str, Any] = unpacked(packed, member["name"], MOST_BYTES)
-    return told
+    recording: dict[str, Any] = unpacked(packed, member["name"], MOST_BYTES)
+    return recording
 
 
 def _own_times(file: dict[str, Any]) -> Counter[str]:

@@ -81,8 +81,8 @@ async def _ask(node: str | None, address: str, cluster: str, secret_file: Path |
             return said
 
         answers = await ask_nodes(client, ask)
-    for name, told in answers.by_node.items():
-        listing.add(name, told)
+    for name, report in answers.by_node.items():
+        listing.add(name, report)
     for name, reason in answers.silent.items():
         listing.silent(name, reason)
     return listing

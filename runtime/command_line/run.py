@@ -274,7 +274,7 @@ def _show(settings: ElasticSettings, outcome: JobOutcome, *, as_json: bool) -> N
     elif outcome.text:
         click.echo(outcome.text, err=True)
     if as_json:
-        told = {
+        facts = {
             "run_id": settings.run_id,
             "code": outcome.code,
             "text": outcome.text,
@@ -285,7 +285,7 @@ def _show(settings: ElasticSettings, outcome: JobOutcome, *, as_json: bool) -> N
                 {**attrs.asdict(failure), "status": failure.status} for failure in outcome.failures
             ],
         }
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(facts, indent=2))
 
 
 def _prepare(

@@ -99,8 +99,8 @@ def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) 
     answers = trio.run(_status, address, cluster, keyring, tls)
     answers.warn()
     if as_json:
-        told = {node: attrs.asdict(facts) for node, facts in sorted(answers.by_node.items())}
-        click.echo(json.dumps(told, indent=2))
+        answer = {node: attrs.asdict(facts) for node, facts in sorted(answers.by_node.items())}
+        click.echo(json.dumps(answer, indent=2))
         raise SystemExit(1 if answers.silent else 0)
     for node, facts in sorted(answers.by_node.items()):
         also = f" (also accepts {', '.join(facts.ids[1:])})" if facts.ids[1:] else ""

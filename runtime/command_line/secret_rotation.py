@@ -90,9 +90,9 @@ async def rotate_secret(
 async def members_now(client: ClusterClient) -> list[Member]:
     """The members as the dialled node knows them now; the client follows them."""
     service = client.endpoint.node_service(client.status["node"], client.status["incarnation"])
-    told: dict[str, Any] = await service.options(timeout=STATUS_SECONDS).status()
-    client.follow(told["members"])
-    return list(told["members"])
+    answer: dict[str, Any] = await service.options(timeout=STATUS_SECONDS).status()
+    client.follow(answer["members"])
+    return list(answer["members"])
 
 
 async def keyring_facts(client: ClusterClient, members: Sequence[Member]) -> Answers:
@@ -140,14 +140,14 @@ async def _take(
     answers = await ask_nodes(client, ask, chosen)
     facts = _heeded(answers, rotation)
     target = secret_id(rotation.target)
-    for node, told in facts.items():
+    for node, state in facts.items():
         done = {
-            "install": target in told.ids,
-            "use": told.ids[0] == target,
-            "keep": told.ids == (target,),
+            "install": target in state.ids,
+            "use": state.ids[0] == target,
+            "keep": state.ids == (target,),
         }
         if not done[step.step]:
-            raise click.ClickException(f"node {node} has not changed its secret: {told.problem}")
+            raise click.ClickException(f"node {node} has not changed its secret: {state.problem}")
 
 
 def check_not_plain(members: Sequence[Member], tls: Tls) -> None:
@@ -192,7 +192,7 @@ def _check_kept(
 
 def left_to_do(rotation: Rotation, found: Mapping[str, KeyringFacts]) -> dict[str, str]:
     """What the user must do at which nodes before they start again."""
-    return {node: told for node, facts in found.items() if (told := _advice(rotation, facts))}
+    return {node: advice for node, facts in found.items() if (advice := _advice(rotation, facts))}
 
 
 def _advice(rotation: Rotation, facts: KeyringFacts) -> str:

@@ -52,12 +52,12 @@ async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) 
         except CallError as error:
             failure = error
         if failure is not None:
-            told = await _blocked(client, member)
-            if told is None:
+            blocked = await _blocked(client, member)
+            if blocked is None:
                 raise NodeUnreachableError(
                     f"node {member['name']} did not answer: {why(failure)}", node=member["name"]
                 ) from failure
-            answer = {"blocked": told}
+            answer = {"blocked": blocked}
         return {"node": member["name"], "pid": member["pid"], "actor": actor, **NOTHING, **answer}
 
 
@@ -65,8 +65,8 @@ NOTHING: dict[str, Any] = {"tasks": [], "tasks_left_out": 0, "threads": [], "thr
 
 
 async def _blocked(client: ClusterClient, member: Member) -> dict[str, Any] | None:
-    """What blocks the loop of a member that does not answer, as the freshest of the others has been
-    told; with `told`, its name.
+    """What blocks the loop of a member that does not answer, as the other member with the
+    latest report says; `told` is the name of that member.
     """
     place = member["name"], member["incarnation"]
     others = [one for one in client.status["members"] if one["name"] != member["name"]]
@@ -103,11 +103,12 @@ def _lines(facts: dict[str, Any], *, show_all: bool) -> list[str]:
     return lines
 
 
-def _of_blocked(told: dict[str, Any], show_all: bool) -> list[str]:
+def _of_blocked(facts: dict[str, Any], show_all: bool) -> list[str]:
     return [
-        f"its event loop has been blocked for {told['seconds']:.1f} s by {plain(told['who'])}, as "
-        f"node {told['told']} heard {told['age']:.1f} s ago: nothing else on the node runs",
-        *_frames(_below_runtime(told["stack"], show_all), show_all),
+        f"its event loop has been blocked for {facts['seconds']:.1f} s by "
+        f"{plain(facts['who'])}, as "
+        f"node {facts['told']} heard {facts['age']:.1f} s ago: nothing else on the node runs",
+        *_frames(_below_runtime(facts["stack"], show_all), show_all),
     ]
 
 

@@ -40,12 +40,12 @@ def table(columns: Iterable[str], rows: list[Row]) -> list[str]:
 
 
 def actors_of(answers: Answers) -> Iterator[Row]:
-    """The actors that nodes have told, each a row."""
-    for node, told in answers.by_node.items():
-        for actor in told["actors"]:
+    """The actors that nodes have reported, each a row."""
+    for node, report in answers.by_node.items():
+        for actor in report["actors"]:
             yield {**actor, "node": node}
 
 
 def count_of(answers: Answers) -> int:
-    """How many actors there are of which nodes have told the first ones."""
-    return sum(told["count"] for told in answers.by_node.values())
+    """How many actors there are; the nodes have reported the first ones."""
+    return sum(report["count"] for report in answers.by_node.values())

@@ -90,16 +90,16 @@ async def _record(client: ClusterClient, member: Member, seconds: float) -> Node
     if not packed:
         raise NotExecutedError("another timeline is being recorded there")
     clock = estimate_clock([*before, *await _read_clock(service)])
-    told: dict[str, Any] = unpacked(packed, member["name"], MOST_BYTES)
-    return NodeRecording(member["name"], member["incarnation"], member["pid"], clock, told)
+    recording: dict[str, Any] = unpacked(packed, member["name"], MOST_BYTES)
+    return NodeRecording(member["name"], member["incarnation"], member["pid"], clock, recording)
 
 
 async def _read_clock(service: Any) -> list[tuple[float, float, float]]:
     samples: list[tuple[float, float, float]] = []
     for _ in range(ANSWERS):
         sent = trio.current_time()
-        told: float = await service.clock()
-        samples.append((sent, told, trio.current_time()))
+        clock: float = await service.clock()
+        samples.append((sent, clock, trio.current_time()))
     return samples
 
 
@@ -110,10 +110,10 @@ def _facts(drawn: Timeline, recordings: list[NodeRecording], answers: Answers) -
                 "incarnation": one.incarnation,
                 "pid": one.pid,
                 "clock_error_seconds": one.clock.error,
-                "seconds": one.told["ended"] - one.told["began"],
-                "events": len(one.told["events"]),
-                "left_out": one.told["left_out"],
-                "left_out_of_other_actors": one.told["left_out_of_other_actors"],
+                "seconds": one.facts["ended"] - one.facts["began"],
+                "events": len(one.facts["events"]),
+                "left_out": one.facts["left_out"],
+                "left_out_of_other_actors": one.facts["left_out_of_other_actors"],
             }
             for one in recordings
         },
@@ -133,15 +133,16 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"  {counted or 'nothing happened'}; {many(facts['connected_calls'], 'call')} connected "
         "with the turns that served them",
     ]
-    for node, told in facts["nodes"].items():
+    for node, counts in facts["nodes"].items():
         lines.append(
-            f"  node {plain(node)}: {many(told['events'], 'event')} in {told['seconds']:.1f} s, "
-            f"clock within {told['clock_error_seconds'] * 1e3:.2f} ms"
+            f"  node {plain(node)}: {many(counts['events'], 'event')} in "
+            f"{counts['seconds']:.1f} s, "
+            f"clock within {counts['clock_error_seconds'] * 1e3:.2f} ms"
         )
-        if told["left_out"]:
-            lines.append(f"    {many(told['left_out'], 'later event')} left out")
-        if told["left_out_of_other_actors"]:
-            count = many(told["left_out_of_other_actors"], "event")
+        if counts["left_out"]:
+            lines.append(f"    {many(counts['left_out'], 'later event')} left out")
+        if counts["left_out_of_other_actors"]:
+            count = many(counts["left_out_of_other_actors"], "event")
             lines.append(f"    {count} of further actors left out")
     if facts["left_out_for_lack_of_tracks"]:
         lines.append(

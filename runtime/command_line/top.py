@@ -78,15 +78,15 @@ async def _ask(
             client, lambda member: inspection(client, member, seconds).top(sort, seconds, limit)
         )
         restarts: Counter[str] = Counter()
-        for told in answers.by_node.values():
-            restarts.update(told["restarts"])
+        for report in answers.by_node.values():
+            restarts.update(report["restarts"])
         rows, count = list(actors_of(answers)), count_of(answers)
         if sort == "restarts":
             names = [name for name, _ in restarts.most_common(limit)]
             rows, count = await _restarted(client, names), len(restarts)
     # Where a supervisor may be on a node that says less, nothing is known of the others.
     is_whole = not answers.silent and not any(
-        told["restarts_left_out"] for told in answers.by_node.values()
+        report["restarts_left_out"] for report in answers.by_node.values()
     )
     for row in rows:
         row["restarts"] = restarts.get(row["name"], 0 if is_whole else None)
@@ -98,8 +98,8 @@ async def _restarted(client: ClusterClient, names: list[str]) -> list[Row]:
     found = await ask_nodes(client, lambda member: inspection(client, member).named(names))
     rows = {
         row["name"]: {**row, "node": node, "rate": None}
-        for node, told in found.by_node.items()
-        for row in told
+        for node, report in found.by_node.items()
+        for row in report
     }
     nothing: Row = dict.fromkeys(COLUMNS)
     return [rows.get(name) or {**nothing, "name": name} for name in names]

@@ -75,9 +75,9 @@ async def _ask(
     async with connect(address, cluster, secret_file, "observer") as client:
         subject = None if target is None else await _subject_of(client, target)
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
-    calls = [call for node, told in answers.by_node.items() for call in read_calls(node, told)]
+    calls = [call for node, report in answers.by_node.items() for call in read_calls(node, report)]
     answers.left_out = {
-        node: told["left_out"] for node, told in answers.by_node.items() if told["left_out"]
+        node: report["left_out"] for node, report in answers.by_node.items() if report["left_out"]
     }
     return subject, WaitGraph(calls), answers
 

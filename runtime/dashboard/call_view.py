@@ -104,10 +104,10 @@ class CallView:
         most calls first, and how many are left out.
         """
         left_out = 0
-        for node, told in answers.items():
-            left_out += told["left_out"]
+        for node, report in answers.items():
+            left_out += report["left_out"]
             found = _MeasuredNode(
-                incarnations.get(node, 0), told["measured"], _counts(told), deque()
+                incarnations.get(node, 0), report["measured"], _counts(report), deque()
             )
             found.after(self._nodes.get(node))
             self._nodes[node] = found
@@ -141,8 +141,8 @@ def _row(key: Key, counts: _MethodCounts, nodes: Iterable[_MeasuredNode]) -> dic
                 rates[part] += sum(found.get(part, ())) / seconds
     # Calls of clients that are no nodes are seen where they run alone.
     side = "client" if rates["client"] else "server"
-    told = counts.outcomes if counts.outcomes.total() else counts.ran
-    outcomes = {name: told[name] for name in (*OUTCOMES, "not_executed", "unknown")}
+    report = counts.outcomes if counts.outcomes.total() else counts.ran
+    outcomes = {name: report[name] for name in (*OUTCOMES, "not_executed", "unknown")}
     return {
         "class": key[0],
         "method": key[1],
@@ -163,10 +163,10 @@ def merge(into: dict[str, list[int]], parts: Mapping[str, list[int]]) -> None:
         into[part] = _sum(into.get(part), counts, 1)
 
 
-def _counts(told: Mapping[str, Any]) -> dict[Key, _MethodCounts]:
+def _counts(report: Mapping[str, Any]) -> dict[Key, _MethodCounts]:
     """Return the counts of methods in a node's answer, without those of its own services."""
     found: dict[Key, _MethodCounts] = {}
-    for one in told["methods"]:
+    for one in report["methods"]:
         if one["class"].startswith("@"):
             continue
         counts = _MethodCounts()

@@ -84,7 +84,7 @@ class _SavedSize:
     """A node's answer about the saved state of an actor, and its time."""
 
     at: float
-    told: dict[str, Any] | None
+    facts: dict[str, Any] | None
 
 
 class ClusterQuestions:
@@ -242,8 +242,8 @@ class ClusterQuestions:
             nursery.start_soon(self._read_archived)
             answers, _ = await self._ask_nodes(ask)
         ends += self._archived
-        for told in answers.values():
-            ends += told
+        for reported in answers.values():
+            ends += reported
 
     async def _read_archived(self) -> None:
         now = self._environment.now()
@@ -271,12 +271,12 @@ class ClusterQuestions:
             measured,
             {one["name"]: one["incarnation"] for one in self.members},
         )
-        calls = [call for node, told in answers.items() for call in read_calls(node, told)]
+        calls = [call for node, report in answers.items() for call in read_calls(node, report)]
         calls.sort(key=lambda call: -(call.seconds or 0.0))
         cycles = [
             cycle for cycle, _ in zip(WaitGraph(calls).cycles(), range(MOST_CYCLES), strict=False)
         ]
-        untold = sum(told["left_out"] for told in answers.values())
+        left_out = sum(report["left_out"] for report in answers.values())
         return self._snapshot(
             calls={str(place): _call(call) for place, call in enumerate(calls[:MOST_CALLS])},
             cycles={" ".join(cycle): {"actors": cycle} for cycle in cycles},
@@ -287,7 +287,7 @@ class ClusterQuestions:
                     "methods_left_out": methods_left_out,
                     "running": sum(call.state == "running" for call in calls),
                     "waiting": sum(call.state == "waiting" for call in calls),
-                    "left_out": max(0, len(calls) - MOST_CALLS) + untold,
+                    "left_out": max(0, len(calls) - MOST_CALLS) + left_out,
                 }
             },
         )
@@ -319,9 +319,9 @@ class ClusterQuestions:
             text = f"{name} has just left {member['name']}"
             return self._snapshot(problems=_problems([text]))
         calls = read_calls(member["name"], facts)
-        told = {key: value for key, value in facts.items() if key != "calls"}
+        own_facts = {key: value for key, value in facts.items() if key != "calls"}
         return self._snapshot(
-            facts={name: {**told, "actor_state": state, "saved": saved}},
+            facts={name: {**own_facts, "actor_state": state, "saved": saved}},
             calls={str(place): _call(call) for place, call in enumerate(calls[:MOST_CALLS])},
         )
 
@@ -337,11 +337,11 @@ class ClusterQuestions:
         known = self._sizes.get(name)
         if known is None:
             try:
-                told = await self._inspection(member).saved_size(name)
+                size = await self._inspection(member).saved_size(name)
             except (MethodNotFoundError, NotAllowedError):
-                told = None
-            known = self._sizes[name] = _SavedSize(now, told)
-        return known.told
+                size = None
+            known = self._sizes[name] = _SavedSize(now, size)
+        return known.facts
 
     async def _member_of(self, name: str) -> dict[str, Any] | None:
         """The member on which a name is, as the store says."""
@@ -366,15 +366,17 @@ class ClusterQuestions:
 
         answers, silent = await self._ask_nodes(ask)
         values = [
-            {"owner": node, **value} for node, told in answers.items() for value in told["listed"]
+            {"owner": node, **value}
+            for node, report in answers.items()
+            for value in report["listed"]
         ]
         values.sort(key=lambda value: -(value["size"] or 0))
         listed = min(MOST_VALUES, len(values))
         owners: Rows = {
-            node: {"node": node, "values": told["values"], "bytes": told["bytes"]}
-            for node, told in list(answers.items())[:MOST_ROWS]
+            node: {"node": node, "values": report["values"], "bytes": report["bytes"]}
+            for node, report in list(answers.items())[:MOST_ROWS]
         }
-        total = sum(told["values"] for told in answers.values())
+        total = sum(report["values"] for report in answers.values())
         return self._snapshot(
             values={
                 f"{one['owner']}\n{one['reference']}": {**one, "age": round(one["age"])}
@@ -387,7 +389,7 @@ class ClusterQuestions:
 
     async def _pools(self) -> TopicSnapshot:
         path = import_path(PoolSupervisor)
-        wanted = [Condition("class", "=", path).told()]
+        wanted = [Condition("class", "=", path).plain()]
         answers, silent = await self._ask_nodes(
             lambda member: self._inspection(member).actors(wanted, "name", MOST_ROWS)
         )
@@ -408,8 +410,8 @@ class ClusterQuestions:
                     pools[actor["name"]] = _pool(node, actor["name"], view)
 
         async with trio.open_nursery() as nursery:
-            for node, told in answers.items():
-                for actor in told["actors"][: max(0, MOST_ROWS - len(pools))]:
+            for node, report in answers.items():
+                for actor in report["actors"][: max(0, MOST_ROWS - len(pools))]:
                     nursery.start_soon(ask, node, incarnations[node], actor)
         return self._snapshot(pools=pools, problems=_silent(silent))
 
@@ -471,9 +473,9 @@ class ClusterQuestions:
 
         identities = {one["name"]: NodeId(one["name"], one["incarnation"]) for one in self.members}
         answers, silent = await self._ask_nodes(ask)
-        for node, told in answers.items():
-            self._last_lines[identities[node]] = told["last"]
-            self._add_lines(identities[node], told["lines"])
+        for node, report in answers.items():
+            self._last_lines[identities[node]] = report["last"]
+            self._add_lines(identities[node], report["lines"])
         problems = _silent(silent)
         problems.update(_problems(await self._add_ended(set(identities.values()))))
         latest = sorted(self._lines.items(), key=lambda pair: pair[1]["time"])[-MOST_LINES:]

@@ -374,7 +374,7 @@ def _at(frame: FrameType) -> str:
 
 def _traceback(record: FailureRecord) -> TracebackType:
     trace: TracebackType | None = None
-    for frame, told in zip(reversed(record.live), reversed(record.frames), strict=True):
-        trace = TracebackType(trace, frame, max(frame.f_lasti, 0), told.line)
+    for frame, recorded in zip(reversed(record.live), reversed(record.frames), strict=True):
+        trace = TracebackType(trace, frame, max(frame.f_lasti, 0), recorded.line)
     assert trace is not None, "a failure without frames is not kept"
     return trace

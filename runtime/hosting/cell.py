@@ -410,7 +410,7 @@ class ActorCell:
         self.started = system
         """False while `on_start` has not returned: mail waits."""
         self.found = False
-        """True once others than its spawner have been told that it has started."""
+        """True once others than its spawner have got the answer that it has started."""
         self.paused = False
         """True while its node's lease is in doubt: mail waits, and outcomes are held back."""
         self.following: Callable[[Invocation], bool] | None = None

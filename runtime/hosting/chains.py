@@ -35,10 +35,10 @@ class Chain:
     peer cannot make it longer.
     """
 
-    __slots__ = ("_links", "_sent", "told")
+    __slots__ = ("_links", "_sent", "lines")
 
-    def __init__(self, told: str) -> None:
-        self.told = told
+    def __init__(self, lines: str) -> None:
+        self.lines = lines
         self._links: tuple[ChainLink, ...] | None = None
         self._sent = b""
 
@@ -54,7 +54,7 @@ class Chain:
         """The links, parsed when first asked for."""
         links = self._links
         if links is None:
-            fields = [line.split("\t") for line in self.told.split("\n")[-LONGEST:]]
+            fields = [line.split("\t") for line in self.lines.split("\n")[-LONGEST:]]
             links = self._links = tuple(
                 ChainLink(actor, method, int(mark))
                 for actor, method, mark, *_ in (row for row in fields if len(row) > 2)
@@ -68,7 +68,7 @@ class Chain:
         time.
         """
         if not self._sent:
-            self._sent = cbor2.dumps(self.told)
+            self._sent = cbor2.dumps(self.lines)
         return self._sent
 
     def __contains__(self, mark: object) -> bool:

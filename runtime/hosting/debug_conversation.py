@@ -41,7 +41,7 @@ class DebugConversation:
     _room: int = MOST_OUTPUT
     _changed: trio.Event = attrs.field(factory=trio.Event)
 
-    def told(self) -> dict[str, object]:
+    def plain(self) -> dict[str, object]:
         """As plain data."""
         return {
             "number": self.number,

@@ -29,7 +29,7 @@ class DebugRequests:
         """
         kept = self._host.post_mortems
         return {
-            "failures": [] if kept is None else [failure.told() for failure in kept.of(actor)],
+            "failures": [] if kept is None else [failure.plain() for failure in kept.of(actor)],
             "breakpoints": self.breakpoints(actor),
             "dropped": self.dropped,
             "problem": NOT_KEPT if kept is None else "",
@@ -38,7 +38,7 @@ class DebugRequests:
     def breakpoints(self, actor: str) -> list[dict[str, object]]:
         """The breakpoints at which methods of this actor wait, the earliest first."""
         opened = self._host.breakpoints
-        return [] if opened is None else [one.told() for one in opened.waiting(actor)]
+        return [] if opened is None else [one.plain() for one in opened.waiting(actor)]
 
     @property
     def dropped(self) -> int:

@@ -997,8 +997,8 @@ class ActorHost:
         return reason
 
     async def take_back(self, name: str, epoch: int) -> None:
-        """Stop an actor whose spawner was cancelled, unless others have been told meanwhile that it
-        has started: they may hold handles of it.
+        """Stop an actor whose spawner was cancelled, unless others have got the answer meanwhile
+        that it has started: they may hold handles of it.
         """
         cell = self.cells.get(name)
         if cell is not None and cell.address.epoch == epoch and not cell.found:

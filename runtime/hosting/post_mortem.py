@@ -69,9 +69,9 @@ class FrameRecord:
     left_out: int = 0
 
     @classmethod
-    def of_process(cls, told: Mapping[str, Any], room: int) -> FrameRecord:
+    def of_process(cls, facts: Mapping[str, Any], room: int) -> FrameRecord:
         """The same bounds as for a frame of the node's own; see `FailureRecord.of_process`."""
-        given = list(dict(told["variables"]).items())
+        given = list(dict(facts["variables"]).items())
         variables: dict[str, str] = {}
         for name, value in given[:MOST_VARIABLES]:
             if room <= 0:
@@ -79,14 +79,14 @@ class FrameRecord:
             name, text = cut(str(name), MOST_VALUE), cut(str(value), MOST_VALUE)
             variables[name] = text
             room -= len(name) + len(text)
-        source = [(int(line), cut(str(text), MOST_VALUE)) for line, text in told["source"]]
+        source = [(int(line), cut(str(text), MOST_VALUE)) for line, text in facts["source"]]
         return cls(
-            cut(str(told["file"]), MOST_VALUE),
-            int(told["line"]),
-            cut(str(told["function"]), MOST_VALUE),
+            cut(str(facts["file"]), MOST_VALUE),
+            int(facts["line"]),
+            cut(str(facts["function"]), MOST_VALUE),
             tuple(source[: 2 * SOURCE_LINES + 1]),
             variables,
-            int(told["left_out"]) + len(given) - len(variables),
+            int(facts["left_out"]) + len(given) - len(variables),
         )
 
 
@@ -112,32 +112,32 @@ class FailureRecord:
     to.
     """
 
-    def told(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
         """As plain data."""
         return attrs.asdict(self, filter=lambda field, _: field.name != "live")
 
     @classmethod
     def of_process(
-        cls, told: Mapping[str, Any], number: int, actor: str, epoch: int
+        cls, facts: Mapping[str, Any], number: int, actor: str, epoch: int
     ) -> FailureRecord:
         """Read the failure of an isolated actor that its process reports. Raises KeyError,
         TypeError or ValueError if it is malformed: user code runs in that process.
         """
         room, frames = MOST_RECORD, []
-        for one in reversed(list(told["frames"])[-MOST_FRAMES:]):
+        for one in reversed(list(facts["frames"])[-MOST_FRAMES:]):
             frame = FrameRecord.of_process(one, room)
             room -= sum(len(name) + len(text) for name, text in frame.variables.items())
             frames.append(frame)
         return cls(
             number=number,
-            at=float(told["at"]),
+            at=float(facts["at"]),
             actor=actor,
             epoch=epoch,
-            what=cut(str(told["what"]), MOST_VALUE),
-            error=cut(str(told["error"]), MOST_VALUE),
+            what=cut(str(facts["what"]), MOST_VALUE),
+            error=cut(str(facts["error"]), MOST_VALUE),
             frames=tuple(reversed(frames)),
-            in_process=int(told["number"]),
-            debuggable=bool(told["debuggable"]),
+            in_process=int(facts["number"]),
+            debuggable=bool(facts["debuggable"]),
         )
 
 
@@ -196,9 +196,9 @@ class PostMortems:
         )
         self._nursery.start_soon(self._write, record, walked, name="post-mortem")
 
-    def on_failure_of_process(self, told: Mapping[str, Any], actor: str, epoch: int) -> None:
+    def on_failure_of_process(self, facts: Mapping[str, Any], actor: str, epoch: int) -> None:
         """An isolated actor has failed in its process. Raises like `FailureRecord.of_process`."""
-        record = FailureRecord.of_process(told, self._number + 1, actor, epoch)
+        record = FailureRecord.of_process(facts, self._number + 1, actor, epoch)
         self._number += 1
         self._keep(record)
 

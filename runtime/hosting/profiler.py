@@ -248,5 +248,5 @@ def packed_profile(seconds: float, rate: int, actor: str, stop: threading.Event)
     To be called in a thread of its own.
     """
     profile = sample(seconds, rate, actor, stop)
-    told = {"file": profile.speedscope(actor), "facts": profile.facts()}
-    return zlib.compress(json.dumps(told).encode())
+    answer = {"file": profile.speedscope(actor), "facts": profile.facts()}
+    return zlib.compress(json.dumps(answer).encode())

@@ -71,8 +71,8 @@ class StackReader:
         found = [] if root is None else list(self._all_tasks(root))
         chosen = [one for one in found if actor is None or one[1] == actor]
         chosen.sort(key=lambda one: one[1] == "")
-        told = [self._told(*one) for one in chosen[:MOST_TASKS]]
-        return told, len(chosen) - len(told)
+        listed = [self._plain_task(*one) for one in chosen[:MOST_TASKS]]
+        return listed, len(chosen) - len(listed)
 
     def _all_tasks(
         self, root: trio.lowlevel.Task
@@ -93,7 +93,7 @@ class StackReader:
             for nursery in task.child_nurseries:
                 waiting.extend((child, actor) for child in nursery.child_tasks)
 
-    def _told(
+    def _plain_task(
         self, task: trio.lowlevel.Task, actor: str, invocation: Invocation | None
     ) -> dict[str, object]:
         since = None
@@ -236,20 +236,20 @@ def stacks_of_threads(
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
-    told: list[dict[str, object]] = []
+    listed: list[dict[str, object]] = []
     for ident, innermost in current().items():
         frames = list(_outwards(innermost))
         if ident == own or _is_parked(frames):
             continue
         frames.reverse()
-        told.append(
+        listed.append(
             {
                 "thread": names.get(ident, str(ident)),
                 "actor": _actor_of(frames),
                 "stack": [line.plain() for line in _lines(frames)],
             }
         )
-    return told[:MOST_THREADS], max(0, len(told) - MOST_THREADS)
+    return listed[:MOST_THREADS], max(0, len(listed) - MOST_THREADS)
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

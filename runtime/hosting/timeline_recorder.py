@@ -208,7 +208,7 @@ class TimelineRecorder:
     def on_ended(self, address: Address, reason: ExitReason) -> None:
         """Record the end of an actor."""
         last = self._events[-1] if self._events else None
-        told = {
+        event = {
             "kind": "end",
             "began": self._now(),
             "epoch": address.epoch,
@@ -222,7 +222,7 @@ class TimelineRecorder:
         ):
             # Told twice of one end.
             return
-        self._add(address.name, address.class_path, told)
+        self._add(address.name, address.class_path, event)
 
     async def watch_loop(self) -> None:
         """Record the pauses of the event loop, until cancelled."""

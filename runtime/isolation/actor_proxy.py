@@ -188,7 +188,7 @@ class ActorProxy(Actor):
         the error of the process's start.
         """
         chain = self._waiting()
-        self._chain = chain.told if chain is not None else ""
+        self._chain = chain.lines if chain is not None else ""
         self._call_context = call_context.get().text
         # In the actor's nursery: its end, for whatever reason, is the end of the process.
         self.nursery.start_soon(self._manage_process, name=f"process of {self.name}")

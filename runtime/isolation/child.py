@@ -132,13 +132,13 @@ class LogForwarder:
     async def send(self) -> None:
         """Send the new lines. Those that do not arrive are lost here, but are on stderr as well."""
         while self._capture.last > self._sent:
-            told, left = fitting(
+            chosen, left = fitting(
                 self._capture.entries(), LogQuestion(after=self._sent), onwards=True
             )
             # Before it is sent: of two that send at once, one sends.
-            self._sent = told[-1].number if told and left else self._capture.last
+            self._sent = chosen[-1].number if chosen and left else self._capture.last
             with suppress(CallError):
-                await self._service.add([entry.plain() for entry in told])
+                await self._service.add([entry.plain() for entry in chosen])
 
 
 LAST_LINES_SECONDS = 0.2
@@ -227,8 +227,8 @@ class ControlService(Actor):
 
 def run(argument: bytes, report: Callable[[bytes], None]) -> None:
     """Run the process of one isolated actor; the target that the fork server calls."""
-    told: Mapping[str, Any] = cbor2.loads(argument)
-    settings = ChildSettings(**told)
+    fields: Mapping[str, Any] = cbor2.loads(argument)
+    settings = ChildSettings(**fields)
     write_logs(settings.level, "json" if settings.log_format == "json" else "text", times=False)
     settle_collector()
     # Before there is a thread or a loop here: what it sets up may need its own.

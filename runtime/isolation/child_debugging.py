@@ -75,7 +75,7 @@ def child_debugging(
 
     async def pass_on(record: FailureRecord) -> None:
         with suppress(CallError):
-            await service.failed(ticket, record.told())
+            await service.failed(ticket, record.plain())
 
     host.keep_failures(
         PostMortems(environment, nursery, keeps_frames=kept == "frames", pass_on=pass_on)

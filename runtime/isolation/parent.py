@@ -210,10 +210,10 @@ class IsolatedProcesses:
             # earliest. A process that wakes up a little late has ended before.
             page.write(asked + timings.lease - timings.beat - self._environment.now())
 
-    def _on_failure(self, told: Mapping[str, Any], address: Address) -> None:
+    def _on_failure(self, facts: Mapping[str, Any], address: Address) -> None:
         kept = self._endpoint.host.post_mortems
         if kept is not None:
-            kept.on_failure_of_process(told, address.name, address.epoch)
+            kept.on_failure_of_process(facts, address.name, address.epoch)
 
     async def _prepare(self, cls: type[Actor], request: LaunchRequest) -> ChildProcessHandle:
         """Return a process for a launch request: the spare one if there is one. Starts another

@@ -645,8 +645,8 @@ def tls_reason(error: ssl.SSLError) -> str:
             + VERDICTS.get(error.verify_code, "look at it with `understudy tls info`")
         )
     reason = error.reason or str(error)
-    told = next((text for part, text in ALERTS.items() if part in reason), "")
-    return f"{told} ({reason})" if told else reason
+    explained = next((text for part, text in ALERTS.items() if part in reason), "")
+    return f"{explained} ({reason})" if explained else reason
 
 
 def _is_of_this_user(connection: Connection) -> bool:

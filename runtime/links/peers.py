@@ -466,7 +466,7 @@ class Peers:
 
     async def _redial(self, link: Link) -> None:
         """Dial until the link ends; wait while a connection stands."""
-        failures, told = 0, False
+        failures, logged = 0, False
         first, most = self._timings.redial_first, self._timings.redial_most
         try:
             while link.ended is None:
@@ -481,7 +481,7 @@ class Peers:
                     failures = 0
                 else:
                     failures += 1
-                    told = told or self._tell_of_unreached(link, failures)
+                    logged = logged or self._tell_of_unreached(link, failures)
                 # The exponent is bounded as well, because 2.0 ** 1024 overflows. Full jitter: after
                 # a partition many nodes redial at the same moment.
                 longest = min(most, first * 2.0 ** min(failures, 10))

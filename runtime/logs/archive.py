@@ -220,9 +220,9 @@ class LogArchive:
 
 def _fitting(ends: list[dict[str, Any]]) -> bytes:
     kept = ends[-ENDS:]
-    while len(told := json.dumps(kept).encode()) > ENDS_BYTES and len(kept) > 1:
+    while len(encoded := json.dumps(kept).encode()) > ENDS_BYTES and len(kept) > 1:
         del kept[0]
-    return told
+    return encoded
 
 
 @attrs.frozen
@@ -240,8 +240,8 @@ async def archived_nodes(store: Store) -> list[ArchivedNode]:
     found: list[ArchivedNode] = []
     for entry in (await store.range(ABOUT)).entries:
         name, _, incarnation = entry.key.removeprefix(ABOUT).rpartition("/")
-        told = _read(entry.value)
-        until = told.get("until") if isinstance(told, dict) else None
+        decoded = _read(entry.value)
+        until = decoded.get("until") if isinstance(decoded, dict) else None
         if name and incarnation.isdecimal() and isinstance(until, int | float):
             found.append(ArchivedNode(NodeId(name, int(incarnation)), float(until)))
     return sorted(found, key=lambda one: one.node.incarnation)
@@ -251,8 +251,8 @@ async def archived_lines(store: Store, node: NodeId) -> list[LogEntry]:
     """The last lines of a node, the oldest first."""
     entries: list[LogEntry] = []
     for stored in (await store.range(f"{LINES}{node.name}/{node.incarnation}/")).entries:
-        told = _read(stored.value)
-        for line in told if isinstance(told, list) else ():
+        decoded = _read(stored.value)
+        for line in decoded if isinstance(decoded, list) else ():
             try:
                 entries.append(entry_of(line))
             except ValueError:
@@ -266,16 +266,16 @@ async def archived_ends(store: Store) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     for entry in (await store.range(ENDED)).entries:
-        told = _read(entry.value)
-        found += [one for one in (told if isinstance(told, list) else ()) if _is_end(one)]
+        decoded = _read(entry.value)
+        found += [one for one in (decoded if isinstance(decoded, list) else ()) if _is_end(one)]
     return found
 
 
-def _is_end(told: object) -> bool:
+def _is_end(decoded: object) -> bool:
     return (
-        isinstance(told, dict)
-        and isinstance(told.get("time"), int | float)
-        and all(isinstance(told.get(name), str) for name in ("name", "node", "kind", "reason"))
+        isinstance(decoded, dict)
+        and isinstance(decoded.get("time"), int | float)
+        and all(isinstance(decoded.get(name), str) for name in ("name", "node", "kind", "reason"))
     )
 
 

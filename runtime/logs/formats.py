@@ -63,20 +63,20 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
-        told: dict[str, object] = {
+        line: dict[str, object] = {
             "time": iso(record.created),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
         fields = _fields_of(record)
-        told.update(fields)
+        line.update(fields)
         if record.exc_info and record.exc_info[1] is not None:
-            told["exception"] = self.formatException(record.exc_info)
+            line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
-            told["stack"] = record.stack_info
+            line["stack"] = record.stack_info
         # ASCII: a lone surrogate, or a terminal that knows no Unicode, must not end the line.
-        return json.dumps(told)
+        return json.dumps(line)
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, object]:

@@ -64,14 +64,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def entry_of(told: object) -> LogEntry:
-    """The entry that a peer has told. Raises ValueError for what is none."""
-    if not isinstance(told, dict):
+def entry_of(plain: object) -> LogEntry:
+    """Decode the entry that a peer has sent. Raises ValueError for what is none."""
+    if not isinstance(plain, dict):
         raise ValueError("a log entry is a dict")
     values: dict[str, Any] = {}
     for name in FIELDS:
         # An entry of an earlier version has fewer fields, one of a later version more.
-        value = told.get(name, "" if name not in _TYPES else 0)
+        value = plain.get(name, "" if name not in _TYPES else 0)
         if not isinstance(value, _TYPES.get(name, (str,))):
             raise ValueError(f"{name} of a log entry is a {type(value).__name__}")
         values[name] = value
@@ -161,5 +161,5 @@ def fitting(
         if size > most:
             break
         count += 1
-    told = ordered[:count]
-    return (told if onwards else told[::-1]), len(wanted) - count
+    chosen = ordered[:count]
+    return (chosen if onwards else chosen[::-1]), len(wanted) - count

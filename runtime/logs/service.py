@@ -119,11 +119,11 @@ class LogService(Actor):
         with trio.move_on_after(LONG_POLL_SECONDS if wait else 0):
             while not any(question.wants(entry) for entry in self._capture.entries()):
                 await self._capture.wait_changed()
-        told, left_out = fitting(self._capture.entries(), question, onwards=wait)
+        chosen, left_out = fitting(self._capture.entries(), question, onwards=wait)
         return {
-            "lines": [entry.plain() for entry in told],
+            "lines": [entry.plain() for entry in chosen],
             "left_out": left_out,
-            "last": told[-1].number if wait and left_out else max(after, self._capture.last),
+            "last": chosen[-1].number if wait and left_out else max(after, self._capture.last),
             "ends": [] if wait else self._ends.latest(actor),
         }
 
@@ -135,9 +135,9 @@ class LogService(Actor):
     @method(concurrent=True)
     async def add(self, lines: list[dict[str, Any]]) -> None:
         """Keep lines of the process of an isolated actor. Lines that are none are left out."""
-        for told in lines[:MOST_ADDED]:
+        for line in lines[:MOST_ADDED]:
             try:
-                entry = entry_of(told)
+                entry = entry_of(line)
             except ValueError:
                 continue
             self._capture.add(entry)

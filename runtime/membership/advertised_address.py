@@ -72,14 +72,14 @@ async def advertised(network: Network, bound: str, advertise: str | None, where:
         return f"tcp:{join_host_port(name, other or port)}"
     if is_unspecified(host):
         host = await network.own_host(where, ipv4=":" not in host)
-    told = join_host_port(host, port)
-    if is_loopback(told) and is_elsewhere(where):
+    advertised = join_host_port(host, port)
+    if is_loopback(advertised) and is_elsewhere(where):
         logger.warning(
             "other nodes will dial %s, which only this machine can reach: listen on, or "
             "advertise, another address",
-            told,
+            advertised,
         )
-    return f"tcp:{told}"
+    return f"tcp:{advertised}"
 
 
 def _host_and_port(text: str) -> HostPort:

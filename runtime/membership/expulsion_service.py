@@ -81,9 +81,9 @@ class ExpulsionService(Actor):
             await self._end_lease(seen, stopped)
         return {**attrs.asdict(expulsion), "again": before is not None, "problem": ""}
 
-    async def _carry_out(self, expulsion: Expulsion, told: SeenMember | None) -> bool:
+    async def _carry_out(self, expulsion: Expulsion, member: SeenMember | None) -> bool:
         """Write the expulsion, notify the node, and cut its links; return True if it answers that
-        its named actors have ended. `told`: None for a node that does not answer. Raises
+        its named actors have ended. `member`: None for a node that does not answer. Raises
         StoreError.
         """
         key, stopped = expulsion_key(expulsion.name), False
@@ -94,8 +94,8 @@ class ExpulsionService(Actor):
                 await self._store.transaction(
                     [Compare(key, "create_revision", 0)], [Put(key, expulsion.encoded())]
                 )
-                if told is not None:
-                    stopped = await self._is_stopped(told, str(expulsion))
+                if member is not None:
+                    stopped = await self._is_stopped(member, str(expulsion))
             self._expulsions.put(expulsion)
         finally:
             # Also if this was cancelled, after the view has learned of the expulsion.

@@ -311,13 +311,13 @@ class RemoteStore(Store):
             return await service.transact(pack_transactions(batch)) if batch else NO_OUTCOMES
 
         try:
-            told = await self._asked(send, writes=writes)
+            answers = await self._asked(send, writes=writes)
         except (MethodNotFoundError, NotAllowedError):
             # Of an earlier version; or this is a client, whose rights are for single transactions.
             self._takes_packed = False
             return None
         try:
-            outcomes = unpack_outcomes(told)
+            outcomes = unpack_outcomes(answers)
             if len(outcomes) != count:
                 raise ValueError(f"{len(outcomes)} outcomes of {count} transactions")
         except ValueError as error:
@@ -343,11 +343,11 @@ class RemoteStore(Store):
             return await service.transactions(batch) if batch else []
 
         try:
-            told = await self._asked(send, writes=writes)
+            answers = await self._asked(send, writes=writes)
         except MethodNotFoundError:
             self._takes_many = False
             return await super().transactions(chosen())
-        return [one if isinstance(one, TransactionResult) else one.error() for one in told]
+        return [one if isinstance(one, TransactionResult) else one.error() for one in answers]
 
     async def _make_gathered(self, writes: Sequence[GatheredWrite]) -> list[TransactionOutcome]:
         sent: list[GatheredWrite] = []

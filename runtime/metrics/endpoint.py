@@ -361,18 +361,18 @@ async def _converse(
             return
         with_body = event.method != b"HEAD"
         if event.method not in (b"GET", b"HEAD"):
-            told = _text(405, "this address answers only GET and HEAD\n")
+            response = _text(405, "this address answers only GET and HEAD\n")
         else:
-            told = await _told(event, answer, reached_at)
+            response = await _answered(event, answer, reached_at)
     except h11.RemoteProtocolError as error:
-        told = _text(error.error_status_hint, f"the request is not HTTP as expected: {error}\n")
+        response = _text(error.error_status_hint, f"the request is not HTTP as expected: {error}\n")
     headers = [
-        ("content-type", told.kind),
-        ("content-length", str(len(told.body))),
+        ("content-type", response.kind),
+        ("content-length", str(len(response.body))),
         ("connection", "close"),
     ]
-    head = connection.send(h11.Response(status_code=told.status, headers=headers)) or b""
-    body = (connection.send(h11.Data(data=told.body)) or b"") if with_body else b""
+    head = connection.send(h11.Response(status_code=response.status, headers=headers)) or b""
+    body = (connection.send(h11.Data(data=response.body)) or b"") if with_body else b""
     await stream.send_all(head + body)
     if isinstance(stream, trio.SocketStream):
         await stream.send_eof()
@@ -382,7 +382,7 @@ async def _converse(
             size += len(data)
 
 
-async def _told(request: h11.Request, answer: Answer, reached_at: str) -> HttpAnswer:
+async def _answered(request: h11.Request, answer: Answer, reached_at: str) -> HttpAnswer:
     try:
         target = request.target.decode("ascii", "replace")
         path, host = split_target(target, _host(request.headers))

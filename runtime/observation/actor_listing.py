@@ -124,8 +124,8 @@ class ActorListing:
             await trio.sleep(min(seconds, LONGEST_WINDOW))
             best = BestRows(min(most, MOST_ROWS), descending=True)
             restarted = self._host.counts.restarted.since(restarts)
-            told = dict(heapq.nlargest(MOST_ROWS, restarted.items(), key=lambda pair: pair[1]))
-            answer = {"restarts": told, "restarts_left_out": len(restarted) - len(told)}
+            listed = dict(heapq.nlargest(MOST_ROWS, restarted.items(), key=lambda pair: pair[1]))
+            answer = {"restarts": listed, "restarts_left_out": len(restarted) - len(listed)}
             if sort == "restarts":
                 return {"actors": [], "count": 0, **answer}
 

@@ -73,17 +73,17 @@ class Condition:
         equal = str(value) == self.wanted or self._pattern.match(_text(value)) is not None
         return equal == (self.sign == "=")
 
-    def told(self) -> list[str]:
-        """As it is sent to a node."""
+    def plain(self) -> list[str]:
+        """Return the condition as it is sent to a node."""
         return [self.column, self.sign, self.wanted]
 
 
-def told_conditions(told: Sequence[Sequence[str]]) -> list[Condition]:
+def read_conditions(plain: Sequence[Sequence[str]]) -> list[Condition]:
     """The conditions of a question that has come from elsewhere. Raises ValueError."""
     # Before any of them is compiled.
-    if len(told) > MOST_CONDITIONS:
+    if len(plain) > MOST_CONDITIONS:
         raise ValueError(f"one question has at most {MOST_CONDITIONS} conditions")
-    return [Condition(column, sign, wanted) for column, sign, wanted in told]
+    return [Condition(column, sign, wanted) for column, sign, wanted in plain]
 
 
 def parse_condition(text: str, columns: Collection[str]) -> Condition:

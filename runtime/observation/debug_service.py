@@ -36,21 +36,24 @@ class DebugService(Actor):
 
         `isolated` of a breakpoint: the actor in whose process it waits, for `command`.
         """
-        told = self._requests.failures(actor)
-        for failure in told["failures"]:
+        answer = self._requests.failures(actor)
+        for failure in answer["failures"]:
             if failure["in_process"]:
                 # The frames end with the process.
                 failure["debuggable"] &= self._proxy(actor, failure["epoch"]) is not None
         proxy = self._proxy(actor)
         if proxy is None or self._host.breakpoints is None:
-            return told
+            return answer
         try:
             inside = await proxy.breakpoints()
         except CallError as error:
-            return {**told, "problem": f"the process of {actor} has not answered: {text_of(error)}"}
-        told["breakpoints"] += [{**one, "isolated": actor} for one in inside["breakpoints"]]
-        told["dropped"] += inside["dropped"]
-        return told
+            return {
+                **answer,
+                "problem": f"the process of {actor} has not answered: {text_of(error)}",
+            }
+        answer["breakpoints"] += [{**one, "isolated": actor} for one in inside["breakpoints"]]
+        answer["dropped"] += inside["dropped"]
+        return answer
 
     @method(concurrent=True)
     async def debug(self, actor: str, number: int) -> dict[str, Any]:

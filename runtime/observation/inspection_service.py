@@ -27,7 +27,7 @@ from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.observation.actor_listing import ActorListing
 from runtime.observation.blocked_loops import BlockedLoops
-from runtime.observation.conditions import told_conditions
+from runtime.observation.conditions import read_conditions
 from runtime.observation.open_calls import describe_all_calls, describe_calls
 from runtime.observation.overviews import Overviews
 from runtime.observation.recordings import Recordings
@@ -138,7 +138,7 @@ class InspectionService(Actor):
         """The actors for which all conditions hold, each a column, a sign and a value; see
         `ActorListing.select`.
         """
-        return await self._listing.select(told_conditions(conditions), sort, most)
+        return await self._listing.select(read_conditions(conditions), sort, most)
 
     @method(concurrent=True, idempotent=True)
     async def top(self, sort: str, seconds: float, most: int) -> dict[str, Any]:
@@ -203,13 +203,13 @@ class InspectionService(Actor):
     @method(concurrent=True, idempotent=True)
     async def stacks(self, actor: str | None = None) -> dict[str, Any]:
         """The stacks of the tasks and threads of this node, or of the tasks of one actor; see
-        `read_stacks`. Of an actor in a process of its own, what that process tells as well.
+        `read_stacks`. Of an actor in a process of its own, the stacks in that process as well.
         """
-        told = read_stacks(self._host.workers.running, self._environment.now(), actor)
+        stacks = read_stacks(self._host.workers.running, self._environment.now(), actor)
         cell = None if actor is None else self._host.cells.get(actor)
         if cell is not None and isinstance(cell.instance, ActorProxy):
-            told["process"] = await cell.instance.stacks()
-        return told
+            stacks["process"] = await cell.instance.stacks()
+        return stacks
 
     @method(concurrent=True)
     async def profile(self, seconds: float, rate: int, actor: str = "") -> bytes:

@@ -70,7 +70,7 @@ class _NodeQueries:
             self.problems.append(f"node {node[0]} does not answer: {_why(error)}")
 
     async def ask_names(self) -> None:
-        """Ask the store for what no node has told: the actors of nodes that do not answer, and
+        """Ask the store for what no node has reported: the actors of nodes that do not answer, and
         supervisors that are on no node that was asked.
         """
         missing = self._missing()
@@ -92,10 +92,10 @@ class _NodeQueries:
             self.problems.append(f"the store could not be asked: {_first_line(error)}")
 
     def _missing(self) -> set[str]:
-        """Supervisors that no node has told of; if nodes are silent, also the children that other
+        """Supervisors that no node has reported; if nodes are silent, also the children that other
         nodes' supervisors have on them.
         """
-        told = {actor["name"] for report in self.reports.values() for actor in report["actors"]}
+        reported = {actor["name"] for report in self.reports.values() for actor in report["actors"]}
         named = {
             actor["supervisor"] for report in self.reports.values() for actor in report["actors"]
         }
@@ -105,7 +105,7 @@ class _NodeQueries:
                 named |= {
                     child.name for child in getattr(status, "children", ()) if child.node in silent
                 }
-        return named - told - {"", CLUSTER}
+        return named - reported - {"", CLUSTER}
 
     async def _ask_for_silent(self) -> None:
         known = {address.name for address, _ in self.owners}

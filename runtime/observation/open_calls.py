@@ -53,18 +53,18 @@ async def describe_all_calls(
     cells: Sequence[ActorCell], node: str, now: Callable[[], float]
 ) -> dict[str, Any]:
     """`describe_calls` for all actors of a node, in slices. `now`: the node's clock."""
-    told = _LongestCalls()
-    await in_slices(cells, told.add, now)
-    return told.described(node, now())
+    longest = _LongestCalls()
+    await in_slices(cells, longest.add, now)
+    return longest.described(node, now())
 
 
 def describe_calls(cells: Iterable[ActorCell], node: str, now: float) -> dict[str, Any]:
     """Describe the calls of a node's actors: at most `MOST_CALLS`, the longest first. `now`:
     seconds on its clock.
     """
-    told = _LongestCalls()
-    told.add(cells)
-    return told.described(node, now)
+    longest = _LongestCalls()
+    longest.add(cells)
+    return longest.described(node, now)
 
 
 class _LongestCalls:
@@ -93,7 +93,7 @@ class _LongestCalls:
     def described(self, node: str, now: float) -> dict[str, Any]:
         return {
             "calls": [
-                _told(invocation, state, node, now) for _, state, invocation in self._longest
+                _plain_call(invocation, state, node, now) for _, state, invocation in self._longest
             ],
             "left_out": self._count - len(self._longest),
         }
@@ -103,7 +103,7 @@ def _since(invocation: Invocation, state: str) -> float:
     return invocation.suspended_at if state == "running" else invocation.queued_at
 
 
-def _told(invocation: Invocation, state: str, node: str, now: float) -> dict[str, Any]:
+def _plain_call(invocation: Invocation, state: str, node: str, now: float) -> dict[str, Any]:
     since = _since(invocation, state)
     links = invocation.chain.links if invocation.chain is not None else ()
     peer = getattr(invocation.link, "peer", None)
@@ -118,9 +118,9 @@ def _told(invocation: Invocation, state: str, node: str, now: float) -> dict[str
     }
 
 
-def read_calls(node: str, told: dict[str, Any]) -> list[OpenCall]:
-    """The calls that a node has told. Raises KeyError, TypeError or ValueError for what is no such
-    answer.
+def read_calls(node: str, report: dict[str, Any]) -> list[OpenCall]:
+    """The calls that a node has reported. Raises KeyError, TypeError or ValueError for what is no
+    such answer.
     """
     return [
         OpenCall(
@@ -133,7 +133,7 @@ def read_calls(node: str, told: dict[str, Any]) -> list[OpenCall]:
             None if one["caller"] is None else (str(one["caller"][0]), str(one["caller"][1])),
             str(one["from_node"]),
         )
-        for one in told["calls"]
+        for one in report["calls"]
     ]
 
 

@@ -42,10 +42,10 @@ class Recordings:
             # Also when the one who asked has gone: nothing is recorded that nobody reads.
             self._endpoint.record(None)
             self._recording = False
-        told = recorder.finish()
+        recording = recorder.finish()
         # In a thread: minutes of a busy node take seconds to be written and compressed.
-        return await self._environment.in_thread(partial(_packed, told), abandon=True)
+        return await self._environment.in_thread(partial(_packed, recording), abandon=True)
 
 
-def _packed(told: dict[str, Any]) -> bytes:
-    return zlib.compress(json.dumps(told).encode())
+def _packed(recording: dict[str, Any]) -> bytes:
+    return zlib.compress(json.dumps(recording).encode())

@@ -49,7 +49,7 @@ class SupervisionReport:
 
     async def read(self) -> dict[str, Any]:
         """`actors`: supervisors, supervised actors and some others, each a row. `statuses`: what
-        the supervisors say, by name. `left_out`: how many of what kind are not told. Kept for a
+        the supervisors say, by name. `left_out`: how many of what kind are not in it. Kept for a
         while, see `KeptAnswer`.
         """
         return await self._answer.read()

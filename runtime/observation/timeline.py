@@ -40,19 +40,19 @@ def estimate_clock(samples: Iterable[tuple[float, float, float]]) -> ClockEstima
     reader's clock. The quickest answer tells most: the node has read its clock somewhere between.
     Raises ValueError if there are none.
     """
-    sent, told, received = min(samples, key=lambda sample: sample[2] - sample[0])
-    return ClockEstimate(told - (sent + received) / 2, (received - sent) / 2)
+    sent, clock, received = min(samples, key=lambda sample: sample[2] - sample[0])
+    return ClockEstimate(clock - (sent + received) / 2, (received - sent) / 2)
 
 
 @attrs.frozen
 class NodeRecording:
-    """The recording of a node; `told` is what `TimelineRecorder.finish` gives."""
+    """The recording of a node; `facts` is what `TimelineRecorder.finish` gives."""
 
     node: str
     incarnation: int
     pid: int
     clock: ClockEstimate
-    told: Mapping[str, Any]
+    facts: Mapping[str, Any]
 
 
 @attrs.define
@@ -96,7 +96,7 @@ class Timeline:
         self._calls: dict[tuple[str, int, int], tuple[int, int, float]] = {}
         self._turns: list[tuple[tuple[str, int, int], int, int, float, float]] = []
         self._epochs: dict[str, int] = {}
-        self._from = min((one.told["began"] - one.clock.offset for one in recordings), default=0.0)
+        self._from = min((one.facts["began"] - one.clock.offset for one in recordings), default=0.0)
         for process, recording in enumerate(recordings, 1):
             _NodeTracks(self, recording, process).add_all()
         # Last: the call may be in the recording of one node and its turn in that of a later one.
@@ -156,7 +156,7 @@ class _NodeTracks:
         self._process = process
         self._lanes: dict[str, list[_Lane]] = {}
         self._tracks = LOOP_TRACK
-        self._end = recording.told["ended"]
+        self._end = recording.facts["ended"]
 
     def add_all(self) -> None:
         node, clock = self._recording.node, self._recording.clock
@@ -171,7 +171,7 @@ class _NodeTracks:
             "call": self._call,
             "post": self._call,
         }
-        events = self._recording.told["events"]
+        events = self._recording.facts["events"]
         for event in sorted(events, key=lambda one: (one["began"], -self._ended(one))):
             kind = event["kind"]
             add = adding.get(kind)
@@ -220,7 +220,7 @@ class _NodeTracks:
             return
         facts = {
             "actor": actor,
-            "class": self._recording.told["classes"].get(actor, ""),
+            "class": self._recording.facts["classes"].get(actor, ""),
             "epoch": event["epoch"],
             "waited_ms": round(event["waited"] * 1e3, 3),
             "attempt": event["attempt"],

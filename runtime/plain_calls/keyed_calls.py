@@ -9,8 +9,8 @@ nothing behind: its repeat is as good as new.
 Unlike the calls in `runtime.calls.dedup_table`, no client ever confirms these, so time and number
 bound them. A record is kept for `LEAST_SECONDS` whatever happens: where there is no room for
 another one, new keyed calls are refused. After that the oldest records make room for new ones. When
-the answers take too many bytes, the oldest answers go and their records stay: a repeat is then told
-that the call ran, and not run again.
+the answers take too many bytes, the oldest answers go and their records stay: a repeat is then
+not run again, and its answer says that the call ran.
 """
 
 from __future__ import annotations

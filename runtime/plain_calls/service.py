@@ -292,7 +292,7 @@ class PlainCallService(Actor):
         if refused is not None:
             raise OutcomeUnknownError(
                 f"{target.name}.{target.method} was called with this key before, and its outcome "
-                f"is not told: {refused}"
+                f"is not in the answer: {refused}"
             )
 
     def _admit(self, target: PlainTarget, arguments: PlainArguments) -> None:
@@ -491,10 +491,10 @@ def described_error(error: CallError) -> PlainOutcome:
     return PlainOutcome(outcome_of(error), error={"type": kind, "message": str(error)})
 
 
-def _raised(told: Plain) -> PlainOutcome:
+def _raised(raised: Plain) -> PlainOutcome:
     """Return the outcome of a call whose method has raised. Its traceback is left out."""
-    path = str(told.get("type", ""))
-    fields = told.get("fields")
+    path = str(raised.get("type", ""))
+    fields = raised.get("fields")
     shown: dict[str, object] = {}
     if isinstance(fields, dict):
         for name, value in cast("dict[object, object]", fields).items():
@@ -506,7 +506,7 @@ def _raised(told: Plain) -> PlainOutcome:
         error={
             "type": path.rpartition(":")[2],
             "class": path,
-            "message": str(told.get("text", "")),
+            "message": str(raised.get("text", "")),
             "fields": shown,
         },
     )

@@ -592,7 +592,7 @@ class MapSchedule:
 
     def _same(self, item: MapItem, error: OutcomeUnknownError) -> OutcomeUnknownError:
         """Return the error of a batch for one of its items: each caller may annotate its own."""
-        told = type(error)(
+        own = type(error)(
             f"item {item.index} may have run: {error}. It was not repeated, because its method is "
             "not marked idempotent; to allow it, mark it with @method(idempotent=True), or give "
             "retry=RetryPolicy(repeat_unknown=True)",
@@ -602,8 +602,8 @@ class MapSchedule:
             epoch=error.epoch,
             attempts=item.attempts,
         )
-        told.__cause__ = error
-        return told
+        own.__cause__ = error
+        return own
 
     def _poisoned(self, item: MapItem) -> PoisonedItemError:
         return PoisonedItemError(

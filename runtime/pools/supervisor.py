@@ -436,8 +436,8 @@ class PoolSupervisor(DynamicSupervisor):
 
     def _keep(self) -> None:
         """Have other nodes stand for this supervisor."""
-        # Before it is opened, they would go on with the attempt to open it after the caller was
-        # told that it had failed.
+        # Before it is opened, they would go on with the attempt to open it after the caller had
+        # the answer that it has failed.
         if not self._spec.named or not self._opened:
             return
         if not self._pauses[KEEPER].is_over(trio.current_time()):

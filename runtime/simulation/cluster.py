@@ -572,7 +572,7 @@ class SimulatedCluster:
         # its connections, or writes to the disk after the draw.
         process.over = True
         process.stop()
-        process.network.end(told=not power)
+        process.network.end(notified=not power)
         machine.disk.crash()
         if not disk:
             machine.disk.lose()
@@ -775,7 +775,7 @@ class SimulatedCluster:
                 self.trace.tell(machine.name, "leave", why)
                 self._judge_end(process)
                 process.over = True
-                process.network.end(told=True)
+                process.network.end(notified=True)
                 process.node = None
                 process.ended.set()
 

@@ -301,14 +301,14 @@ class SimulatedConnection:
             if self.sends.sender_broken is None:
                 self.sends.put(_END)
 
-    def abandon(self, *, told: bool) -> None:
+    def abandon(self, *, notified: bool) -> None:
         """End the connection because its process has ended. If the host still runs, its kernel
         notifies the peer.
         """
         if not self.closed:
             self.closed = True
             self.receives.reader_gone = True
-            if told:
+            if notified:
                 self.sends.put(None)
 
 
@@ -474,10 +474,10 @@ class HostNetwork:
         """Return the name of this machine, under which all others reach it."""
         return self.host
 
-    def end(self, *, told: bool) -> None:
-        """End all connections of a process that has ended. `told`: its host still runs and notifies
-        the peers.
+    def end(self, *, notified: bool) -> None:
+        """End all connections of a process that has ended. `notified`: its host still runs, and
+        notifies the peers.
         """
         self.over = True
         for connection in self.connections:
-            connection.abandon(told=told)
+            connection.abandon(notified=notified)

@@ -238,7 +238,7 @@ class _Performance:
     async def main(self, clock: VirtualClock) -> SimulatedCluster:
         cluster = SimulatedCluster(self.seed, self.names, clock)
         await cluster.run(lambda: self._body(cluster))
-        text = "" if self.error is None else _told(self.error)
+        text = "" if self.error is None else _text_of(self.error)
         if text:
             cluster.trace.tell(OWN, "wrong", text.splitlines()[0])
         self.check_results += [
@@ -289,7 +289,7 @@ async def _inject(
     injector.heal()
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     """Return what went wrong: one line, and below it where."""
     said = str(error).strip().splitlines()
     return (

@@ -84,7 +84,7 @@ async def test_options_of_nodes_handles_methods_and_calls(cluster: VirtualCluste
         (CallOptions, (2.0,), {}, r"takes keywords, such as timeout=\.\.\."),
     ],
 )
-def test_options_by_their_place_and_options_of_something_else_are_told(
+def test_options_by_their_place_and_options_of_something_else_are_type_errors(
     function: Callable[..., object],
     args: tuple[object, ...],
     kwargs: dict[str, object],

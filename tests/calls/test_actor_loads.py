@@ -33,10 +33,10 @@ def test_own_calls_count_at_once_and_those_of_others_as_the_latest_reply_says() 
         load.on_begun()
     assert load.depth == 3
     # Two of the seven are this node's own: the third is the one that is answered.
-    loads.on_told(ACTOR, 7)
+    loads.on_depth(ACTOR, 7)
     load.on_ended()
     assert load.depth == 2 + 5
-    loads.on_told(ACTOR, 0)
+    loads.on_depth(ACTOR, 0)
     assert load.depth == 2
 
 
@@ -44,7 +44,7 @@ def test_what_a_reply_has_said_is_forgotten_so_that_a_busy_actor_is_tried_again(
     clock = Clock()
     loads = ActorLoads(clock)
     load = loads.of(ACTOR)
-    loads.on_told(ACTOR, 50)
+    loads.on_depth(ACTOR, 50)
     clock.seconds += KNOWN_SECONDS * 0.9
     assert load.depth == 50
     clock.seconds += KNOWN_SECONDS * 0.2
@@ -55,9 +55,9 @@ def test_what_a_reply_has_said_is_forgotten_so_that_a_busy_actor_is_tried_again(
 def test_what_a_peer_says_of_an_actor_is_a_number_or_ignored(told: object) -> None:
     loads = ActorLoads(Clock())
     load = loads.of(ACTOR)
-    loads.on_told(ACTOR, told)
+    loads.on_depth(ACTOR, told)
     assert load.depth == 0
-    loads.on_told(ActorId("of no pool", 1), 4)
+    loads.on_depth(ActorId("of no pool", 1), 4)
 
 
 def test_a_load_is_one_for_all_that_follow_it_and_goes_with_the_last_of_them() -> None:

@@ -231,7 +231,7 @@ CANNOT_BE_SENT: list[tuple[tuple[object, ...], dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("args", "kwargs", "path"), CANNOT_BE_SENT)
 @pytest.mark.parametrize("way", ["call", "send", "remote", "policy"])
-async def test_what_cannot_be_sent_is_told_by_the_name_of_its_parameter(
+async def test_the_error_of_an_argument_that_cannot_be_sent_names_its_parameter(
     pair: Pair, where: str, args: tuple[Any, ...], kwargs: dict[str, Any], path: str, way: str
 ) -> None:
     shop: Any = await pair.here.options(on=where, name="shop").spawn(Shop, 1)
@@ -257,7 +257,7 @@ class Sly:
         raise AssertionError
 
 
-async def test_what_a_constructor_is_not_sent_is_told_by_the_name_of_its_parameter(
+async def test_the_error_of_a_constructor_argument_that_cannot_be_sent_names_its_parameter(
     pair: Pair, spawner: Any
 ) -> None:
     with pytest.raises(

@@ -322,7 +322,7 @@ def test_retries_stay_within_a_tenth_of_the_load_while_everything_fails() -> Non
     in_virtual_time(test)
 
 
-def test_the_last_error_of_used_up_retries_tells_every_attempt() -> None:
+def test_the_last_error_of_used_up_retries_names_every_attempt() -> None:
     async def test(both: Setting) -> None:
         full = await both.here.options(on="there", mailbox_limit=1).spawn(Ledger)
         policy = RetryPolicy(max_retries=2, initial_delay=0.01)

@@ -240,7 +240,7 @@ async def test_what_a_filter_sets_travels(where: str) -> None:
         assert "acme" in await (await adder.tell.remote()).fetch()
 
 
-async def test_each_attempt_is_told(filtered: Filtered) -> None:
+async def test_each_attempt_is_reported(filtered: Filtered) -> None:
     lost = filtered.faults.add("in-flight", times=2, method="add")
     attempts: list[int] = []
 

@@ -76,7 +76,7 @@ async def test_a_name_of_a_live_node_and_a_secret_of_another_cluster_are_refused
         assert [member.name for member in one.members()] == ["one"]
 
 
-async def test_who_joins_by_a_member_is_told_of_the_etcd() -> None:
+async def test_a_node_that_joins_by_a_member_gets_the_address_of_the_etcd() -> None:
     async with (
         open_etcd() as etcd,
         open_node("one", store=etcd.address, secret=SECRET) as one,

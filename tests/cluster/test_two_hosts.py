@@ -144,7 +144,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     opened.close()
 
 
-def test_a_founder_on_all_addresses_tells_others_one_that_they_can_dial(hosts: Hosts) -> None:
+def test_a_founder_on_all_addresses_gives_others_one_that_they_can_dial(hosts: Hosts) -> None:
     founder = hosts.start_node(1, "--name", "first", "--listen", "0.0.0.0:7400")
     assert founder["address"] == "10.90.0.1:7400"
     # Nothing but what is joined is said: it listens where the way there begins.
@@ -194,7 +194,7 @@ def test_what_is_advertised_is_what_others_dial(hosts: Hosts) -> None:
     )
 
 
-def test_who_cannot_reach_the_store_by_what_its_node_advertises_is_told_which_address_failed(
+def test_the_error_of_a_node_that_cannot_reach_the_store_names_the_address_that_failed(
     hosts: Hosts,
 ) -> None:
     hosts.start_node(

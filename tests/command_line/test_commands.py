@@ -313,7 +313,7 @@ trio.run(main)
 """
 
 
-def test_modules_of_messages_are_imported_by_option_and_what_is_missing_is_told(
+def test_modules_of_messages_are_imported_by_option_and_missing_ones_are_reported(
     shell: Shell,
 ) -> None:
     for name, text in {"menu": MENU, "kitchen": KITCHEN, "waiter": WAITER, "guest": GUEST}.items():
@@ -615,7 +615,7 @@ def test_a_wrong_secret_is_named_and_the_cluster_goes_on(shell: Shell) -> None:
     )
 
 
-def test_nobody_at_the_address_is_named_with_the_next_step(shell: Shell) -> None:
+def test_an_address_without_a_listener_is_named_with_the_next_step(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     check_mistake(
@@ -660,7 +660,7 @@ def test_version_help_and_doctor_answer(shell: Shell) -> None:
     assert "hides our package" in done.stdout
 
 
-def test_doctor_tells_of_the_other_project_of_this_name(
+def test_doctor_reports_the_other_project_of_this_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = tmp_path / "understudy-0.6.0.dist-info" / "METADATA"
@@ -674,14 +674,14 @@ def test_doctor_tells_of_the_other_project_of_this_name(
     assert "pip uninstall understudy" in done.output
 
 
-def test_doctor_tells_of_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_another_system_than_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     done = CliRunner().invoke(main, ["doctor"])
     assert done.exit_code == 1
     assert done.output.startswith("look system")
 
 
-def test_doctor_tells_of_a_secret_and_of_a_store_that_others_can_read(shell: Shell) -> None:
+def test_doctor_reports_a_secret_and_a_store_that_others_can_read(shell: Shell) -> None:
     def finding(check: str, *words: str) -> tuple[bool, str]:
         findings = json.loads(shell.run("doctor", "--json", *words).stdout)
         return next((found["well"], found["text"]) for found in findings if found["check"] == check)

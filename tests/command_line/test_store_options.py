@@ -111,7 +111,7 @@ def test_a_founder_comes_back_under_its_name_and_at_its_address(tmp_path: Path) 
 
 
 @needs_etcd
-def test_nodes_of_an_etcd_find_each_other_without_being_told_of_any_node() -> None:
+def test_nodes_of_an_etcd_find_each_other_without_the_address_of_any_node() -> None:
     with (
         shared_etcd(1) as etcd,
         node("--name", "one", "--store", etcd.address),

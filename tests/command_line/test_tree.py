@@ -171,7 +171,9 @@ def test_the_tree_shows_who_supervises_whom_and_how_they_fare(cluster: Cluster) 
     assert [child["strategy"] for child in top["children"]] == [None, "rest-for-one", "dynamic"]
 
 
-def test_a_crash_is_counted_and_told_with_its_traceback_when_asked_for(cluster: Cluster) -> None:
+def test_a_crash_is_counted_and_reported_with_its_traceback_when_asked_for(
+    cluster: Cluster,
+) -> None:
     assert cluster.tree("--deaths").stdout.endswith("\n\nno deaths are kept\n")
     assert (
         cluster.shell.run("call", "top/single", "crash", "--address", cluster.address).returncode
@@ -241,7 +243,7 @@ def test_a_supervisor_that_hides_its_own_status_is_shown_by_its_node(cluster: Cl
     assert "fine" not in done.stdout
 
 
-def test_the_exit_status_tells_that_a_node_has_not_answered(cluster: Cluster) -> None:
+def test_the_exit_status_says_that_a_node_has_not_answered(cluster: Cluster) -> None:
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
         done = cluster.tree()

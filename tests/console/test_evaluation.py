@@ -137,7 +137,7 @@ async def test_ctrl_c_is_never_raised_in_code_of_trio(bench: Bench) -> None:
         assert isinstance(await bench.run(text), KeyboardInterrupt)
 
 
-async def test_a_statement_that_ignores_its_cancellation_is_told_about(
+async def test_a_statement_that_ignores_its_cancellation_is_reported(
     bench: Bench, nursery: trio.Nursery
 ) -> None:
     done = bench.namespace["done"] = trio.Event()

@@ -220,7 +220,7 @@ async def test_the_cluster_goes_and_comes_back(tmp_path: Path) -> None:
         assert browser.errors == []
 
 
-async def test_a_store_that_is_away_is_told_and_no_list_is_said_to_be_empty(
+async def test_a_store_that_is_away_is_reported_and_no_list_is_said_to_be_empty(
     tmp_path: Path,
 ) -> None:
     async with open_world() as world, open_browser(tmp_path) as browser:

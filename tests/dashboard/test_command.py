@@ -79,7 +79,7 @@ def test_wrong_input_is_one_line(arguments: tuple[str, ...], words: str) -> None
         (("gateway",), "client", []),
     ],
 )
-def test_a_role_that_is_not_enough_is_told(
+def test_a_role_that_is_not_enough_is_an_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],

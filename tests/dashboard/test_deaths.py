@@ -27,7 +27,7 @@ def report(name: str, epoch: int | None, at: float) -> DeathReport:
     )
 
 
-def test_an_end_that_both_tell_of_is_there_once_as_its_supervisor_tells_it() -> None:
+def test_an_end_that_both_report_is_there_once_as_its_supervisor_reports_it() -> None:
     rows, left_out = death_rows([(report("a", 3, 10.0), "shop")], [end("a", 3, 9.9)])
     [row] = rows.values()
     assert (row["supervisor"], row["lived"], row["traceback"]) == ("shop", 5.0, "the traceback")

@@ -93,7 +93,7 @@ async def test_the_page_and_its_files_are_served_without_the_token_and_tell_noth
 
 @pytest.mark.parametrize("path", [PATH, "/api/snapshot?topic=cluster", "/api/x", "/api/actions"])
 @pytest.mark.parametrize("token", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN])
-async def test_nothing_is_told_without_the_token(world: World, path: str, token: str) -> None:
+async def test_nothing_is_answered_without_the_token(world: World, path: str, token: str) -> None:
     method = "POST" if path == "/api/actions" else "GET"
     answer = await world.dashboard.http.ask(method, path, headers={"Authorization": token})
     assert answer.status == 401
@@ -222,7 +222,7 @@ async def test_fifty_pages_ask_as_often_as_one_and_none_asks_nothing(world: Worl
     assert sampler.asked == asked
 
 
-async def test_a_page_too_many_is_told_to_come_back(world: World) -> None:
+async def test_a_page_too_many_gets_the_answer_to_come_back(world: World) -> None:
     world.dashboard.application._pages = MOST_PAGES
     answer = await world.dashboard.get(PATH)
     assert (answer.status, answer.json["error"]) == (503, "TooManyPages")

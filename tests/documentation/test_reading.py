@@ -78,7 +78,7 @@ def test_a_page_has_no_retired_word(page: Path) -> None:
     assert [found for part in parts(text) for found in RETIRED.findall(part)] == []
 
 
-def test_sentences_are_told_apart() -> None:
+def test_sentences_are_separated() -> None:
     text = "# No\n\nOne two `a b c`. Three\nfour! Five 2.5 s, e.g. six.\n\n| a b | c |\n|---|---|\n"
     assert sentences(text + "- seven\n- eight [nine](ten)\n\n```sh\neleven\n```\n") == [
         "One two Code.",

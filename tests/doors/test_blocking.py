@@ -69,7 +69,7 @@ def test_errors_are_those_of_any_call(
         Counter.add(1)
 
 
-def test_a_line_of_a_program_on_trio_is_told_what_to_write_here(
+def test_the_error_of_a_line_from_a_program_on_trio_says_what_to_write_here(
     cluster: BlockingLocalCluster,
 ) -> None:
     with pytest.raises(AttributeError, match=r"call the cluster itself, as in cluster\.spawn"):
@@ -221,7 +221,7 @@ def test_no_node_at_the_address() -> None:
         connect("127.0.0.1:9", cluster="local", secret="none")
 
 
-def test_a_local_cluster_tells_its_secret_also_where_its_name_is_given(
+def test_a_local_cluster_shows_its_secret_also_where_its_name_is_given(
     cluster: BlockingLocalCluster,
 ) -> None:
     with connect(cluster.address, cluster="local") as opened:

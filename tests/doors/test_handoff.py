@@ -253,7 +253,7 @@ def test_calls_of_many_threads_run_once_each() -> None:
     assert sorted(done) == list(range(800))
 
 
-def test_what_is_pressed_before_the_loop_was_told_of_a_call_cancels_it() -> None:
+def test_an_interrupt_before_the_loop_has_a_call_cancels_it() -> None:
     done: list[str] = []
 
     async def do(what: str) -> None:

@@ -351,7 +351,7 @@ async def test_an_agent_that_is_cut_off_has_stopped_its_workers_before_others_ta
         assert {each["agent"] for each in after} == {"a", "b"}
 
 
-async def test_workers_that_want_to_be_told_of_a_new_membership_are_not_restarted(
+async def test_workers_that_want_notices_of_a_new_membership_are_not_restarted(
     tmp_path: Path,
 ) -> None:
     async with job(tmp_path, notify=True) as running:
@@ -366,7 +366,7 @@ async def test_workers_that_want_to_be_told_of_a_new_membership_are_not_restarte
         assert lives(first["pid"])
 
 
-async def test_a_guardian_that_somebody_kills_is_replaced(tmp_path: Path) -> None:
+async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:
     async with job(tmp_path) as running:
         agent = running.start("a", fence_seconds=0.8)
         (worker,) = await running.until_world(1)

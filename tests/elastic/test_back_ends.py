@@ -352,7 +352,7 @@ def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_
         (["--rdzv-backend", "static", "--rdzv-endpoint", "/tmp", "--node-rank", "7"], "rank"),
     ],
 )
-def test_a_rendezvous_that_cannot_be_is_told_in_a_line(
+def test_an_impossible_rendezvous_is_an_error_of_one_line(
     tmp_path: Path, options: list[str], said: str
 ) -> None:
     (tmp_path / "train.py").write_text("")

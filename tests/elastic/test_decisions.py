@@ -136,7 +136,7 @@ def test_all_agents_together_get_no_more_restarts_than_the_limit() -> None:
     assert history.granted == 3
 
 
-def test_an_incident_is_counted_once_whoever_asks_and_gets_one_answer() -> None:
+def test_an_incident_is_counted_once_and_all_that_ask_get_one_answer() -> None:
     first = ask(RestartHistory(), "round-0", "a", 0.0, 1, math.inf)
     again = ask(first.history, "round-0", "b", 5.0, 1, math.inf)
     assert (first.granted, again.granted) == (True, True)

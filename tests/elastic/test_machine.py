@@ -327,7 +327,7 @@ def test_a_group_is_restarted_without_being_counted_when_its_membership_changes(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_workers_that_are_to_be_notified_run_on_and_are_told_of_the_new_round(
+def test_workers_that_are_to_be_notified_run_on_and_get_a_notice_of_the_new_round(
     policy: Policy,
 ) -> None:
     agent = Agent(policy, notify=True)

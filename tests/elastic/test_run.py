@@ -197,7 +197,7 @@ if __name__ == "__main__":
     assert (done.stderr, shell.said("late")) == ("", "Thing")
 
 
-def test_the_root_cause_is_told_first_with_its_traceback_and_without_a_decorator(
+def test_the_root_cause_is_reported_first_with_its_traceback_and_without_a_decorator(
     shell: Shell,
 ) -> None:
     script = shell.script(
@@ -238,7 +238,7 @@ time.sleep(600)
         pytest.param("+", "SyntaxError", marks=pytest.mark.long),
     ],
 )
-def test_every_way_to_fail_is_told_as_what_it_was(shell: Shell, text: str, said: str) -> None:
+def test_every_way_to_fail_is_reported_as_what_it_was(shell: Shell, text: str, said: str) -> None:
     done = shell.run("--json", shell.script(text))
     assert done.returncode == 1
     assert said in done.stderr
@@ -630,7 +630,7 @@ def test_what_happens_is_written_down_as_events(shell: Shell) -> None:
         ([], "SCRIPT"),
     ],
 )
-def test_wrong_usage_is_told_in_a_line_and_nothing_is_started(
+def test_wrong_usage_is_an_error_of_one_line_and_nothing_is_started(
     shell: Shell, words: list[str], said: str
 ) -> None:
     from click.testing import CliRunner
@@ -651,7 +651,7 @@ def test_wrong_usage_is_told_in_a_line_and_nothing_is_started(
 
 
 @pytest.mark.long
-def test_a_monitor_interval_is_accepted_and_told_to_mean_nothing(shell: Shell) -> None:
+def test_a_monitor_interval_is_accepted_and_reported_to_mean_nothing(shell: Shell) -> None:
     done = shell.run("--monitor-interval", "5", shell.script(""))
     assert (done.returncode, "no meaning" in done.stderr) == (0, True)
 

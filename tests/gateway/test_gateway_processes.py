@@ -41,7 +41,7 @@ async def supervised(cluster: LocalCluster, name: str, actor: type) -> None:
     await cluster.node.options(name=f"tree-{name}").spawn(Supervisor, [spec], intensity=100)
 
 
-async def test_a_node_killed_in_the_middle_of_calls_is_told_as_it_is() -> None:
+async def test_calls_whose_node_is_killed_get_their_true_outcomes() -> None:
     async with open_local_cluster(nodes=0) as cluster:
         await cluster.start_node("first", labels={"role": "work"})
         await supervised(cluster, "counter", Counter)

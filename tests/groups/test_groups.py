@@ -123,7 +123,7 @@ async def test_choosing_takes_local_members_first_and_each_of_them_sometimes(
     assert {group.choose().name for _ in range(200)} == {"b", "d"}
 
 
-async def test_choosing_from_nobody_is_an_error_that_says_so(pair: Pair) -> None:
+async def test_choosing_from_an_empty_group_is_an_error_that_says_so(pair: Pair) -> None:
     with pytest.raises(
         EmptyGroupError, match="the group 'nobody' has no members that node here knows of"
     ) as caught:

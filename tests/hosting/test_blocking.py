@@ -144,5 +144,5 @@ def test_the_remedy_fits_what_blocks_the_loop() -> None:
     assert "trio.to_thread.run_sync" in remedy(None, OUTSIDE)
 
 
-def test_a_stack_that_cannot_be_seen_is_told_as_such() -> None:
+def test_a_stack_that_cannot_be_seen_is_reported_as_such() -> None:
     assert running_code(None) == ("unknown code", "")

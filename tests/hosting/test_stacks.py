@@ -81,7 +81,7 @@ def test_a_stack_is_read_through_everything_that_can_be_awaited(outer: Any) -> N
         coroutine.close()
 
 
-def test_of_a_deep_stack_the_outermost_and_the_innermost_frames_are_told() -> None:
+def test_of_a_deep_stack_the_outermost_and_the_innermost_frames_are_reported() -> None:
     coroutine = by_recursion()
     coroutine.send(None)
     try:
@@ -140,7 +140,7 @@ def functions(stack: list[list[Any]]) -> list[str]:
     return [line[2] for line in stack]
 
 
-async def test_tasks_are_told_with_the_actor_and_the_method_they_work_for(pair: Pair) -> None:
+async def test_tasks_are_reported_with_the_actor_and_the_method_they_work_for(pair: Pair) -> None:
     busy = await pair.here.options(name="busy", on="there").spawn(Busy)
     await busy.start_task()
     async with trio.open_nursery() as nursery:
@@ -162,7 +162,7 @@ async def test_tasks_are_told_with_the_actor_and_the_method_they_work_for(pair: 
         nursery.cancel_scope.cancel()
 
 
-async def test_the_thread_of_a_plain_method_is_told_with_its_actor(pair: Pair) -> None:
+async def test_the_thread_of_a_plain_method_is_reported_with_its_actor(pair: Pair) -> None:
     busy = await pair.here.options(name="busy", on="there").spawn(Busy)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(busy.compute)

@@ -141,7 +141,7 @@ def told(**changes: object) -> dict[str, Any]:
     }
 
 
-def test_what_a_process_tells_is_cut_to_the_bounds_of_the_node() -> None:
+def test_the_report_of_a_process_is_cut_to_the_bounds_of_the_node() -> None:
     long = "x" * 100_000
     huge = told(
         file=long,

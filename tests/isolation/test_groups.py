@@ -110,7 +110,7 @@ async def test_a_group_without_members_has_none_to_choose(pair: tuple[Node, Node
     assert await onlooker.choose_some("news", 2) == ["far", "far"]
 
 
-async def test_all_members_are_called_from_the_process_and_what_each_does_is_told(
+async def test_all_members_are_called_from_the_process_and_each_outcome_is_reported(
     pair: tuple[Node, Node],
 ) -> None:
     here, _ = pair

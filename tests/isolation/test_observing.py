@@ -125,7 +125,7 @@ async def test_one_notice_comes_for_each_watch_whatever_the_end(
         assert late not in numbers
 
 
-async def test_a_supervised_one_that_is_killed_is_told_of_with_the_promise_of_another(
+async def test_the_notice_of_a_killed_supervised_actor_says_that_it_is_restarted(
     node: Node,
 ) -> None:
     with trio.fail_after(60):
@@ -337,7 +337,7 @@ async def test_a_process_that_is_killed_ends_what_it_is_linked_to_as_a_signal(
             assert (await node.wait_ended(partner)).reason.kind == "signal"
 
 
-async def test_one_that_handles_exits_is_told_instead_and_a_normal_end_ends_nobody(
+async def test_an_actor_that_handles_exits_gets_a_notice_and_a_normal_end_ends_no_linked_actor(
     node: Node,
 ) -> None:
     with trio.fail_after(60):
@@ -445,7 +445,7 @@ async def test_the_node_is_the_candidate_for_a_singleton_that_an_isolated_actor_
                     await trio.sleep(0.02)
 
 
-async def test_links_between_processes_of_two_nodes_end_both_and_a_node_that_dies_is_told_of() -> (
+async def test_links_between_processes_of_two_nodes_end_both_and_the_death_of_a_node_is_noticed() -> (
     None
 ):
     with trio.fail_after(40):

@@ -318,7 +318,7 @@ async def test_a_call_takes_half_the_passes_of_the_event_loop(scene: Scene) -> N
     assert passes.count < 350
 
 
-async def test_answers_are_each_callers_own_whoever_polls(scene: Scene) -> None:
+async def test_answers_reach_their_own_callers_whichever_task_polls(scene: Scene) -> None:
     answers: list[int] = []
 
     async def caller() -> None:

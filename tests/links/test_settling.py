@@ -22,7 +22,7 @@ def accept(dialer: Settlement, acceptor: Settlement, offer: Offer) -> None:
     assert dialer.on_answered(offer, acceptor.accept(offer, 0))
 
 
-def test_a_first_contact_tells_each_end_the_number_of_the_others_link() -> None:
+def test_a_first_contact_gives_each_end_the_number_of_the_others_link() -> None:
     one, other = pair()
     accept(one, other, one.dial(0))
     assert one.peer_number == 8

@@ -322,7 +322,7 @@ def test_whatever_happens_a_spin_is_bounded_and_its_pauses_are_too(
 
 
 @given(st.integers(0, 400))
-def test_it_tells_a_time_for_the_next_look_at_the_core_as_long_as_it_is_on(count: int) -> None:
+def test_it_has_a_time_for_the_next_look_at_the_core_as_long_as_it_is_on(count: int) -> None:
     driver = Driver()
     driver.until_on()
     for _ in range(count):

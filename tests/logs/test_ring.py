@@ -88,7 +88,7 @@ def test_a_question_chooses_by_level_time_and_actor() -> None:
     "told",
     [None, 5, [], {"text": b"bytes"}, {"text": "x", "time": "noon"}, {"text": "x", "actor": 5}],
 )
-def test_what_a_peer_tells_is_a_line_or_refused(told: object) -> None:
+def test_what_a_peer_sends_is_a_line_or_refused(told: object) -> None:
     with pytest.raises(ValueError, match="log entry"):
         entry_of(told)
 

@@ -127,7 +127,7 @@ async def test_a_joiner_whose_first_connections_come_to_nothing_dials_again(how:
 
 
 @pytest.mark.parametrize("how", ["reset", "closed"])
-async def test_a_joiner_that_never_gets_through_is_told_so_after_some_attempts(how: str) -> None:
+async def test_a_joiner_that_never_gets_through_gets_an_error_after_some_attempts(how: str) -> None:
     async with open_node("founder", secret=SECRET) as founder:
         network = Unlucky(how, 1000)
         with pytest.raises(JoinError, match=founder.address):
@@ -213,7 +213,7 @@ async def test_a_node_in_a_new_container_waits_for_the_lease_of_the_one_before_a
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_that_joins_is_told_of_the_store_and_not_of_all_members() -> None:
+async def test_a_node_that_joins_gets_the_place_of_the_store_and_not_all_members() -> None:
     with trio.fail_after(60):
         async with (
             open_node("founder", secret=SECRET) as founder,

@@ -96,7 +96,7 @@ async def ask_after_the_end(pair: Pair) -> None:
     assert await ledger.enter() == 2
 
 
-async def test_a_member_that_cannot_be_reached_is_told_apart_from_one_that_is_gone() -> None:
+async def test_a_member_that_cannot_be_reached_is_distinguished_from_one_that_is_gone() -> None:
     network = BreakableNetwork()
     async with (
         open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
@@ -122,7 +122,7 @@ async def test_a_member_that_cannot_be_reached_is_told_apart_from_one_that_is_go
         assert there.unreachable() == ()
 
 
-async def test_the_members_are_told_again_after_every_change() -> None:
+async def test_the_members_are_sent_again_after_every_change() -> None:
     seen: list[list[str]] = []
     async with open_node("here", secret=SECRET) as here:
 

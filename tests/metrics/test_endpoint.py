@@ -68,11 +68,11 @@ async def test_a_scrape_has_every_metric_and_no_other(node: Node) -> None:
     assert found == {one.name: one.kind for one in DEFINITIONS}
 
 
-async def test_the_process_itself_is_told_as_well(node: Node) -> None:
+async def test_the_process_itself_is_reported_as_well(node: Node) -> None:
     assert "process_resident_memory_bytes" in await scrape(node.metrics_address)
 
 
-async def test_calls_are_told_by_class_and_method(node: Node) -> None:
+async def test_calls_are_reported_by_class_and_method(node: Node) -> None:
     clerk = await node.options(name="the-very-clerk").spawn(Clerk)
     for number in range(7):
         await clerk.add(number)
@@ -153,7 +153,7 @@ async def test_health_and_readiness(node: Node) -> None:
 
 
 @pytest.mark.parametrize("timings", [Timings(loop_answer=0.2)], ids=["impatient"])
-async def test_a_blocked_loop_is_told_with_what_blocks_it(node: Node) -> None:
+async def test_a_blocked_loop_is_reported_with_what_blocks_it(node: Node) -> None:
     clerk = await node.options(name="slow").spawn(Clerk)
     answers: list[tuple[int, str]] = []
 

@@ -156,7 +156,9 @@ async def test_a_coroutine_as_a_result_says_that_it_was_not_awaited(pair: Pair, 
         await counter.forgets()
 
 
-async def test_a_method_that_uses_asyncio_is_told_what_to_use(pair: Pair, where: str) -> None:
+async def test_the_error_of_a_method_that_uses_asyncio_says_what_to_use(
+    pair: Pair, where: str
+) -> None:
     counter = await pair.here.options(on=where).spawn(Counter)
     with pytest.raises(RuntimeError, match="no running event loop") as caught:
         await counter.sleeps()
@@ -208,7 +210,7 @@ def test_a_node_is_not_opened_under_asyncio(opening: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("opening", [open_node, open_local_cluster])
-async def test_another_system_than_linux_is_told(
+async def test_another_system_than_linux_is_reported(
     opening: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.system", lambda: "Darwin")

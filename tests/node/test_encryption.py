@@ -331,7 +331,7 @@ async def test_what_is_no_node_does_not_speak_tls() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_nobody_at_the_address_is_told_as_without_tls() -> None:
+async def test_an_address_without_a_listener_is_reported_as_without_tls() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(JoinError, match="no node answers"):

@@ -447,7 +447,7 @@ def test_words_that_do_not_go_together_are_refused(words: tuple[str, ...], said:
     assert (result.exit_code, said in result.output) == (2, True)
 
 
-async def test_the_new_secret_is_not_given_to_whoever_joins_meanwhile(
+async def test_the_new_secret_is_not_given_to_a_node_that_joins_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, new = tmp_path / "now", tmp_path / "new"

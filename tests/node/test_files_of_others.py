@@ -95,7 +95,7 @@ def test_a_cluster_that_another_user_has_announced_is_passed_over(
         assert open_clusters(environment) == []
 
 
-async def test_another_user_that_has_taken_the_name_of_a_socket_is_told_and_believed_nothing(
+async def test_a_socket_name_that_another_user_has_taken_gets_no_secret_and_is_not_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken = f"process-{os.getpid()}-of-a-test"

@@ -50,7 +50,7 @@ def watching(pair: Pair) -> Any:
         ),
     ],
 )
-async def test_a_service_that_is_told_something_of_another_type_refuses_it_and_its_node_lives(
+async def test_a_service_refuses_arguments_of_another_type_and_its_node_lives(
     pair: Pair, node: object, serial: object, why: str
 ) -> None:
     # What is told here is used when the actor ends, by a task of the node's own.
@@ -62,7 +62,7 @@ async def test_a_service_that_is_told_something_of_another_type_refuses_it_and_i
     assert await other.ping() == "pong"
 
 
-async def test_the_end_of_an_actor_is_not_told_for_ever_to_a_node_that_never_was(
+async def test_exit_notices_for_a_node_that_never_was_are_not_sent_for_ever(
     pair: Pair,
 ) -> None:
     plain = await pair.here.options(name="plain").spawn(Plain)

@@ -453,7 +453,9 @@ async def test_a_call_number_used_twice_ends_the_link(scene: Scene, log: Log) ->
 
 
 @pytest.mark.parametrize("timings", [Timings(handshake=1.0)])
-async def test_a_peer_that_connects_and_says_nothing_is_let_go(scene: Scene, log: Log) -> None:
+async def test_a_peer_that_connects_and_sends_nothing_is_disconnected(
+    scene: Scene, log: Log
+) -> None:
     with trio.fail_after(60):
         async with await dial(scene.pair.here) as stream:
             assert await wait_closed(stream) == b""
@@ -461,7 +463,7 @@ async def test_a_peer_that_connects_and_says_nothing_is_let_go(scene: Scene, log
 
 
 @pytest.mark.parametrize("timings", [Timings(handshake=1.0)])
-async def test_a_peer_that_proves_itself_and_then_says_nothing_is_let_go(
+async def test_a_peer_that_proves_itself_and_then_sends_nothing_is_disconnected(
     scene: Scene, log: Log
 ) -> None:
     with trio.fail_after(60):
@@ -472,7 +474,7 @@ async def test_a_peer_that_proves_itself_and_then_says_nothing_is_let_go(
 
 
 @pytest.mark.parametrize("timings", [Timings(handshake=1.0)])
-async def test_a_peer_that_drips_bytes_is_let_go_all_the_same(scene: Scene, log: Log) -> None:
+async def test_a_peer_that_sends_single_bytes_is_disconnected_too(scene: Scene, log: Log) -> None:
     hello = encode_frame(*Dialer(introduction(), SECRET.encode(), os.urandom(32)).start())
     with trio.fail_after(60):
         async with await dial(scene.pair.here) as stream, trio.open_nursery() as nursery:
@@ -671,7 +673,7 @@ async def test_a_node_that_answers_for_another_is_refused(
     check_shown("WrongPeerError", refused)
 
 
-async def test_a_node_that_dials_itself_is_told_so(scene: Scene) -> None:
+async def test_a_node_that_dials_itself_gets_an_error_that_says_so(scene: Scene) -> None:
     here = scene.pair.here
     me = Introduction(
         cluster="understudy", peer=Peer(name="here", incarnation=here.incarnation, role="node")

@@ -32,7 +32,7 @@ def report(seconds: float = 3.0) -> dict[str, Any]:
     return blocked_report(sys._getframe(), seconds)
 
 
-def test_a_report_is_told_while_it_is_fresh_and_ends_with_the_block(environment: Any) -> None:
+def test_a_report_is_given_while_it_is_fresh_and_ends_with_the_block(environment: Any) -> None:
     loops = BlockedLoops(environment)
     assert loops.of(NODE) is None
     loops.tell(NODE, report())

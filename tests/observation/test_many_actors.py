@@ -192,7 +192,7 @@ async def test_a_tree_lists_the_first_children_and_counts_the_others(
     assert tree.answers, "what is left out is no failure"
 
 
-async def test_restarts_are_counted_and_only_the_latest_ends_are_told(
+async def test_restarts_are_counted_and_only_the_latest_ends_are_reported(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision_report, "MOST_DEATHS", 3)

@@ -201,7 +201,7 @@ async def test_names_are_searched_up_to_a_bound_for_what_a_silent_node_runs(
         assert tree.left_out == ()
 
 
-async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_shown(
+async def test_a_node_that_is_no_member_any_more_is_reported_and_what_it_ran_is_shown(
     pair: Pair,
 ) -> None:
     with trio.fail_after(60):

@@ -146,7 +146,7 @@ async def test_a_deadlock_of_two_actors_on_two_nodes_is_named(pair: Pair) -> Non
         nursery.cancel_scope.cancel()
 
 
-async def test_calls_are_told_with_their_times_callers_and_deadlines(pair: Pair) -> None:
+async def test_calls_are_reported_with_their_times_callers_and_deadlines(pair: Pair) -> None:
     actor = await pair.here.options(name="a", on="there").spawn(Waiter)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(actor.wait)
@@ -182,7 +182,7 @@ async def test_calls_are_told_with_their_times_callers_and_deadlines(pair: Pair)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_full_mailbox_is_told_in_part(pair: Pair) -> None:
+async def test_a_full_mailbox_is_reported_in_part(pair: Pair) -> None:
     actor = await pair.here.options(name="a", on="there").spawn(Waiter)
     async with trio.open_nursery() as nursery:
         for _ in range(MOST_CALLS + 50):
@@ -198,7 +198,7 @@ async def test_a_full_mailbox_is_told_in_part(pair: Pair) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_calls_that_their_callers_have_given_up_are_told_apart(pair: Pair) -> None:
+async def test_calls_that_their_callers_have_given_up_are_distinguished(pair: Pair) -> None:
     actor = await pair.here.options(on="there", name="busy").spawn(Waiter)
     service = inspection_of(internals_of(pair.here).endpoint, "there", pair.there.incarnation)
     async with trio.open_nursery() as nursery:

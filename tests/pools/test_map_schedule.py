@@ -476,7 +476,7 @@ def test_items_in_calls_of_their_own_end_as_others_do(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_places_change_nothing_of_what_becomes_of_items(seed: int) -> None:
+def test_places_change_no_outcome_of_items(seed: int) -> None:
     world = World(seed, places=("", "a", "b"), repeats=bool(seed % 2))
     world.run()
     world.judge()

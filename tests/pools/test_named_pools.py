@@ -196,7 +196,7 @@ async def two_at_once(simulation: Simulation) -> None:
 
 
 @seeds(2, 60)
-def test_of_two_nodes_that_open_a_pool_one_is_told_that_it_is_another(
+def test_of_two_nodes_that_open_different_pools_of_one_name_one_gets_an_error(
     seeds: range,
 ) -> None:
     simulate(two_at_once, seeds=seeds, faults=[])

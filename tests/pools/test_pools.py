@@ -127,7 +127,7 @@ async def test_a_size_that_makes_no_sense_is_refused(
         await pair.here.pool("squares", Squares, **size)  # type: ignore[arg-type]
 
 
-async def test_a_constructor_that_raises_is_told_where_the_pool_is_opened(pair: Pair) -> None:
+async def test_a_constructor_that_raises_is_an_error_where_the_pool_is_opened(pair: Pair) -> None:
     with pytest.raises(ActorStartError, match="no licence"):
         await pair.here.pool(None, Unstartable, size=2)
 
@@ -206,7 +206,7 @@ async def test_an_endless_source_is_read_no_further_than_the_window(pair: Pair) 
             break
 
 
-async def test_a_source_that_raises_midway_is_told_after_the_results(pair: Pair) -> None:
+async def test_a_source_that_raises_midway_is_an_error_after_the_results(pair: Pair) -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1
         yield 2

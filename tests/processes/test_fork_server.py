@@ -48,7 +48,7 @@ async def test_a_child_receives_its_argument_reports_and_exits_with_code_0() -> 
         assert (child.name, child.exit_status.describe()) == ("one", "exit code 0")
 
 
-async def test_exit_codes_and_signals_are_told_apart() -> None:
+async def test_exit_codes_and_signals_are_distinguished() -> None:
     async with open_fork_server() as server:
         child = await server.start(f"{TARGETS}:exit_with", b"3", "three")
         assert (await child.wait()).describe() == "exit code 3"
@@ -116,7 +116,7 @@ async def test_a_report_made_just_before_the_end_is_not_lost() -> None:
             assert await child.ready() == b"%d" % number
 
 
-async def test_a_report_has_a_limit_that_its_sender_is_told_of() -> None:
+async def test_a_report_over_its_limit_is_an_error_of_its_sender() -> None:
     async with open_fork_server() as server:
         child = await server.start(f"{TARGETS}:echo", bytes(64 * 1024), "largest")
         assert await child.ready() == bytes(64 * 1024)
@@ -199,7 +199,7 @@ async def test_output_comes_line_by_line_and_is_complete_when_the_end_is_known()
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-async def test_lines_stay_whole_whoever_else_writes(
+async def test_lines_stay_whole_while_others_write(
     unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)

@@ -224,7 +224,7 @@ def test_a_script_that_raises_when_imported_is_a_clear_error(
     assert marked.pids() == set()
 
 
-def test_a_script_without_the_guard_is_told_so_and_does_not_start_itself_for_ever(
+def test_a_script_without_the_guard_gets_an_error_and_does_not_start_itself_for_ever(
     tmp_path: Path, marked: Marked
 ) -> None:
     script = write(tmp_path / "script.py", PARENT.replace('if __name__ == "__main__":', "if True:"))

@@ -219,7 +219,7 @@ def test_process_groups_and_the_helpers_of_agents_work_over_it(handlers: Handler
         assert list(pool.map(part, infos)) == [([3.0], [b"0", b"1"])] * 2
 
 
-def test_an_agent_that_is_dropped_leaves_and_the_other_is_told(
+def test_an_agent_that_is_dropped_leaves_and_the_other_is_notified(
     handlers: Handlers, tmp_path: Path
 ) -> None:
     first = handlers.make()
@@ -269,7 +269,7 @@ def test_too_few_agents_are_torchs_timeout(handlers: Handlers) -> None:
         handlers.make(2, 2, join_timeout="0.5").next_rendezvous()
 
 
-def test_an_endpoint_that_speaks_another_protocol_is_told_at_once() -> None:
+def test_an_endpoint_that_speaks_another_protocol_is_an_error_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def answer() -> None:
@@ -299,7 +299,7 @@ def test_an_endpoint_that_speaks_another_protocol_is_told_at_once() -> None:
         ("/tmp", {"keep_alive_interval": "soon"}, "is a number of seconds"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_begins(
+def test_impossible_settings_are_errors_before_anything_begins(
     endpoint: str, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):

@@ -84,7 +84,7 @@ def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_
     assert ended(job, *agents) == [0, 0]
 
 
-def test_an_agent_that_is_told_to_end_leaves_and_the_others_go_on(job: Job) -> None:
+def test_an_agent_that_is_terminated_leaves_and_the_others_go_on(job: Job) -> None:
     agents = [job.start("--nnodes", "1:2") for _ in range(2)]
     before = job.until_world(2)
     leaving = agent_of(job, before[1])
@@ -136,7 +136,7 @@ def test_who_has_finished_does_not_wait_for_an_agent_that_is_gone_and_leaves_the
     assert ended(job, late) == [0]
 
 
-def test_an_endpoint_that_is_missing_is_told_by_torchrun(tmp_path: Path) -> None:
+def test_a_missing_endpoint_is_an_error_of_torchrun(tmp_path: Path) -> None:
     with Job(
         tmp_path / "job",
         TORCHRUN,

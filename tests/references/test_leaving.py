@@ -61,7 +61,9 @@ async def test_values_of_a_node_that_leaves_go_to_one_that_holds_them(three: Thr
         await until(lambda node=node: not values(node) and not internals_of(node).references.held)  # type: ignore[misc]
 
 
-async def test_whoever_gets_a_reference_after_its_value_has_moved_finds_it(three: Three) -> None:
+async def test_a_node_that_gets_a_reference_after_its_value_has_moved_finds_it(
+    three: Three,
+) -> None:
     keepers = [await three.spawn(Keeper, name) for name in ("first", "second")]
     async with three.another("fourth"):
         reference = await three.put("fourth", "x")
@@ -122,7 +124,7 @@ def deaf(times: int) -> Iterator[Callable[[], bool]]:
         yield lambda: heard > times
 
 
-async def test_a_holder_that_cannot_be_told_at_once_is_told_later(three: Three) -> None:
+async def test_a_holder_that_cannot_be_notified_at_once_is_notified_later(three: Three) -> None:
     keeper = await three.spawn(Keeper, "second")
     with deaf(3) as is_over:
         async with three.another("fourth"):
@@ -139,7 +141,7 @@ async def test_a_holder_that_cannot_be_told_at_once_is_told_later(three: Three) 
         await until(lambda node=node: not values(node) and not internals_of(node).references.held)  # type: ignore[misc]
 
 
-async def test_who_let_go_of_a_value_and_was_heard_by_its_old_owner_only_is_asked_by_the_new_one(
+async def test_a_release_that_only_the_old_owner_got_is_asked_for_by_the_new_owner(
     three: Three,
 ) -> None:
     service = internals_of(three.driver).endpoint.reference_service(

@@ -213,7 +213,7 @@ async def test_who_holds_what_a_dead_node_was_making_learns_what_its_last_attemp
 
 
 @WHERE
-async def test_an_actor_that_ends_before_it_answers_is_told_to_every_holder(
+async def test_an_actor_that_ends_before_it_answers_is_an_error_at_every_holder(
     three: Three, where: str
 ) -> None:
     maker = await three.spawn(Maker, where)
@@ -236,7 +236,7 @@ async def refused(fetch: Callable[[], Any]) -> None:
 
 
 @WHERE
-async def test_a_method_that_is_not_there_is_told_by_the_reference(
+async def test_a_method_that_is_not_there_is_an_error_of_the_reference(
     three: Three, where: str
 ) -> None:
     maker: Any = await three.spawn(Maker, where)

@@ -142,7 +142,7 @@ def test_two_who_have_a_reference_of_each_other_do_not_wait_for_ever_when_its_ow
     assert isinstance(other.error, OwnerDiedError)
 
 
-def test_a_reference_that_was_lost_is_there_again_when_somebody_who_has_it_hands_it_on(
+def test_a_lost_reference_is_there_again_when_another_holder_sends_it(
     stage: Stage,
 ) -> None:
     state, call = stage.call()
@@ -228,7 +228,7 @@ def test_a_confirmation_of_a_node_that_is_known_to_have_ended_holds_nothing(stag
     assert stage.third.table.hold_state(at_third) == "asking"
 
 
-def test_what_is_forwarded_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -> None:
+def test_forks_to_a_node_that_has_ended_are_dropped(stage: Stage) -> None:
     reference = stage.owner.table.keep(Value(None))
     stage.owner.table.on_node_ended(stage.third.identity)
     message = stage.world.send(stage.owner, stage.third.identity, [reference])
@@ -241,7 +241,7 @@ def test_what_is_forwarded_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -
     assert stage.owner.table.held == 0
 
 
-def test_a_hold_that_ends_before_its_new_owner_was_told_of_it_is_not_counted_there_for_ever(
+def test_a_hold_that_ends_before_its_new_owner_knew_it_is_not_counted_there_for_ever(
     stage: Stage,
 ) -> None:
     reference = stage.owner.table.keep(Value(None))
@@ -267,7 +267,7 @@ def test_a_lost_reference_that_is_there_again_is_sought_where_it_is_now(stage: S
     assert (here.error, here.owner_id) == (None, stage.maker.identity)
 
 
-def test_a_value_that_comes_back_to_whoever_made_it_counts_for_more_than_what_became_of_its_call(
+def test_a_value_that_comes_back_to_its_maker_counts_for_more_than_the_outcome_of_its_call(
     stage: Stage,
 ) -> None:
     state, call = stage.call()

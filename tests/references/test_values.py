@@ -139,7 +139,7 @@ async def test_a_value_that_others_read_in_place_stays_in_memory(tmp_path: Path)
         assert read.local_value()[0] == 1
 
 
-async def test_a_disk_that_takes_nothing_is_told_to_who_puts_more(
+async def test_a_full_disk_is_an_error_of_the_next_put(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: object) -> int:

@@ -117,7 +117,7 @@ async def test_a_commit_that_comes_so_late_that_nobody_can_tell_says_so(
         await store.put("key", b"1")
 
 
-async def test_a_lease_ends_by_the_clock_of_whoever_looks_and_never_while_it_is_renewed(
+async def test_a_lease_ends_by_the_clock_of_each_reader_and_never_while_it_is_renewed(
     tmp_path: Path,
 ) -> None:
     holder, observer = await opened(tmp_path), await opened(tmp_path)

@@ -220,7 +220,7 @@ async def test_nobody_comes_into_a_closed_rendezvous_until_it_is_opened_again(ma
         assert (await second.next_rendezvous()).world_size == 1
 
 
-async def test_too_few_are_told_so_and_may_try_again(make: Make) -> None:
+async def test_too_few_agents_get_an_error_and_may_try_again(make: Make) -> None:
     async with make(2, 2, join_timeout=0.5) as first, make(2, 2) as second:
         with pytest.raises(
             RendezvousTimeoutError,
@@ -273,7 +273,7 @@ async def test_jobs_of_other_ids_do_not_meet(make: Make) -> None:
         assert await infos[1].store.list_keys() == []
 
 
-async def test_changes_are_told_once_and_of_the_latest_round_only(make: Make) -> None:
+async def test_changes_are_reported_once_and_of_the_latest_round_only(make: Make) -> None:
     async with make(1, 3, last_call_timeout=0) as first:
         info = await first.next_rendezvous()
         with pytest.raises(ValueError, match=f"latest round is {info.round}, not 7"):

@@ -142,7 +142,7 @@ def test_in_a_closed_rendezvous_nothing_follows_from_who_leaves() -> None:
     assert reopen(gone).round == 1
 
 
-def test_why_it_is_closed_is_told_as_what_it_was() -> None:
+def test_the_reason_of_its_closing_is_reported_as_given() -> None:
     done = close(of(fresh(), "a", "b", "c"), "for people", finished=True)
     assert close(done, "failed").finished
     assert not close(close(fresh(), "failed"), "for people", finished=True).finished
@@ -181,7 +181,7 @@ def test_the_last_call_is_timed_by_who_waits_from_when_it_was_seen() -> None:
     assert agent.decide(again, {"b", "c"}, 161.0) == StateWrite(complete(again))
 
 
-def test_the_dead_are_buried_by_whoever_sees_it() -> None:
+def test_a_dead_agent_is_removed_by_the_first_agent_that_sees_it() -> None:
     state = of(fresh(), "a", "b")
     assert joining("b").decide(state, {"b"}, 0.0) == StateWrite(leave(state, ["a"]))
 
@@ -278,7 +278,7 @@ def test_a_rank_whose_holder_has_died_is_taken_over() -> None:
     assert (decision.state.participants, decision.state.wanted) == (("b",), {"b": 1})
 
 
-def test_a_watch_tells_each_change_once() -> None:
+def test_a_watch_reports_each_change_once() -> None:
     state = of(fresh(1, 4), "a", "b", "c", "d")
     watch = RoundWatch("a", state)
     alive = {"a", "b", "c", "d"}

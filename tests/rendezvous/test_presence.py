@@ -239,7 +239,7 @@ async def test_who_leaves_leaves_no_record_of_itself(world: World) -> None:
 
 
 @on_a_virtual_clock
-async def test_an_agent_that_is_told_that_its_lease_has_ended_does_not_wait_for_its_own_clock(
+async def test_an_agent_whose_lease_the_store_has_ended_does_not_wait_for_its_own_clock(
     world: World,
 ) -> None:
     first, _ = world.agent(1)

@@ -88,7 +88,7 @@ async def test_who_speaks_another_protocol_is_no_endpoint(backend: str, answer: 
 
 
 @pytest.mark.parametrize("backend", ["understudy", "etcd"])
-async def test_nobody_at_all_is_no_endpoint(backend: str) -> None:
+async def test_an_address_without_a_listener_is_no_endpoint(backend: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     with trio.fail_after(40), pytest.raises(RendezvousConnectionError, match=address):

@@ -27,7 +27,7 @@ class Saver:
         self.saved.append(self.keeper)
 
 
-def test_an_end_is_told_once() -> None:
+def test_an_end_is_reported_once() -> None:
     ends: FinalizerQueue[str] = FinalizerQueue()
     keeper = Keeper(ends, "first")
     assert ends.gone() == []
@@ -58,7 +58,7 @@ def test_what_a_finalizer_saves_has_not_ended() -> None:
     assert ends.gone() == ["saved"]
 
 
-def test_ends_in_other_threads_are_told_of() -> None:
+def test_ends_in_other_threads_are_reported() -> None:
     ends: FinalizerQueue[str] = FinalizerQueue()
     keepers = [Keeper(ends, str(number)) for number in range(100)]
 
@@ -74,7 +74,7 @@ def test_ends_in_other_threads_are_told_of() -> None:
     assert sorted(ends.gone(), key=int) == [str(number) for number in range(100)]
 
 
-def test_a_token_outlives_whoever_wanted_to_know() -> None:
+def test_a_token_outlives_its_queue() -> None:
     ends: FinalizerQueue[str] = FinalizerQueue()
     keeper = Keeper(ends, "late")
     del ends

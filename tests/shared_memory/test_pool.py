@@ -273,7 +273,7 @@ def test_a_kernel_that_knows_no_seal_against_execution_is_asked_without(
     assert len(asked) == 2
 
 
-def test_values_stay_what_they_are_while_threads_let_go_of_views_and_collect_garbage() -> None:
+def test_values_do_not_change_while_threads_drop_views_and_collect_garbage() -> None:
     pool = open_pool(limit=MEBIBYTE, kept=MEBIBYTE // 4)
     held: list[tuple[bytes, object, memoryview]] = []
     wrong: list[bytes] = []

@@ -173,7 +173,7 @@ def test_a_reference_of_a_lost_store_never_names_a_value_of_the_new_one() -> Non
     assert got in (["NotAMemberError"], ["OwnerDiedError"])
 
 
-def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:
+def test_a_result_kept_for_a_caller_that_has_given_up_is_freed() -> None:
     async def story(simulation: Simulation) -> None:
         slow = await simulation.node.options(on="node-2").spawn(Slow)
         path = cluster_of(simulation).network.path("node-2", "scenario")
@@ -192,7 +192,7 @@ def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:
     played(story)
 
 
-def test_whoever_asks_the_store_for_the_way_to_the_stores_node_does_not_ask_for_ever() -> None:
+def test_a_node_that_asks_the_store_for_the_way_to_the_stores_node_does_not_ask_for_ever() -> None:
     async def story(simulation: Simulation) -> None:
         for _ in range(5):
             simulation.kill("node-1")

@@ -265,7 +265,7 @@ def test_two_that_swap_the_same_value_are_a_violation(script: Script) -> None:
     assert script.check() is not None
 
 
-def test_of_two_that_would_swap_the_same_value_one_may_be_told_no(script: Script) -> None:
+def test_of_two_that_would_swap_the_same_value_one_may_get_no(script: Script) -> None:
     first, second = (
         script.call("a", "compare_and_set", (0, 1)),
         script.call("b", "compare_and_set", (0, 2)),

@@ -99,6 +99,6 @@ def test_a_planted_bug_that_seldom_shows_is_found_within_600_seeds(name: str) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whoever_asks_a_store_that_is_silent_for_long_is_told_so_in_time(seed: int) -> None:
+def test_a_caller_of_a_store_that_is_silent_for_long_gets_an_error_in_time(seed: int) -> None:
     report = silence(seed)
     assert report.holds, report.wrong

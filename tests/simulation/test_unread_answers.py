@@ -10,7 +10,9 @@ from runtime.simulation.unread_answers import unread_answers
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_caller_that_stops_reading_is_kept_within_bounds_and_told_the_truth(seed: int) -> None:
+def test_a_caller_that_stops_reading_is_kept_within_bounds_and_gets_true_outcomes(
+    seed: int,
+) -> None:
     report = unread_answers(seed)
     assert report.holds, report.wrong
     assert report.calls["ok"] > 0

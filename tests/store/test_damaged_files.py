@@ -243,7 +243,7 @@ def with_a_byte_turned_in_the_middle(log: Path) -> None:
         with_a_byte_turned_in_the_middle,
     ],
 )
-def test_a_log_that_lacks_what_was_acknowledged_is_told_and_nothing_is_begun_anew(
+def test_a_log_that_lacks_acknowledged_writes_is_an_error_and_no_new_one_is_begun(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     path, log = crashed_anew(tmp_path)
@@ -254,7 +254,7 @@ def test_a_log_that_lacks_what_was_acknowledged_is_told_and_nothing_is_begun_ane
     assert (path.read_bytes(), log.read_bytes() if log.exists() else None) == before
 
 
-def test_a_log_that_is_gone_together_with_the_mark_is_told_as_well(tmp_path: Path) -> None:
+def test_a_log_that_is_gone_together_with_the_mark_is_an_error_as_well(tmp_path: Path) -> None:
     path, log = crashed_anew(tmp_path)
     log.unlink()
     (path.parent / MARK_NAME).unlink()
@@ -313,7 +313,7 @@ def test_an_older_copy_under_the_mark_or_the_log_of_a_later_store_is_refused(
         StoreFile(tmp_path / "crashed")
 
 
-def test_a_row_that_is_missing_or_left_from_before_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_outdated_row_is_an_error(tmp_path: Path) -> None:
     fill(tmp_path / "sound")
     for statement in (
         "DELETE FROM leases WHERE lease = 1",

@@ -429,7 +429,7 @@ async def test_only_a_permanent_supervisor_that_gives_up_is_restarted(
     assert "more than 0 restarts" in transient.last_exit.text
 
 
-async def test_ends_are_told_apart_and_kept(node: Node) -> None:
+async def test_ends_are_distinguished_and_kept(node: Node) -> None:
     specs = [
         ChildSpec.of("a", Child),
         ChildSpec.of("once", Once),

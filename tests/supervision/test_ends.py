@@ -124,7 +124,7 @@ async def test_an_orderly_cluster_warns_of_nothing(caplog: pytest.LogCaptureFixt
     ]
 
 
-async def test_a_death_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_death_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "understudy")
     async with open_node("here", secret=SECRET) as here:
         await here.options(name="top").spawn(Supervisor, [ChildSpec.of("worker", Worker)])

@@ -92,7 +92,7 @@ async def restarts_that_all_fail(simulation: Simulation) -> None:
     assert not (await internals_of(founder).store.range(LAST_ENDS)).entries
 
 
-def test_callers_that_wait_for_an_actor_whose_restarts_all_fail_are_told_its_last_error() -> None:
+def test_callers_that_wait_for_an_actor_whose_restarts_all_fail_get_its_last_error() -> None:
     simulate(restarts_that_all_fail, seeds=SEEDS, faults=())
 
 
@@ -109,5 +109,5 @@ async def branch_that_gives_up(simulation: Simulation) -> None:
         await doomed.hear()
 
 
-def test_the_end_of_a_whole_branch_is_told_as_well() -> None:
+def test_the_end_of_a_whole_branch_is_reported_as_well() -> None:
     simulate(branch_that_gives_up, seeds=SEEDS, faults=())

@@ -232,7 +232,9 @@ async def test_too_few_agents_are_a_timeout(tmp_path: Path) -> None:
             await alone.next_round()
 
 
-async def test_a_rendezvous_that_is_not_there_is_waited_for_and_then_told(tmp_path: Path) -> None:
+async def test_a_rendezvous_that_is_not_there_is_waited_for_and_then_an_error(
+    tmp_path: Path,
+) -> None:
     environment = SystemEnvironment()
     parameters = parameters_of("127.0.0.1:9", "job", 1, 1, None, {**QUICK, "connect_timeout": 0.5})
     agent = TorchAgent(

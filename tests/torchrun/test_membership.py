@@ -13,7 +13,7 @@ def test_nothing_has_happened_to_a_new_round() -> None:
     assert AgentMembership("a").reasons_for_another() == 0
 
 
-def test_who_waits_is_counted_as_it_was_told_last() -> None:
+def test_waiting_agents_are_counted_as_last_reported() -> None:
     membership = AgentMembership("a")
     membership.on_change(RendezvousChange(0, joined=("c",), waiting=1))
     membership.on_change(RendezvousChange(0, joined=("d",), waiting=2))

@@ -30,7 +30,7 @@ def test_the_timeout_that_torch_adds_gives_way_to_the_one_that_was_asked_for() -
     assert parameters_of("h:1", "job", 1, 2, None, {"timeout": 900}).config == {"timeout": 900}
 
 
-def test_a_missing_endpoint_is_told_with_what_it_may_be() -> None:
+def test_the_error_of_a_missing_endpoint_says_what_it_may_be() -> None:
     with pytest.raises(
         ValueError, match=r"--rdzv-endpoint is missing: HOST:PORT .* etcd:// .* directory"
     ):

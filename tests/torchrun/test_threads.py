@@ -130,7 +130,7 @@ def test_a_service_that_fails_ends_the_calls_and_not_the_program(
     assert len(told) == 1
 
 
-def test_whoever_is_interrupted_by_a_signal_while_waiting_has_cancelled_the_call() -> None:
+def test_a_signal_that_interrupts_the_wait_cancels_the_call() -> None:
     class HungUpError(Exception):
         pass
 

@@ -102,7 +102,7 @@ async def test_one_that_handles_exits_gets_a_message_instead(pair: Pair, where: 
     await until_nothing_is_left(pair)
 
 
-async def test_linking_to_a_dead_actor_ends_or_tells_the_linker_at_once(
+async def test_linking_to_a_dead_actor_ends_or_notifies_the_linker_at_once(
     pair: Pair, where: str
 ) -> None:
     dead = await pair.here.options(on=where).spawn(Partner)

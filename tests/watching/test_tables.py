@@ -87,7 +87,7 @@ def test_two_actors_have_one_link_which_is_no_watch() -> None:
     assert watches.add_link(ME, target()) is not None
 
 
-def test_whoever_asks_is_told_of_the_end_once() -> None:
+def test_each_watcher_gets_one_notice_of_the_end() -> None:
     watched = WatcherTable()
     watched.ask(ME, THERE, 1)
     watched.ask(ME, THERE, 2)

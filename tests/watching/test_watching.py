@@ -56,7 +56,9 @@ async def test_a_live_actor_that_is_stopped_gives_one_notice_with_reason_and_epo
     assert len(await watcher.told()) == 1
 
 
-async def test_a_crash_is_told_with_its_traceback(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_the_notice_of_a_crash_has_its_traceback(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     watched = await pair.here.options(on=where).spawn(Watched)
     await watcher.look_at(watched)
     with pytest.raises(ActorDiedError):
@@ -68,7 +70,7 @@ async def test_a_crash_is_told_with_its_traceback(pair: Pair, where: str, watche
     await until_nothing_is_left(pair)
 
 
-async def test_an_actor_that_ends_right_after_it_is_watched_is_told_of_with_its_own_reason(
+async def test_the_notice_of_an_actor_that_ends_right_after_the_watch_has_its_own_reason(
     pair: Pair, where: str, watcher: Watcher
 ) -> None:
     for _ in range(20):
@@ -103,7 +105,9 @@ async def test_a_restart_ends_the_old_epoch_and_says_that_a_new_one_is_expected(
     assert len(await watcher.told()) == 2
 
 
-async def test_a_dead_actor_is_told_of_at_once(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_a_watch_of_a_dead_actor_gets_its_notice_at_once(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     unnamed = await pair.here.options(on=where).spawn(Watched)
     named = await pair.here.options(on=where, name="named").spawn(Watched)
     for watched in (unnamed, named):
@@ -142,7 +146,9 @@ async def test_a_watch_of_an_actor_that_has_given_back_its_name_says_nothing_for
     await until_nothing_is_left(pair)
 
 
-async def test_an_actor_behind_a_dead_node_is_told_of_at_once(pair: Pair, watcher: Watcher) -> None:
+async def test_a_watch_of_an_actor_on_a_dead_node_gets_its_notice_at_once(
+    pair: Pair, watcher: Watcher
+) -> None:
     async with open_node("third", join=pair.here.address, secret=SECRET) as third:
         await pair.here.wait_for(3)
         watched = await pair.here.options(on="third").spawn(Watched)
@@ -198,7 +204,7 @@ async def test_no_notice_comes_after_unwatching_even_if_it_was_under_way(
     await until_nothing_is_left(pair)
 
 
-async def test_a_node_where_nobody_watches_any_more_is_let_go_of(
+async def test_a_node_where_no_actor_watches_any_more_is_forgotten(
     pair: Pair, where: str, watcher: Watcher
 ) -> None:
     watched = await pair.here.options(on=where).spawn(Watched)

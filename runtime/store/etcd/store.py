@@ -166,9 +166,9 @@ class EtcdWatching:
     """One stream of the changes at or after `from_revision`.
 
     It starts one revision earlier and drops that revision's changes. etcd's compaction at a
-    revision removes the deletions of this very revision, and a watch that starts there is not told
-    (https://github.com/etcd-io/etcd/issues/18089). A watch that starts one revision earlier is
-    refused, as it must be.
+    revision removes the deletions of this very revision, and a watch that starts there does not
+    report it (https://github.com/etcd-io/etcd/issues/18089). A watch that starts one revision
+    earlier is refused, as it must be.
     """
 
     def __init__(

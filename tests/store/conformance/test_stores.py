@@ -179,7 +179,7 @@ async def test_a_range_has_the_first_keys_up_to_its_limit_and_says_if_there_are_
     assert not (await store.range("t/")).more
 
 
-async def test_a_range_tells_the_revision_as_of_which_it_is(store: Store) -> None:
+async def test_a_range_has_the_revision_as_of_which_it_is(store: Store) -> None:
     await store.put("t/a", b"")
     latest = await store.put("u/b", b"")
     assert (await store.range("t/")).revision == latest

@@ -26,7 +26,7 @@ def test_a_password_comes_from_a_file_and_is_never_shown(tmp_path: Path) -> None
     assert "hush" not in repr(found) + str(found) + found.public
 
 
-def test_what_others_may_be_told_of_leads_them_to_the_same_keys() -> None:
+def test_the_address_that_others_get_leads_them_to_the_same_keys() -> None:
     for text in (
         "etcd://one:2379",
         "etcd://one:2379,[::1]:2380?prefix=team",
@@ -63,7 +63,7 @@ def test_an_address_that_is_written_wrong_does_not_give_its_password_away(text: 
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
-def test_members_may_be_told_apart_by_a_comma_and_a_space() -> None:
+def test_members_may_be_separated_by_a_comma_and_a_space() -> None:
     assert EtcdAddress.parse("etcd://one:1, two:2").endpoints == (("one", 1), ("two", 2))
 
 
