@@ -390,6 +390,8 @@ class _Thread:
         with self._lock:
             self._ended = True
             if self._token is not None:
+                # Under the lock, which the loop's thread takes to clear the token: the loop has not
+                # ended.
                 self._token.run_sync_soon(self._scope.cancel)
         with trio.move_on_after(END_SECONDS):
             await trio.to_thread.run_sync(

@@ -125,6 +125,8 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
         try:
             await trio.lowlevel.wait_task_rescheduled(give_up)
         except trio.Cancelled:
+            # It was sent: what this task does next must not find what is being undone. Bounded,
+            # since the place that undoes it may not answer.
             if awaited.undone is not None:
                 with trio.CancelScope(shield=True), trio.move_on_after(self._undo_seconds):
                     await awaited.undone.wait()

@@ -207,6 +207,8 @@ class CallQueues:
                     if line.waiters[0] is waiter:
                         await self._lead(line, waiter)
                     else:
+                        # No await between the look at the queue and the parking: a leader that ends
+                        # wakes the task that it finds here.
                         waiter.task = trio.lowlevel.current_task()
                         await trio.lowlevel.wait_task_rescheduled(lambda _: self._unpark(waiter))
             if not waiter.is_over:

@@ -286,6 +286,7 @@ class FilteredStream(Stream[T]):
         if self._items is not None:
             await self._items.aclose()
         else:
+            # Not cancellable, like `StreamReader.aclose`: the stream has been closed already.
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     def __del__(self) -> None:

@@ -141,6 +141,8 @@ class StreamReader(Stream[T]):
         """
         self._count(None)
         self._end()
+        # A checkpoint as of every async function, but not cancellable: the stream is closed
+        # already.
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def __del__(self) -> None:

@@ -438,6 +438,7 @@ async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tl
         _tell(f"the dashboard has ended with status {status}; the node goes on", err=True)
     finally:
         process.kill()
+        # Bounded by the kill above. Without the wait the process would stay a zombie.
         with trio.CancelScope(shield=True):
             await process.wait()
 

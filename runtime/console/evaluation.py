@@ -82,6 +82,8 @@ class Interrupts:
 
     def _cancel(self, scope: trio.CancelScope) -> None:
         try:
+            # From a signal handler, which may run between any two bytecodes of the loop: it only
+            # asks.
             self._token.run_sync_soon(scope.cancel)
         except trio.RunFinishedError:
             return

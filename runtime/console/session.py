@@ -138,6 +138,8 @@ class ConsoleSession:
                 finally:
                     watches.cancel_scope.cancel()
                     self._interrupts.leave()
+                    # Shielded: the session may be left because its task was cancelled, and the
+                    # statements in the background must have ended before their node closes.
                     with trio.move_on_after(END_SECONDS, shield=True):
                         self.background.cancel()
                         await self.background.wait_ended()

@@ -220,6 +220,8 @@ class Sampler:
 
     def _publish(self, topic: str, snapshot: TopicSnapshot) -> None:
         self._feed.publish(topic, snapshot)
+        # Set, then replaced: a task holds the event that it has seen, so it misses no change, and
+        # later waits are for the next one. `_wake` does the same.
         self._news.set()
         self._news = trio.Event()
 

@@ -165,6 +165,7 @@ class AsyncioLoop:
 
     def _tell(self, event: trio.Event) -> None:
         try:
+            # From the thread of asyncio's loop: events of trio are set in trio's thread only.
             self._token.run_sync_soon(event.set)
         except trio.RunFinishedError:
             return
@@ -521,6 +522,7 @@ def _bridged_stream(function: Callable[..., AsyncGenerator[T, None]]) -> Callabl
             async for item in items:
                 yield item
         finally:
+            # Shielded: a cancelled reader must not leave the generator open in the other loop.
             with trio.CancelScope(shield=True):
                 await items.aclose()
 

@@ -473,6 +473,7 @@ class Agent:
         if failed:
             self.counts.worker_failures += 1
             if not self._unwritten:
+                # Only with none unwritten, so that no task waits for the event that is replaced.
                 self._all_written = trio.Event()
             self._unwritten += 1
             self._to_write.send_nowait(self._failure_of(worker))

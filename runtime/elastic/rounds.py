@@ -349,6 +349,8 @@ class Rounds:
                 if isinstance(handler, AbstractAsyncContextManager):
                     await stack.enter_async_context(handler)
                 task_status.started(handler)
+                # A handler is left in the task that entered it, and only once it was released: also
+                # when the agent is being cancelled, it may still have to close the rendezvous.
                 with trio.CancelScope(shield=True):
                     await self._release.wait()
         finally:

@@ -60,6 +60,8 @@ class WorkerProcess:
     expired: Expired | None = None
     status: ExitStatus | None = None
     ended: trio.Event = attrs.field(factory=trio.Event)
+    # Shielded from the agent's own cancellation: what a worker has printed is read until its pipes
+    # close, or until this scope is cancelled.
     following: trio.CancelScope = attrs.field(factory=lambda: trio.CancelScope(shield=True))
 
     @property

@@ -137,6 +137,7 @@ class FunctionWorkers:
         if worker.number is not None:
             self._release(worker, reusable=reusable)
             return
+        # Shielded: the resources of the worker are free only once it has ended.
         with trio.CancelScope(shield=True), trio.move_on_after(END_SECONDS):
             await self._end(worker, ExitReason("stopped", "its function has ended"))
 
@@ -264,6 +265,8 @@ class FunctionService(Actor):
         try:
             value = await self._run_in(worker, path, args, kwargs, node)
         except trio.Cancelled:
+            # The function may still run: its worker is used again only when the call has ended, and
+            # killed if it does not end in time.
             self._workers.reclaim(worker)
             raise
         except Exception as error:

@@ -239,6 +239,7 @@ class Breakpoints:
 
         def on_loop(function: Callable[[], None]) -> None:
             with suppress(trio.RunFinishedError):
+                # The debugger runs in a thread: what touches the method's loop runs there.
                 run.token.run_sync_soon(function)
 
         debugger = RemotePdb(

@@ -623,6 +623,8 @@ class ActorCell:
     async def wait_quiet(self) -> None:
         """Wait until no invocation runs or waits."""
         while self.running or self.mailbox:
+            # One event for all that wait: it is dropped when it is set, never while a task waits
+            # for it.
             if self.quiet is None:
                 self.quiet = trio.Event()
             await self.quiet.wait()

@@ -159,6 +159,7 @@ class CompletionLog:
         try:
             found = await self._found(invocation)
         except BaseException:
+            # A coroutine that is never awaited would be reported by Python as forgotten.
             method.close()
             raise
         if found is None:

@@ -101,5 +101,7 @@ class DebugConversation:
 
     def _become(self, state: ConversationState) -> None:
         self.state = state
+        # Set, then replaced: a task that waits holds the event that it has seen, and misses no
+        # change.
         self._changed.set()
         self._changed = trio.Event()

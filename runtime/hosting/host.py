@@ -1330,6 +1330,8 @@ class ActorHost:
                 )
 
     async def _release_shielded(self, address: Address) -> None:
+        # A cancelled start must not keep the name until the lease ends. Bounded by the time that a
+        # request to the store may take.
         with trio.CancelScope(shield=True):
             await self._give_back(address)
 

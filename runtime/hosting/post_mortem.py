@@ -214,6 +214,8 @@ class PostMortems:
 
     async def _wait_settled(self) -> None:
         while self._waiting:
+            # Only the end of the host waits here, so no other task holds the event that is
+            # replaced.
             self._settled = trio.Event()
             await self._settled.wait()
 

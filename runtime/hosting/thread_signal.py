@@ -61,6 +61,7 @@ class ThreadSignal:
 
     async def run(self) -> None:
         """Run the callback after each signal, until `close`. Cancelling this has no effect."""
+        # Threads may give a signal until `close`, and their results would be lost with this task.
         with trio.CancelScope(shield=True):
             counter = self._counter
             while counter is not None:

@@ -430,6 +430,8 @@ class TaskWorkers:
                             if scopes_of(task) is not scopes:
                                 raise LeftOpenError(invocation, task)
                         except BaseException:
+                            # The worker ends by this; what waits for the actor goes back to the
+                            # queue of all.
                             self._requeue(item)
                             raise
                         count += 1
@@ -459,6 +461,8 @@ class TaskWorkers:
                     continue
             assert not self.has_work(), "what waits has a worker"
             self._ready -= 1
+            # No await since the assertion: a submission from here on finds this task among the
+            # parked.
             self._parked.append(task)
             await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
 

@@ -241,6 +241,7 @@ class ChildProcessHandle:
         `KIND_SECONDS` for it to end by itself.
         """
         child = self._child
+        # Shielded: no process outlives its actor. Bounded by the two times below.
         with trio.CancelScope(shield=True):
             if child is not None:
                 if kindly:

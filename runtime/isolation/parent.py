@@ -261,6 +261,7 @@ class IsolatedProcesses:
                 cbor2.dumps(self._settings(ticket, identity)), identity.name, module
             )
         except BaseException:
+            # A process that was forked all the same is refused when it asks with this ticket.
             del self._children[ticket]
             raise
         process.take(child)

@@ -107,6 +107,8 @@ def write_secrets(path: Path, secrets: Sequence[bytes]) -> None:
             os.fsync(handle)
         os.replace(aside, target)
     except BaseException:
+        # The target is unchanged until `os.replace`: a failed write leaves the old secrets in
+        # force.
         os.unlink(aside)
         raise
 

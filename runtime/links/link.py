@@ -267,6 +267,8 @@ class Outbound:
         """Wait until something was sent or acknowledged, a connection opened or closed, or the link
         ended.
         """
+        # Made only while a task waits, since almost no link is waited for; `_tell_progress` drops
+        # it.
         if self._progress is None:
             self._progress = trio.Event()
         await self._progress.wait()
@@ -621,6 +623,7 @@ class Link(Outbound):
         self._connection = connection
         self.lost_at = None
         self.dial_errors.clear()
+        # The event of the connection before was set when that was lost: no task waits for it.
         self._down = trio.Event()
         self.counters.connections += 1
         self.counters.frames_sent_again += len(again)

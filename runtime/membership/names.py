@@ -188,6 +188,8 @@ class Names:
         try:
             await self._store.transaction([ours], [Delete(ours.key), *fences])
         except (trio.Cancelled, StoreError):
+            # It may have been released or not: released again later, which deletes no other epoch's
+            # claim.
             self.owed.owe(ours)
             raise
 

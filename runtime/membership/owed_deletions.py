@@ -55,5 +55,6 @@ class OwedDeletions:
                         del self._owed[ours]
                     else:
                         self._owed[ours] = looks - 1
+            # No await since `_owed` was seen empty: what is owed later sets this event.
             self._is_owing = trio.Event()
             await self._is_owing.wait()

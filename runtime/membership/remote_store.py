@@ -270,6 +270,7 @@ class RemoteStore(Store):
                 None, None, write, partial(self._make_alone, whole, small=True)
             )
         except trio.Cancelled:
+            # If its message has not left, it is left out of it; else its outcome is dropped.
             write.wanted = False
             raise
 

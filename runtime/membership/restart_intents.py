@@ -342,6 +342,8 @@ class RestartIntents:
                 [], [put, Put(SUPERVISED + name, self._encode([CLUSTER, True]))]
             )
         except (trio.Cancelled, StoreOutcomeUnknownError):
+            # Its answer was lost: it may be carried out after a withdrawal, so `stand_down` owes
+            # its end.
             ours.is_certain = False
             raise
 

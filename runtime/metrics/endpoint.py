@@ -269,6 +269,8 @@ class _LoopQuestions:
 
         self._waiting += 1
         try:
+            # The endpoint has a thread of its own, so that it answers while the node's loop is
+            # blocked.
             self._token.run_sync_soon(there)
         except trio.RunFinishedError:
             raise BlockedLoopError from None

@@ -510,6 +510,8 @@ class _Shelter:
         """
         try:
             async with trio.open_nursery() as nursery:
+                # Shielded: a cancelled block first drains and leaves, and needs the node's tasks
+                # for that.
                 nursery.cancel_scope.shield = True
                 task_status.started(nursery)
                 await trio.sleep_forever()

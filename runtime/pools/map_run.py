@@ -285,6 +285,8 @@ class MapRun:
         try:
             while True:
                 await self._finished.wait()
+                # Before the look at what has finished: what finishes during the write sets the new
+                # event.
                 self._finished = trio.Event()
                 journal.add(self.schedule.held.take_finished())
                 while indices := await journal.write():
@@ -406,11 +408,15 @@ class MapRun:
                     until = stopwatch() + TURN_SECONDS
         finally:
             if not over and inspect.isasyncgen(items):
+                # The source is the user's code: it may be closed by cancellation, and gets a
+                # bounded time.
                 with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
                     await items.aclose()
 
     async def _wait_room(self) -> None:
         while not self.schedule.wants_items:
+            # Only the task that reads the source waits here, so the event is replaced by its only
+            # waiter.
             self._room = trio.Event()
             await self._room.wait()
 
@@ -798,6 +804,7 @@ class MapResults(AsyncIterator[R], Generic[R]):
     async def aclose(self) -> None:
         """Read no more: cancel what runs. Closing twice is closing once."""
         self._end()
+        # Not cancellable: the results are closed already.
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def __aenter__(self) -> Self:

@@ -653,6 +653,8 @@ class Pool(ProcessBound, Generic[A]):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        # Shielded, so that a cancelled block leaves no members behind; bounded, since a node that
+        # hosts some may not answer.
         with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
             try:
                 await self.stop()

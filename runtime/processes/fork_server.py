@@ -150,6 +150,8 @@ class ForkServer:
         self._last_number = 0
         self._closing = False
         self._attended = True
+        # Shielded: what attends to the processes runs until `_close` has ended them, and cancels
+        # this.
         self._lifetime = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
         self._set_up_answer: protocol.ServerReady | protocol.SetUpFailed | None = None

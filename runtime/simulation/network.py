@@ -66,6 +66,7 @@ class _PipeWaiter:
         """Wait for `wake`."""
         assert self.task is None, "one task reads and one writes"
         self.task = trio.lowlevel.current_task()
+        # No await since the caller found nothing: what comes from here on wakes this task.
         await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     def _abort(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:

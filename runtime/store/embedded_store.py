@@ -255,6 +255,7 @@ class EmbeddedStore(Store):
         try:
             kept = await medium.load()
         except BaseException:
+            # It holds the lock of the directory, which another process, or a next attempt, needs.
             medium.close()
             raise
         journal = Journal(medium, environment.now)

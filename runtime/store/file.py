@@ -322,6 +322,7 @@ class StoreFile:
                     self._mark.close()
                     raise
         except BaseException:
+            # Closing it gives up the lock of the directory.
             os.close(self._lock)
             raise
 

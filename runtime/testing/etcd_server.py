@@ -216,6 +216,7 @@ async def open_etcd(
             await server.ready()
             yield server
         finally:
+            # A cancelled test must leave no etcd behind. `stop` kills, so it is bounded.
             with trio.CancelScope(shield=True):
                 await server.stop()
 

@@ -428,6 +428,8 @@ class TorchAgent:
         try:
             async with self._open_handler() as handler:
                 task_status.started(handler)
+                # As in `Rounds`: the handler is left only once it was released, also if this is
+                # cancelled.
                 with trio.CancelScope(shield=True):
                     await self._release.wait()
         finally:

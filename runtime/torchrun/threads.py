@@ -102,6 +102,7 @@ class LoopThread:
         if token is None:
             raise LoopEndedError("the event loop does not run; start it first")
         try:
+            # From torch's thread: the loop's state is touched by the loop's thread only.
             token.run_sync_soon(function)
         except trio.RunFinishedError:
             raise LoopEndedError("the event loop has ended; make another one") from None

@@ -182,6 +182,7 @@ class ValueStore(Generic[K]):
     async def wait_used(self) -> None:
         """Wait until there is a value, or memory that a process may still read."""
         if not self.in_memory and not self._left:
+            # The manager's task alone waits here: the event is replaced by its only waiter.
             self._used = trio.Event()
             await self._used.wait()
 
