@@ -125,7 +125,8 @@ def guarded(look: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T
     """
     try:
         return look()
-    except BaseException as error:  # noqa: ASYNC103  no checkpoint, so that no cancellation comes out of it
+    except BaseException as error:  # noqa: ASYNC103
+        # No checkpoint, so that no cancellation comes out of it.
         if is_interrupt(error):
             raise
         return otherwise(error)  # noqa: ASYNC104
@@ -145,7 +146,8 @@ class Ran(Generic[T]):
         self._error: BaseException | None = None
         try:
             self._result = function()
-        except BaseException as error:  # noqa: ASYNC103  raised by `value`; no interrupt comes to a thread
+        except BaseException as error:  # noqa: ASYNC103
+            # Raised by `value`; no interrupt comes to a thread.
             self._error = error
 
     def value(self) -> T:

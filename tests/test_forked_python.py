@@ -27,7 +27,7 @@ print(sorted(os.listdir("/proc/self/fd"))[:3])
 
 
 def outcome(start: Any, words: list[str], **options: Any) -> tuple[object, ...]:
-    """What one starts, and what becomes of it, with a line for its stdin."""
+    """What one starts, and how it ends, with a line for its stdin."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with start([sys.executable, *words], text=True, **pipes, **options) as process:
         output, errors = process.communicate("a line", timeout=50)

@@ -926,13 +926,15 @@ def test_no_docstring_only_points_elsewhere() -> None:
 
 def test_texts_say_who_does_what() -> None:
     vague = re.compile(
-        r"\b(whoever|somebody|(is|are|was|were|be) told|what (came|comes|became|becomes) of)\b",
+        # Quoted, it is a key of `understudy stack --json`.
+        r"\b(whoever|somebody|what (came|comes|became|becomes) of)\b"
+        r"|(?<![`'\"])\btold\b(?![`'\"])",
         re.IGNORECASE,
     )
 
     def rule(source: Source) -> Iterator[str]:
         for number, line in enumerate(source.text.splitlines(), 1):
-            if (found := vague.search(line)) and "managers can be told" not in line:
+            if found := vague.search(line):
                 yield source.at(number, f"{found.group()!r}: name the subject and what it does")
 
     check(rule)

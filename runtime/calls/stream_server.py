@@ -64,7 +64,8 @@ class StreamProducer(ABC):
                     closing.shield = True
                     # shielded and bounded by `closing`
                     await self._close(name, items)  # noqa: ASYNC102, ASYNC120
-        except trio.Cancelled:  # noqa: ASYNC103  raised again unless the scope that it belongs to is left already
+        except trio.Cancelled:  # noqa: ASYNC103
+            # Raised again unless the scope that it belongs to is left already.
             if trio.current_effective_deadline() == -math.inf:
                 raise
             # Not ours: a scope inside the generator was cancelled while the generator waited at its

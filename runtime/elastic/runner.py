@@ -129,7 +129,8 @@ def main(arguments: list[str]) -> None:
         try:
             os.execvp(command[0], command)
         except OSError as error:
-            print(f"error: cannot run {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201 - this is a program
+            # A program prints its errors.
+            print(f"error: cannot run {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
             sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
     own_pid = os.getpid()
     error_file = os.environ.get(ERROR_FILE, "")
@@ -142,7 +143,8 @@ def main(arguments: list[str]) -> None:
         raise
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: ASYNC103 - the last that is known of this process; no trio runs here
+    except BaseException as error:  # noqa: ASYNC103
+        # The last that is known of this process; no trio runs here.
         if error_file and os.getpid() == own_pid:
             write_error(error, error_file, __file__)
         # Like Python itself, with the user's own hook if there is one, but without our frames.

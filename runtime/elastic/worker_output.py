@@ -247,7 +247,8 @@ def open_streams(
                     Tee(reader, file, to_console, number, prefix, filtered, plain=not teed)
                 )
             elif redirected:
-                target = open(directory / file_name, "ab", buffering=0)  # noqa: SIM115 - closed once the process has it
+                # Closed once the process has it.
+                target = open(directory / file_name, "ab", buffering=0)  # noqa: SIM115
                 streams.to_close.append(target)
             if number == OUT:
                 streams.stdout = target

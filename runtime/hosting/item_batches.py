@@ -147,7 +147,8 @@ class ItemBatches:
                 outcomes.append([RETURNED, await run(instance, *row)])
             except RefusedElsewhereError as refused:
                 outcomes.append([REFUSED, refused.error])
-            except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
+            except BaseException as error:  # noqa: ASYNC103
+                # User code raises these as well; what is not its own goes on.
                 if is_cancellation(error) or is_interrupt(error):
                     raise
                 # The outcomes of the items before this one must not be lost with it. So even

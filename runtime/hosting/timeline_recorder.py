@@ -220,7 +220,7 @@ class TimelineRecorder:
             address.name[:MOST_TEXT],
             address.epoch,
         ):
-            # Told twice of one end.
+            # The same end, reported twice.
             return
         self._add(address.name, address.class_path, event)
 

@@ -545,7 +545,7 @@ class TaskWorkers:
             if cell.leased and self._environment.now() >= self.names_until:
                 self._doubt_if_in_doubt()
             self._raised(invocation, error)
-        except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
+        except BaseException as error:  # noqa: ASYNC103  user code raises these as well
             if self._goes_on(invocation, error):
                 raise
             # A group may hold a cancellation besides, which is raised afresh here.

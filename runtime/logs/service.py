@@ -66,7 +66,7 @@ class ActorEnds:
             return
         known = self._ends[-1] if self._ends else None
         if known is not None and (known["name"], known["epoch"]) == (address.name, address.epoch):
-            # Told twice of one end.
+            # The same end, reported twice.
             return
         self.count += 1
         self._ends.append(

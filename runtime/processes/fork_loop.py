@@ -332,7 +332,8 @@ def main(descriptor: int, parent: int) -> None:
         die_with_parent(signal.SIGTERM, parent)
         try:
             task = server.serve()
-        except BaseException:  # noqa: ASYNC103 - the end of this process, whatever it is; no trio runs here
+        except BaseException:  # noqa: ASYNC103
+            # The end of this process, whatever it is; no trio runs here.
             # An exception in a child belongs to the child: it must not reach the parent's clean-up
             # below.
             if os.getpid() != own_pid:
@@ -403,7 +404,8 @@ class _ForkLoop:
             if request.main_path is not None:
                 what = os.fsdecode(request.main_path)
                 run_main(MainModule(request.main_name, what))
-        except BaseException as error:  # noqa: ASYNC103 - a script that exits is a failure to report as well; no trio runs here
+        except BaseException as error:  # noqa: ASYNC103
+            # A script that exits is a failure to report as well; no trio runs here.
             line = _unguarded_line(error, what)
             trace = "" if line else _utf8(traceback.format_exc())
             self._send(protocol.SetUpFailed(_utf8(what), trace, line))

@@ -433,7 +433,8 @@ class _OutputLines:
         if self.failure is None:
             try:
                 self._on_line(name, line)
-            except BaseException as error:  # noqa: ASYNC103 - raised below; a KeyboardInterrupt may come while it runs
+            except BaseException as error:  # noqa: ASYNC103
+                # Raised below; a KeyboardInterrupt may come while it runs.
                 self.failure = error
                 self.settled.set()
 

@@ -54,7 +54,8 @@ class Warm:
         if self.process.returncode is None:
             kill_quietly(pid, SIGSTOP)
             with trio.move_on_after(seconds):
-                while state_of(pid) not in {"T", "t", "Z", ""}:  # noqa: ASYNC110 - the kernel sets no event
+                while state_of(pid) not in {"T", "t", "Z", ""}:  # noqa: ASYNC110
+                    # The kernel sets no event.
                     await trio.sleep(_POLL_TIME)
                 while living := [
                     child for child in children_of(pid) if state_of(child) not in {"Z", "X", ""}

@@ -81,7 +81,8 @@ class HandOver:
         # The receivers of recently forwarded references may not be registered yet, so their values
         # would look as if no node held them.
         with trio.move_on_after(SETTLE_SECONDS):
-            while self._has_open_forks():  # noqa: ASYNC110  the garbage collector tells, and no event
+            while self._has_open_forks():  # noqa: ASYNC110
+                # The garbage collector tells, and no event.
                 await trio.sleep(0.01)
         tried: set[ReferenceId] = set()
         try:

@@ -255,7 +255,8 @@ class Outbursts:
                 self.raised += 1
             except UnderstudyError as error:
                 self._ended(node, said, error)
-            except BaseException as error:  # noqa: ASYNC103  a cancellation goes on, and all else is what must never be seen
+            except BaseException as error:  # noqa: ASYNC103
+                # A cancellation goes on, and all else is what must never be seen.
                 if is_cancellation(error):
                     raise
                 self._say(node, f"{said}: the caller's own task got {class_name(type(error))}")  # noqa: ASYNC104

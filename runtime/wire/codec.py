@@ -786,7 +786,8 @@ def _distinct(keys: Collection[object]) -> Collection[object]:
         few = len(keys) - hashes <= MAX_COLLISIONS
         quick = hashes == len(keys) or not few or _compare_quickly(keys)
         different = len(set(keys)) if few and quick else 0
-    except BaseException as error:  # noqa: ASYNC103  no checkpoint: keys may be messages, whose `__hash__` and `__eq__` are user code
+    except BaseException as error:  # noqa: ASYNC103
+        # No checkpoint: keys may be messages, whose `__hash__` and `__eq__` are user code.
         if is_interrupt(error):
             raise
         if all(_is_plain_key(key) for key in keys):
@@ -1348,7 +1349,8 @@ class Codec:
         except UnsendableError as error:
             place = path + "".join(reversed(error.steps))
             raise EncodeError(f"{place} {error.text}", path=place) from None
-        except BaseException as error:  # noqa: ASYNC103  no checkpoint: user code that runs in a walk (a property, a time zone) has raised
+        except BaseException as error:  # noqa: ASYNC103
+            # No checkpoint: user code that runs in a walk (a property, a time zone) has raised.
             if is_interrupt(error):
                 raise
             raise EncodeError(  # noqa: ASYNC104

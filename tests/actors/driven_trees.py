@@ -111,7 +111,7 @@ class DrivenTree:
         }
 
     def will_live(self, path: str) -> bool:
-        """It lives, or whoever supervises it will start it again, or would if it was there."""
+        """It lives, or its supervisor will start it again, or would if it was there."""
         if path in self.living or path == ROOT:
             return path not in self.gave_up
         supervisor = self.living.get(parent_of(path))

@@ -130,7 +130,7 @@ class ReferenceTree:
         return ROOT not in self.living and ROOT not in self.gave_up and not self.root_tried
 
     def will_live(self, path: str) -> bool:
-        """It lives, or somebody is to start it again: those who restart it, or those who are to
+        """It lives, or it is to be started again: by those that restart it, or those who are to
         restart these.
         """
         if path in self.living or path == ROOT:

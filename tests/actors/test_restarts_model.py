@@ -543,7 +543,7 @@ def test_a_tree_of_supervisors_escalates_as_the_reference_does(
 
 
 class WatchfulWorld(ScriptedWorld):
-    """Asserts at each start and stop that whoever comes later in the order of the children does not
+    """Asserts at each start and stop that a child which is later in the order does not
     run.
     """
 

@@ -61,7 +61,7 @@ MIB = 1024 * 1024
 
 
 class Source(Diary):
-    """Yields, and writes down what becomes of its generators. Their clean-up awaits, which must
+    """Yields, and notes how its generators end. Their clean-up awaits, which must
     work.
     """
 

@@ -32,7 +32,7 @@ class Talker(Actor):
     "end",
     [
         pytest.param("killed"),
-        # Each of its processes waits for a second that somebody reads.
+        # Each of its processes waits for a second for a reader.
         pytest.param("asked to leave", marks=pytest.mark.long),
     ],
 )

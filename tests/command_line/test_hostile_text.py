@@ -1,6 +1,4 @@
-"""What a cluster says is shown as text: it moves no cursor, begins no line, and sets no title,
-whoever wrote it.
-"""
+"""What a cluster says is shown as text: it moves no cursor, begins no line, and sets no title."""
 
 from __future__ import annotations
 

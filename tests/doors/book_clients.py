@@ -1,5 +1,5 @@
 """Programs that add to the counter of the test of the book, each at another door, and write down
-what became of each call: `python -m tests.doors.book_clients DOOR WHERE COUNTER BOOK LAST`.
+the outcome of each call: `python -m tests.doors.book_clients DOOR WHERE COUNTER BOOK LAST`.
 
 `LAST` is the key of the last call, in the middle of which the program is killed. `serve` is a
 FastAPI application, for `http`.

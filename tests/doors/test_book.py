@@ -1,5 +1,5 @@
 """One counter, used at every door at once by programs that are killed in the middle of a call: the
-book of what became of each call is right.
+book of the outcome of each call is right.
 """
 
 from __future__ import annotations

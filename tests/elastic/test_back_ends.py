@@ -145,7 +145,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
         process.kill()
         process.wait()
     for path in sorted(tmp_path.glob("agent-*")):
-        # For whoever reads why a test failed.
+        # For the reader of a failed test.
         sys.stderr.write(f"{path.name}:\n{path.read_text()}")
 
 

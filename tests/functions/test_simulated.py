@@ -18,7 +18,7 @@ CALLS = 30
 
 
 class Ledger:
-    """What was asked for, what ran, and what became of it."""
+    """What was asked for, what ran, and the outcome."""
 
     def __init__(self) -> None:
         self.ends: dict[int, str] = {}

@@ -252,7 +252,7 @@ class Eager(Actor):
 
 
 class Asked(Actor):
-    """Calls back whoever calls it, or starts another."""
+    """Calls back its caller, or starts another actor."""
 
     @method
     async def call_back(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""How a notice reaches the actor in its process, and what becomes of one that nobody wants any
+"""How a notice reaches the actor in its process, and how one ends that no task wants any
 more: without processes.
 """
 

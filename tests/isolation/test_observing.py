@@ -445,9 +445,7 @@ async def test_the_node_is_the_candidate_for_a_singleton_that_an_isolated_actor_
                     await trio.sleep(0.02)
 
 
-async def test_links_between_processes_of_two_nodes_end_both_and_the_death_of_a_node_is_noticed() -> (
-    None
-):
+async def test_links_between_processes_of_two_nodes_end_both_also_by_the_death_of_a_node() -> None:
     with trio.fail_after(40):
         async with open_local_cluster(nodes=1) as cluster:
             node = cluster.node

@@ -1,4 +1,4 @@
-"""Calls through a proxy that spoils their connections, and the books on what became of each.
+"""Calls through a proxy that spoils their connections, and the books on the outcome of each.
 
 Callers and actors are in two processes, and all links between them lead through the proxy. `python
 -m tests.links.proxied_calls [CALLS] [SEED]` makes 100,000 calls without failpoints and 100,000 with
@@ -137,7 +137,7 @@ class Callers:
             self.books.longest = max(self.books.longest, trio.current_time() - began)
 
     async def _call(self, handle: Ledger, number: int) -> bool:
-        """Make one, and note what became of it; False if calls of this node are of no use
+        """Make one, and note its outcome; False if calls of this node are of no use
         any more.
         """
         draw, books = self._draw, self.books

@@ -168,7 +168,7 @@ class Proxy:
                 self.strike(self._draw.choices(kinds, weights)[0], weather.longest)
 
     async def listen(self, where: tuple[str, int], task_status: trio.TaskStatus[str]) -> None:
-        """Open a door to `where`, and lead through it whoever comes."""
+        """Open a door to `where`, and lead each connection through it."""
 
         async def handle(near: trio.SocketStream) -> None:
             async with near:

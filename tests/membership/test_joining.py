@@ -38,7 +38,7 @@ class Greeter(Actor):
 
 
 class Hesitant(SocketNetwork):
-    """Joins at once, but dials as a node only after somebody has dialled it."""
+    """Joins at once, but dials as a node only after another node has dialled it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Lines of the security page's tables that are about what somebody can do, rather than cannot."""
+"""Lines of the security page's tables that say what a peer can do, rather than cannot."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _VARIABLE = "TESTED_PROCESSES"
 
 
 class Marked:
-    """The processes whose environment carries the mark: inherited by all descendants, whoever their
+    """The processes whose environment carries the mark: all descendants inherit it, whichever their
     parent is by now.
     """
 

@@ -101,7 +101,7 @@ class Job:
         self.until(lambda: self.read("progress") == {"step": step, "world_size": world_size})
 
     def result(self) -> dict[str, Any]:
-        """Let them train to the end; what came of it."""
+        """Let them train to the end; return their results."""
         self.allow(1_000_000)
         self.until(lambda: self.read("result"))
         return self.read("result")

@@ -1,8 +1,8 @@
 """The training of the example, which goes no further than the step that a file allows: `python
 train.py PLACE STEPS`.
 
-Each worker says in a file of its own who it is and where it began; the first one says at the end
-what came of it.
+Each worker says in a file of its own who it is and where it began; the first one writes the
+result at the end.
 """
 
 from __future__ import annotations

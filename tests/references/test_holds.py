@@ -53,7 +53,7 @@ EVENTS: dict[str, Callable[[BorrowedReferences], list[HoldEffect]]] = {
     "P died": lambda borrowed: borrowed.on_node_ended(P),
     "S died": lambda borrowed: borrowed.on_node_ended(S),
     "dropped": lambda borrowed: borrowed.on_dropped(VALUE, VERSION),
-    # Said of an earlier hold, or by somebody who has no part in it.
+    # Said of an earlier hold, or by a node that has no part in it.
     "answered in another version": lambda borrowed: borrowed.on_call_answered(VALUE, VERSION - 1),
     "confirmed in another version": lambda borrowed: borrowed.on_confirmed(VALUE, VERSION - 1, O),
     "unknown in another version": lambda borrowed: borrowed.on_unknown(VALUE, VERSION - 1, O),

@@ -1,4 +1,4 @@
-"""What nodes say of their values, and what becomes of it in one list: from made-up values, and from
+"""What nodes say of their values, and how it becomes one list: from made-up values, and from
 live nodes.
 """
 

@@ -155,7 +155,7 @@ def unknown_is_believed_at_once() -> Any:
 
 def what_came_and_went_costs_no_update() -> Any:
     """A hold that ends before its owner was told of it is never mentioned, although the owner may
-    know of it from somebody else.
+    know of it from another node.
     """
     original = UpdateBatch.release
 

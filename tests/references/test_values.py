@@ -38,7 +38,7 @@ def share(three: Three, shared: bool) -> None:
 
 
 def taken(node: Node) -> int:
-    """Bytes of the node's values that can be read in place, and somebody can reach."""
+    """Bytes of the node's values that can be read in place, and another process can reach."""
     pool = internals_of(node).references._memory._pool
     assert pool is not None
     return pool.taken

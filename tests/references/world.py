@@ -519,7 +519,7 @@ class World:
 
     def _answer(self, question: Question) -> None:
         """One answer counts, or none; it may arrive again all the same, as long as there is
-        somebody who has asked.
+        one who has asked.
         """
         answer = self.draw.choice(question.answers)
         if question.source in self.dead or question.answered:

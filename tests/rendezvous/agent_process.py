@@ -40,7 +40,7 @@ async def work(handler: RendezvousHandler) -> None:
 
 
 async def meet(info: RendezvousInfo) -> None:
-    """One of them may lead; all of them meet, unless somebody dies on the way."""
+    """One of them may lead; all of them meet, unless one dies on the way."""
     try:
         if info.rank == 0:
             say(

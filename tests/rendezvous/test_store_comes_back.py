@@ -105,7 +105,7 @@ async def test_agents_of_a_cluster_over_etcd_need_none_of_its_nodes_once_they_ar
 
 
 async def waited_for(log: pytest.LogCaptureFixture, text: str) -> None:
-    """Until it has been said that somebody is waited for."""
+    """Until it has been said that an agent is waited for."""
     await until(lambda: text in log.text, f"the log says {text!r}")
 
 

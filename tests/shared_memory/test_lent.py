@@ -1,5 +1,5 @@
 """Reading the memory of other processes: what is shared, what is refused, and what is left when
-somebody is killed.
+a process is killed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A story: the store says nothing for longer than anybody waits for it, and whoever asks meanwhile
-is told so in time.
+"""The store answers nothing for longer than any caller waits for it; a caller that asks meanwhile
+gets an error in time.
 """
 
 from __future__ import annotations

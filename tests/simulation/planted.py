@@ -398,7 +398,7 @@ def cancelled_call_never_freed() -> AbstractContextManager[object]:
 
 @plant
 def ended_link_takes_its_successor_with_it() -> AbstractContextManager[object]:
-    """A link that has ended is taken out of the table by its name, whoever has that by now."""
+    """A link that has ended is taken out of the table by its name, also if another has it now."""
     original = Peers._run
 
     async def run(self: Any, link: Any, *rest: Any) -> None:
@@ -513,7 +513,7 @@ def a_death_is_a_failure_of_each_call() -> AbstractContextManager[object]:
 
 @plant
 def calls_that_wait_are_made_as_each_finds_the_actor() -> AbstractContextManager[object]:
-    """There is no line: whoever finds the actor first is first."""
+    """There is no queue: the call that finds the actor first is first."""
 
     async def through(
         self: CallQueues,
@@ -674,7 +674,7 @@ def actors_that_were_found_once_are_found_for_ever() -> AbstractContextManager[o
 
 @plant
 def actors_that_others_have_found_are_taken_back() -> AbstractContextManager[object]:
-    """The actor of a start that was cancelled is stopped, whoever holds a handle of it by now."""
+    """The actor of a start that was cancelled is stopped, even if others have its handle."""
 
     async def take_back(self: ActorHost, name: str, epoch: int) -> None:
         await self.stop(name, epoch, ExitReason("stopped", "its start was cancelled"))

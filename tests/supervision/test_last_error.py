@@ -1,4 +1,4 @@
-"""Those who wait for an actor that does not come back are told what became of it. On a virtual
+"""Those who wait for an actor that does not come back get its last error. On a virtual
 clock.
 """
 

@@ -32,7 +32,7 @@ class Worker(Actor):
 
 
 async def life(simulation: Simulation, name: str) -> tuple[str, int]:
-    """Of a named worker, as soon as somebody can say."""
+    """Of a named worker, as soon as a node can say."""
     with trio.fail_after(60):
         while True:
             try:

@@ -66,7 +66,7 @@ class Ledger(Actor):
 
     @method
     async def end(self) -> None:
-        """Stopped by somebody, as far as the supervisor can tell."""
+        """Stopped, and the supervisor does not know by which caller."""
         self.nursery.start_soon(self.node.stop, self.handle)
 
     async def explode(self) -> None:

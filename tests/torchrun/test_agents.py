@@ -86,7 +86,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if somebody guarded this process: its agents start no guardian."""
+    """As if a guardian watched this process: its agents start no guardian."""
     monkeypatch.setenv(guardian.MARK, "tests/0/0")
 
 

@@ -444,7 +444,7 @@ async def _fuzz(frames: list[Frame], count: int, seed: int) -> Report:
 
 
 def main(count: int = 1_000_000, seed: int = 0) -> int:
-    """Print what came of `count` inputs. Returns 0 if all of it is as promised."""
+    """Print the outcomes of `count` inputs. Returns 0 if all of it is as promised."""
     report = fuzz(count, seed)
     sys.stdout.write(f"seed {seed}: {report}\n")
     return int(report.slowest > SLOW_SECONDS or report.growth > GROWTH_BYTES)

@@ -961,7 +961,7 @@ def _part(count: int, seed: int) -> Report | str:
 
 
 def main(count: int = 1_000_000, seed: int = 0, processes: int = 0) -> int:
-    """Print what came of `count` frames, which `processes` nodes share, by default one for each
+    """Print the outcomes of `count` frames, which `processes` nodes share, by default one for each
     core. Each has a seed of its own: the next ones after `seed`. Returns 0 if all of it is as
     promised.
     """
