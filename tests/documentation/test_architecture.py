@@ -11,9 +11,15 @@ from typing import Any
 
 from actors import Actor, Reference, method
 from actors.method import BoundMethod
+from runtime.calls.deadlines import wake
+from runtime.calls.dispatch import Dispatch
+from runtime.calls.protocol import CallRequest
+from runtime.calls.reply_handler import ReplyHandler
+from runtime.hosting.cell import Invocation
 from runtime.links.link import Link
 from runtime.references.manager import ReferenceManager
 from runtime.references.table import state_of
+from runtime.wire.frames import Frame
 from tests.house import ROOT
 from tests.live_pair import Pair
 
@@ -24,6 +30,20 @@ class Keeper(Actor):
     @method
     async def keep(self, value: object) -> None:
         """Take a value."""
+
+
+class Echo(Actor):
+    """Answers with what it gets."""
+
+    @method
+    async def echo(self, value: bytes) -> bytes:
+        """Return the value."""
+        return arrived(value)
+
+
+def arrived(value: bytes) -> bytes:
+    """The last stop of a call on its way to the method."""
+    return value
 
 
 @contextmanager
@@ -99,4 +119,51 @@ async def test_an_arriving_reference_passes_three_files_behind_the_codec(pair: P
         "runtime/references/manager.py",
         "runtime/references/table.py",
         "actors/reference.py",
+    ]
+
+
+async def test_a_frame_passes_eight_files_to_the_method_and_five_back_to_the_link(
+    pair: Pair,
+) -> None:
+    keeper = await pair.here.options(on="there").spawn(Echo)
+    await keeper.echo(b"")
+    mark = b"the argument"
+
+    def carries(value: Any) -> bool:
+        """The argument or the answer: encoded, decoded, or within what holds it."""
+        if isinstance(value, bytes | bytearray | memoryview):
+            return mark in bytes(value)
+        if isinstance(value, Frame):
+            return mark in bytes(value.control)
+        if isinstance(value, Invocation | CallRequest):
+            return any(map(carries, getattr(value, "args", ())))
+        return isinstance(value, tuple | list) and any(map(carries, value))
+
+    with walked(carries, Dispatch._on_call, arrived) as there:
+        await keeper.echo(mark)
+    assert [file for file in there if not file.startswith("tests/")] == [
+        "runtime/calls/dispatch.py",
+        "runtime/wire/codec.py",
+        "runtime/calls/protocol.py",
+        "runtime/hosting/cell.py",
+        "runtime/calls/replies.py",
+        "runtime/hosting/host.py",
+        "runtime/hosting/workers.py",
+        "actors/method.py",
+    ]
+    with walked(carries, Dispatch.value, Link.post) as back:
+        await keeper.echo(mark)
+    assert back == [
+        "runtime/calls/dispatch.py",
+        "runtime/calls/replies.py",
+        "runtime/wire/codec.py",
+        "runtime/calls/protocol.py",
+        "runtime/links/link.py",
+    ]
+    with walked(carries, ReplyHandler.on_reply, wake) as home:
+        await keeper.echo(mark)
+    assert home == [
+        "runtime/calls/reply_handler.py",
+        "runtime/wire/codec.py",
+        "runtime/calls/protocol.py",
     ]
