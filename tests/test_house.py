@@ -678,7 +678,10 @@ def test_each_stop_of_a_walk_is_in_the_file_that_the_page_names() -> None:
     )
 
 
-@pytest.mark.parametrize("room", ["isolation", "references", "membership", "supervision"])
+@pytest.mark.parametrize(
+    "room",
+    ["calls", "groups", "isolation", "membership", "references", "supervision", "watching"],
+)
 def test_the_classes_of_a_room_with_its_own_words_are_in_the_glossary(room: str) -> None:
     glossary = (ROOT / "docs" / "design" / "glossary.md").read_text(encoding="utf-8")
     defined = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", glossary))))

@@ -157,7 +157,7 @@ class FunctionWorkers:
         if quiet and worker.number is not None:
             self._release(worker, reusable=True)
             return
-        # Not `reusable=False`: that stops it kindly, and it would not listen.
+        # Not `reusable=False`: that asks it to stop, and it would not listen.
         await self._end(worker, CANCELLED)
 
     def _release(self, worker: RunningWorker, *, reusable: bool) -> None:

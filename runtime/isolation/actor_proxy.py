@@ -312,7 +312,7 @@ class ActorProxy(Actor):
                 failure = await process.started()
                 if failure is not None and not process.is_launched:
                     # Killed before it knew of us, perhaps while it was spare: nothing has run.
-                    await process.close(kindly=False)
+                    await process.close(graceful=False)
                     process = self._process = await self._prepare(self._launch_request())
                     failure = await process.started()
                 if failure is not None and failure.needless:
@@ -330,7 +330,7 @@ class ActorProxy(Actor):
         finally:
             if process is not None:
                 # shielded and bounded in there
-                await process.close(kindly=self._stopped)  # noqa: ASYNC102, ASYNC120
+                await process.close(graceful=self._stopped)  # noqa: ASYNC102, ASYNC120
 
     def _launch_request(self) -> LaunchRequest:
         address = self.address

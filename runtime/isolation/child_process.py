@@ -45,7 +45,7 @@ STACKS_SECONDS = 1.0
 SECRETS_SECONDS = 2.0
 """How long its event loop may take to learn new secrets, before its node goes on without it."""
 
-KIND_SECONDS = 1.0
+GRACE_SECONDS = 1.0
 """How many seconds a process whose actor has ended may take to run its exit handlers and end."""
 
 
@@ -236,16 +236,16 @@ class ChildProcessHandle:
                 logger.debug("%s did not report its threads: %s", self.identity.name, error)
         return found
 
-    async def close(self, *, kindly: bool) -> None:
-        """End the process and wait until it has ended, bounded in time. `kindly`: first wait
-        `KIND_SECONDS` for it to end by itself.
+    async def close(self, *, graceful: bool) -> None:
+        """End the process and wait until it has ended, bounded in time. `graceful`: first wait
+        `GRACE_SECONDS` for it to end by itself.
         """
         child = self._child
         # Shielded: no process outlives its actor. Bounded by the two times below.
         with trio.CancelScope(shield=True):
             if child is not None:
-                if kindly:
-                    with trio.move_on_after(KIND_SECONDS):
+                if graceful:
+                    with trio.move_on_after(GRACE_SECONDS):
                         await child.wait()
                 child.send_signal(signal.SIGKILL)
                 with trio.move_on_after(KILL_SECONDS):
