@@ -205,6 +205,7 @@ class RetainedCall:
 
     def _ended(self, ended: PendingCall[trio.lowlevel.Task]) -> None:
         call, route = ended, cast("Route", self._route)
+        assert call.finished or call.expired, "a call ends by its answer or its timeout"
         caller = self._caller
         call.ended = None
         if self._expires != math.inf:

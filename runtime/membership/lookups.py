@@ -63,6 +63,7 @@ class Lookups:
 
     async def locate(self, name: str) -> Address:
         """Return the address of the actor of this name. Raises `ActorNotFoundError`."""
+        assert self._seen or not self._known, "a cache that is not kept current is empty"
         known = self._known.get(name)
         if known is not None and self._may_live(known):
             await trio.lowlevel.checkpoint()

@@ -202,6 +202,8 @@ class StateRecords:
             parts = [
                 state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)
             ]
+            # `saved_bytes` counts on it.
+            assert all(len(part) == PART_BYTES for part in parts[:-1]), "only the last is shorter"
             if before is None:
                 # Once for an epoch, before its first parts: what its predecessors left behind when
                 # they died would stay for ever, since parts have no lease.

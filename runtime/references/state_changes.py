@@ -44,6 +44,7 @@ class StateChanges:
         event = self._waiting.get(identity)
         if event is None:
             event = self._waiting[identity] = trio.Event()
+        assert not event.is_set(), "an event leaves the table when it is set"
         try:
             await event.wait()
         finally:
