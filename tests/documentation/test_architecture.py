@@ -122,7 +122,7 @@ async def test_an_arriving_reference_passes_three_files_behind_the_codec(pair: P
     ]
 
 
-async def test_a_frame_passes_eight_files_to_the_method_and_five_back_to_the_link(
+async def test_a_frame_passes_eight_files_behind_the_link_and_five_back_to_it(
     pair: Pair,
 ) -> None:
     keeper = await pair.here.options(on="there").spawn(Echo)
@@ -139,9 +139,10 @@ async def test_a_frame_passes_eight_files_to_the_method_and_five_back_to_the_lin
             return any(map(carries, getattr(value, "args", ())))
         return isinstance(value, tuple | list) and any(map(carries, value))
 
-    with walked(carries, Dispatch._on_call, arrived) as there:
+    with walked(carries, Link.on_frames, arrived) as there:
         await keeper.echo(mark)
     assert [file for file in there if not file.startswith("tests/")] == [
+        "runtime/links/link.py",
         "runtime/calls/dispatch.py",
         "runtime/wire/codec.py",
         "runtime/calls/protocol.py",
