@@ -291,8 +291,9 @@ class CallQueues:
         """Wait a short time for the refusals of calls that were sent to the actor's earlier places.
         Nothing more is sent there meanwhile, because new calls join the queue.
         """
+        # Polled, because the refusals come over several links; bounded by `SETTLE_SECONDS`. The
+        # pause grows from a millisecond, for refusals of this host, to 20 ms.
         began, pause = self._environment.now(), 0.001
-        # Polled, because the refusals come over several links; bounded by `SETTLE_SECONDS`.
         while self._environment.now() < began + SETTLE_SECONDS and any(
             self._routes.waits_at(name, place) for place in left
         ):

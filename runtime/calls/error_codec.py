@@ -344,6 +344,7 @@ def size_of_small(value: object) -> int:
     """Bytes that a number or an ASCII text takes at most; 0 for any other value. Most arguments are
     one, and no nesting can spoil them: they need not be encoded to find their size.
     """
+    # 9: the head of a CBOR item with a length, or a number, of eight bytes.
     kind = type(value)
     if kind is str:
         return len(cast("str", value)) + 9 if cast("str", value).isascii() else 0

@@ -147,6 +147,7 @@ def _names_only_known(control: bytes, at: int) -> bool:
     # A list of at most 23 arguments, the first of which is a text of at most 255 bytes.
     if len(head) < 3 or not 0x80 < head[0] <= 0x97:
         return False
+    # CBOR: 0x60 + n begins a text of n < 24 bytes, 0x78 one whose length is the next byte.
     if 0x60 < head[1] <= 0x77:
         begin, size = at + 2, head[1] - 0x60
     elif head[1] == 0x78:

@@ -112,6 +112,9 @@ class CallRequest(NamedTuple):
 
 def array_head(length: int, number: int) -> bytes:
     """The beginning of a CBOR array of `length` (< 24) items whose first is `number`."""
+    # CBOR by hand: 0x80 + n begins an array of n items, 0x1a is a number of four bytes, 0x1b one of
+    # eight, 0xf6 null, 0xfb a float of eight bytes (RFC 8949, section 3). Without an
+    # encoder, because this is done for each call and each answer.
     if number < SHORT_NUMBERS:
         return b"%c\x1a%b" % (0x80 + length, number.to_bytes(4, "big"))
     return b"%c\x1b%b" % (0x80 + length, number.to_bytes(8, "big"))
@@ -136,6 +139,8 @@ def call_frame(
     Raises EncodeError if the frame is larger than any peer would accept.
     """
     last = b""
+    # The array ends with the last item that is there; null stands for what is missing before it.
+    # The order of the items is that of the module's docstring.
     length = 6
     if context is not None and attempt == 1:
         length, last = 10, context.sent or context_item(context)
@@ -146,6 +151,7 @@ def call_frame(
     elif chain is not None:
         length, last = 9, chain.sent
     if last and not first and kept is None and not segments and number < SHORT_NUMBERS:
+        # 6: the bytes of the array's head and of a number of four bytes; here and below.
         # Of a method that awaits a plain call, or of a call with a context.
         seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
         rest = b"%b%b%b\xf6\xf6%b" % (prefix, arguments, seconds, last)
@@ -235,6 +241,7 @@ def with_depth(frame: bytes, depth: int) -> bytes:
     kind, flags, segments, length = HEADER.unpack_from(frame)
     if kind != Kind.REPLY or segments or length > SHORT_REST:
         return frame
+    # Five bytes more, for a third item. The head of the array, one byte, is written anew.
     head = HEADER.pack(kind, flags, 0, length + 5)
     number_and_value = frame[HEADER.size + 1 :]
     shown = min(depth, SHORT_NUMBERS - 1).to_bytes(4, "big")
