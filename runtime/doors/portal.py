@@ -21,7 +21,8 @@ import trio
 
 from actors.errors import NotAMemberError, NotExecutedError, OutcomeUnknownError
 from actors.method import BoundMethod, Caller
-from runtime.calls.client import CallbackCall, CallClient
+from runtime.calls.callback_call import CallbackCall
+from runtime.calls.client import CallClient
 from runtime.doors.futures import LoopFuture
 from runtime.doors.handoff import Handoff
 from runtime.environment import unwrap
