@@ -216,7 +216,7 @@ class ClusterView:
         """Note which nodes have lost each other, and which have found each other again."""
         here = {name for name, known in self._nodes.items() if known.gone_at is None}
         heard = {name for name in here if not self._nodes[name].silent}
-        # A node that does not answer the dashboard is told of already.
+        # A node that does not answer the dashboard has its own line already.
         cut = {
             _Pair(*sorted((name, peer)))
             for name in heard

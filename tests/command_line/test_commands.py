@@ -135,9 +135,13 @@ def check_mistake(done: subprocess.CompletedProcess[str], *words: str, status: i
     """One line, no traceback, and the words that the user needs."""
     assert done.returncode == status, done
     assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    # On a busy machine the log may say that a connection takes long; that is no mistake's text.
+    lines = [
+        line for line in done.stderr.strip().splitlines() if "has not been reached" not in line
+    ]
+    assert len(lines) == 1, done.stderr
     for word in words:
-        assert word in done.stderr
+        assert word in lines[0]
 
 
 SPAWN = """
