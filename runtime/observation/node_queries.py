@@ -10,7 +10,13 @@ from typing import Any
 
 import trio
 
-from actors.errors import CallError, MethodNotFoundError, NotAllowedError, StoreError
+from actors.errors import (
+    CallError,
+    MethodNotFoundError,
+    NodeUnreachableError,
+    NotAllowedError,
+    StoreError,
+)
 from actors.method import Address
 from actors.supervisor import SupervisorStatus
 from runtime.calls.endpoint import RpcEndpoint
@@ -221,11 +227,12 @@ async def ask_for_actors(
 
 
 def _why(error: CallError) -> str:
-    return (
-        f"nothing came within {SECONDS:g} s"
-        if isinstance(error, TimeoutError)
-        else _first_line(error)
-    )
+    if isinstance(error, TimeoutError):
+        return f"nothing came within {SECONDS:g} s"
+    if isinstance(error, NodeUnreachableError):
+        # Its own text counts the attempts, for the author of a call.
+        return "no connection to it could be made"
+    return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

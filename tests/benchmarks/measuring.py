@@ -65,10 +65,14 @@ class Row:
     goal: str = ""
     """In words, "" if there is none. `met` says whether it was reached."""
     met: bool | None = None
+    paired: float | None = None
+    """The ratio, if the two were measured in pairs: the median of those of the pairs."""
 
     @property
     def ratio(self) -> float:
         """How near to the floor; more is better, whatever the unit."""
+        if self.paired is not None:
+            return self.paired
         mine, floor = self.ours.value, self.floor.value
         return floor / mine if self.unit in LESS_IS_BETTER else mine / floor
 
@@ -104,6 +108,20 @@ async def in_turn(rounds: int, *works: Work) -> tuple[Figure, ...]:
             if number:
                 found.append(value)
     return tuple(Figure.of(found) for found in values)
+
+
+async def in_pairs(count: int, ours: Work, floor: Work) -> tuple[Figure, Figure, float]:
+    """So many pairs of short works, either of them first in turn: for works that differ by little.
+    Gives the median of the ratios of the pairs as well: what else the machine does disturbs a few
+    of them, and both works of the others alike. The first two pairs are not counted.
+    """
+    values: dict[Work, list[float]] = {ours: [], floor: []}
+    for number in range(count + 2):
+        for work in (ours, floor) if number % 2 else (floor, ours):
+            values[work].append(await work())
+    mine, others = values[ours][2:], values[floor][2:]
+    ratio = median(one / other for one, other in zip(mine, others, strict=True))
+    return Figure.of(mine), Figure.of(others), ratio
 
 
 async def sequential(call: Call, seconds: float, step: int = 20) -> float:
