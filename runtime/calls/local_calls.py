@@ -221,7 +221,12 @@ class LocalCalls:
             if refused is not None:
                 return refused
         found = self._host.find(
-            address.name, address.epoch, definition.name, stream=definition.stream
+            address.name,
+            address.epoch,
+            definition.name,
+            stream=definition.stream,
+            # With a peer, it is the call of a client that this node passes on.
+            from_here=request.peer is None,
         )
         if isinstance(found, CallError):
             return self._lifetime.error() if self._lifetime.has_ended else found

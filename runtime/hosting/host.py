@@ -454,10 +454,17 @@ class ActorHost:
         return invocation.verified if invocation is not None else None
 
     def find(
-        self, name: str, epoch: int, method: str, *, stream: bool = False
+        self,
+        name: str,
+        epoch: int,
+        method: str,
+        *,
+        stream: bool = False,
+        from_here: bool = False,
     ) -> tuple[ActorCell, MethodDefinition] | CallError:
         """Find the cell and method that a call is for; return an error if the call must be refused.
-        `stream`: the caller asks for items, not for one value.
+        `stream`: the caller asks for items, not for one value. `from_here`: the caller is on this
+        node.
         """
         cell = self.cells.get(name)
         if cell is None:
@@ -489,7 +496,10 @@ class ActorHost:
                 f"{name}.{method} {text}; use a handle that knows the class as node "
                 f"{self.node.name} has it"
             )
-        if self.draining and not cell.system:
+        # Calls from this node itself go on until their actor is stopped: calls that were accepted
+        # before the drain need them to end, and so does an `on_stop` that calls an actor which was
+        # started before its own.
+        if self.draining and not cell.system and not from_here:
             return NodeDrainingError(
                 f"node {self.node.name} is leaving the cluster and takes no new calls for {name}"
             )
