@@ -187,6 +187,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "lifetime",
         "service_calls",
         "stderr_writer",
+        "strict_http",
         "timings",
         "tracebacks",
         "tracing",

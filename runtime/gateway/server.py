@@ -277,13 +277,22 @@ async def _listeners(listen: str) -> list[trio.SocketListener]:
 async def _serve_connection(
     app: Any, config: Config, context: Any, stream: trio.SocketStream, stall_seconds: float
 ) -> None:
+    import h11
     from hypercorn.trio.tcp_server import TCPServer
     from hypercorn.typing import ConnectionState
 
+    from runtime.strict_http import StrictConnection
+
     class Server(TCPServer):
-        """Ends with its connection; hypercorn's own waits for its idle time to pass first."""
+        """Ends with its connection; hypercorn's own waits for its idle time to pass first. Reads
+        HTTP/1 strictly.
+        """
 
         async def _read_data(self) -> None:
+            # Nothing has arrived yet. Without TLS each connection begins with HTTP/1.
+            reader = cast("Any", self.protocol.protocol)
+            assert reader.connection.their_state is h11.IDLE
+            reader.connection = StrictConnection(config.h11_max_incomplete_size)
             await super()._read_data()
             await self.idle_task.stop()
 

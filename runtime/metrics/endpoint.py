@@ -351,7 +351,9 @@ async def _converse(
     """
     import h11
 
-    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+    from runtime.strict_http import StrictConnection
+
+    connection = StrictConnection(MAX_HEAD)
     with_body = True
     try:
         event: Any = h11.NEED_DATA

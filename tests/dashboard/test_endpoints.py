@@ -91,6 +91,14 @@ async def test_the_page_and_its_files_are_served_without_the_token_and_tell_noth
         assert found.status in (401, 404), name
 
 
+async def test_what_a_proxy_may_read_in_another_way_is_refused(world: World) -> None:
+    head = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    for lines, status in (("", 200), ("X: y\nZ: a\r\n", 400), ("X: y\r\n z\r\n", 400)):
+        answer = await world.dashboard.http.raw(f"{head}{lines}\r\n".encode())
+        assert answer.startswith(b"HTTP/1.1 %d" % status)
+        assert answer.count(b"HTTP/1.1") == 1
+
+
 @pytest.mark.parametrize("path", [PATH, "/api/snapshot?topic=cluster", "/api/x", "/api/actions"])
 @pytest.mark.parametrize("token", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN])
 async def test_nothing_is_answered_without_the_token(world: World, path: str, token: str) -> None:

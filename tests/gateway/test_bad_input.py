@@ -146,6 +146,37 @@ async def test_what_follows_a_body_with_two_lengths_is_no_request(
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "Host: localhost\nX: y\r\n",
+        "Host: localhost\r\nX: y\r\n z\r\n",
+        "Host: localhost\r\nX: y\r\n\tContent-Length: 100\r\n",
+        "Host: localhost\r\nX: y\nTransfer-Encoding: chunked\r\n",
+    ],
+)
+async def test_what_a_proxy_may_read_in_another_way_is_refused(world: World, lines: str) -> None:
+    line, second = f"POST {ADD} HTTP/1.1\r\n", request(b"{}", "Content-Type: application/json")
+    body = '{"amount":1}'
+    sent = f"{line}{lines}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = await world.http.raw((sent + body).encode() + second)
+    assert status(answer) == 400
+    assert answer.count(b"HTTP/1.1") == 1
+    chunked = request(b"", "Content-Type: application/json", "Transfer-Encoding: chunked")
+    for end in ("0\r\n\n", "0\r\nX: y\r\n\r\n", "0\r\nX: y\n\r\n"):
+        answer = await world.http.raw(chunked + b"c\r\n" + body.encode() + b"\r\n" + end.encode())
+        assert status(answer) == 400
+    assert await ran(world) == 0
+
+
+async def test_an_upgrade_to_http2_is_not_agreed_to(world: World) -> None:
+    upgrade = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"
+    head = "\r\n".join(("GET /v1/openapi.json HTTP/1.1", "Host: localhost", *upgrade))
+    answer = await world.http.raw(f"{head}\r\n\r\n".encode())
+    assert status(answer) == 200
+    assert b"101" not in answer.partition(b"\r\n")[0]
+
+
 async def test_headers_that_say_nothing_are_400(world: World) -> None:
     for timeout in ("0", "-1", "nan", "inf", "1e3", "x", "", "9" * 400):
         answer = await world.http.ask("POST", ADD, b"{}", {"Understudy-Timeout": timeout})

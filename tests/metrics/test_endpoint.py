@@ -205,8 +205,10 @@ async def test_other_requests(node: Node, method: str, path: str, status: int) -
         b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\n\r\n",
         b"GET /metrics HTTP/1.1\r\nhost: localhost\r\ncontent-length: no\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nhost: localhost\nx: y\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nx: y\r\n z\r\n\r\n",
     ],
-    ids=["garbage", "huge head", "huge path", "no host", "bad length"],
+    ids=["garbage", "huge head", "huge path", "no host", "bad length", "line feed", "folded"],
 )
 async def test_what_is_no_request_is_refused(node: Node, sent: bytes) -> None:
     host, port = node.metrics_address.split(":")
