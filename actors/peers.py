@@ -50,7 +50,8 @@ class VerifiedPeer:
     `name`: of the certificate, such as the person's or program's; of a node the node's name.
     `node`, `incarnation`: the process, as it names itself; no two that are connected at once have
     the same. `proof`: what verifies the role and the name. `certificate`: the SHA-256 of the
-    certificate, in hexadecimal digits; "" for the other proofs.
+    certificate, in hexadecimal digits; "" for the other proofs. `certified`: the role in the
+    certificate, where the process has asked for a lesser one; None otherwise.
     """
 
     role: PeerRole
@@ -59,6 +60,7 @@ class VerifiedPeer:
     incarnation: int
     proof: Proof
     certificate: str = ""
+    certified: PeerRole | None = None
 
     def __str__(self) -> str:
         return f"{self.role} {self.name!r}"

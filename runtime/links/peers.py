@@ -922,7 +922,15 @@ def verified_peer(peer: Peer, channel: Channel) -> VerifiedPeer:
     # A node's certificate may be for every name.
     name = peer.name if certified.name == ANY_NAME else certified.name
     role = peer.rights or certified.role
-    return VerifiedPeer(role, name, peer.name, peer.incarnation, "certificate", channel.fingerprint)
+    return VerifiedPeer(
+        role,
+        name,
+        peer.name,
+        peer.incarnation,
+        "certificate",
+        channel.fingerprint,
+        certified.role if certified.role != role else None,
+    )
 
 
 async def _send(connection: Connection, kind: Kind, control: bytes) -> None:

@@ -5,6 +5,7 @@ they do not come back by their name, their certificate, or a handshake that they
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from trio.testing import MockClock
 
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, method
 from actors.errors import (
+    CallError,
     DirectoryUnavailableError,
     ExpelledError,
     LeaseLostError,
@@ -38,6 +40,7 @@ from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.links.keyring import read_secrets
 from runtime.links.peers import PeerPolicy
+from runtime.links.transports import Connection
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.membership.expulsion_service import expulsions_of
@@ -220,6 +223,80 @@ async def test_the_names_of_a_node_that_does_not_answer_are_given_away_when_its_
             w2._was_expelled(ExpelledError("node 'w2' was expelled"))
 
 
+class CutNetwork(MemoryNetwork):
+    """Nobody is reached while it is cut."""
+
+    is_cut = False
+
+    async def connect(self, address: str) -> Connection:
+        if self.is_cut:
+            await trio.lowlevel.checkpoint()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "cut")
+        return await super().connect(address)
+
+
+class Gate(Actor):
+    """Answers when it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = trio.Event()
+        self.waiting = 0
+
+    @method(concurrent=True)
+    async def passed(self) -> str:
+        self.waiting += 1
+        await self.opened.wait()
+        return "passed"
+
+    @method(concurrent=True)
+    async def open(self) -> None:
+        self.opened.set()
+
+
+async def test_a_node_that_is_expelled_while_its_link_is_cut_does_not_resume_its_session(
+    autojump_clock: MockClock,
+) -> None:
+    network = CutNetwork()
+    place: dict[str, Any] = {"secret": SECRET, "platform": Platform(network=network)}
+    outcomes: dict[str, object] = {}
+
+    async def call(node: Node) -> None:
+        try:
+            outcomes[node.name] = await (await node.lookup("gate", Gate)).passed()
+        except CallError as error:
+            outcomes[node.name] = error
+
+    async with open_node("w1", **place) as w1, open_node("w2", join=w1.address, **place) as w2:
+        gate = await w1.options(name="gate").spawn(Gate)
+        instance = internals_of(w1).cells["gate"].instance
+        assert isinstance(instance, Gate)
+        async with until_expelled("w3", join=w1.address, **place) as w3:
+            await w1.wait_for(3)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, w2)
+                nursery.start_soon(call, w3)
+                await until(lambda: instance.waiting == 2, "both calls run")
+                sessions = {link.peer.name: link for link in internals_of(w1).links.values()}
+                network.is_cut = True
+                network.reset_all()
+                nursery.start_soon(expel, w1, "w3")
+                await until(
+                    lambda: internals_of(w1).expulsions.find("w3") is not None, "it is expelled"
+                )
+                assert not sessions["w3"].connected
+                network.is_cut = False
+                # Within its lease, so that only the expulsion can refuse it.
+                with trio.fail_after(Timings().lease / 2):
+                    await w3.asked_to_leave.wait()
+                await gate.open()
+        assert outcomes["w2"] == "passed"
+        assert isinstance(outcomes["w3"], CallError)
+        assert sessions["w2"].ended is None
+        assert sessions["w3"].ended is not None
+        for node in (w1, w2):
+            assert not [one for one in internals_of(node).links if one.name == "w3"]
+
+
 async def test_what_cannot_be_expelled_is_refused_with_the_next_step(
     autojump_clock: MockClock,
 ) -> None:
@@ -329,6 +406,21 @@ async def test_operators_expel_and_others_do_not(
     assert ("expel w9" in caplog.text) == (role == "operator")
 
 
+@pytest.mark.usefixtures("no_secret")
+async def test_the_certificate_of_an_expelled_node_is_of_no_use_though_no_node_has_seen_it(
+    authority: Authority,
+) -> None:
+    """It was expelled while it did not run, and comes back as an operator, to readmit itself."""
+    async with open_node("w1", tls=authority.tls(node_uri("w1"))) as w1:
+        told = await expel(w1, "w2", absent=True)
+        assert told["certificate"] == ""
+        for role in ("operator", "client", "observer"):
+            with pytest.raises(ExpelledError, match="was expelled"):
+                async with open_node(join=w1.address, tls=authority.tls(node_uri("w2")), role=role):
+                    pytest.fail("joined")
+        assert [one.name for one in internals_of(w1).expulsions.all()] == ["w2"]
+
+
 async def _outcome(call: Callable[[], Any]) -> bool:
     try:
         await call()
@@ -361,6 +453,9 @@ def test_the_view_refuses_by_name_and_certificate_and_survives_garbage() -> None
     assert not refused("w3")
     # Persons have names of their own.
     assert not refused("w2", "operator")
+    for role in ("operator", "client", "observer"):
+        of_node = VerifiedPeer(role, "w2", "client-1", 1, "certificate", "unseen", "node")
+        assert view.refusal(of_node) is not None
     with view.sparing("w2"):
         assert not refused("w2")
     view.put(Expulsion("w2", 2.0, "def"))
