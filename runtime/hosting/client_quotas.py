@@ -23,6 +23,7 @@ from runtime.audit import AuditLog
 from runtime.hosting.cell import ActorCell, RefusedElsewhereError
 from runtime.hosting.held_bytes import ByteBudget
 from runtime.identifiers import ActorId
+from runtime.links.client_names import quota_key
 
 CLIENT_ACTORS: Final = 1000
 """Actors of one client that may live on a node, unless the node has another limit."""
@@ -35,14 +36,6 @@ CLIENT_VALUES: Final = 4 * 1024 * 1024 * 1024
 
 REFERENCE_BYTES: Final = 1024
 """Bytes for which a result counts besides its own: what the node knows of each reference."""
-
-
-def quota_key(peer: VerifiedPeer) -> str:
-    """The name by which a client's quota is found."""
-    if peer.name != peer.node:
-        return peer.name
-    # It has chosen its name itself: without a certificate, or with one that is for every name.
-    return peer.certificate or f"process {peer.node}"
 
 
 class ClientQuotas:

@@ -33,6 +33,7 @@ from actors.peers import VerifiedPeer
 from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
+from runtime.links.client_names import quota_key
 from runtime.links.dial_turns import DialTurns
 from runtime.links.encryption import is_certificate_refused, tls_reason
 from runtime.links.keyring import Keyring
@@ -537,22 +538,33 @@ class Peers:
                 f"{patience:g} s",
             )
 
-    def _make_room_for(self, peer: Peer) -> None:
+    def _make_room_for(self, peer: Peer, verified: VerifiedPeer) -> None:
         """Bound the number of strangers: end an unconnected one if there are too many. Raises
         HandshakeError if all of them are connected.
+
+        The sessions of one client, by its certificate, may be as many as there is room for more: by
+        themselves half of all, so that one client keeps no other out.
         """
-        if len(self.links) < MOST_STRANGERS or (peer.role == "node" and self._member(peer)):
+        # While half of the places are free, no client has more than are left.
+        if 2 * len(self.links) < MOST_STRANGERS or (peer.role == "node" and self._member(peer)):
             return
         strangers = [link for link in self.links.values() if self._is_stranger(link)]
-        if len(strangers) < MOST_STRANGERS:
-            return
+        free = MOST_STRANGERS - len(strangers)
+        if free > 0:
+            own = [link for link in strangers if _is_same_client(link.verified, verified)]
+            if len(own) < free:
+                return
+            strangers = own
         # Only sessions without a connection are ended: the outcomes of a session's calls are lost
         # with it.
         lost = [link for link in strangers if not link.connected]
         if not lost:
             raise HandshakeError(
-                f"{peer.name} is refused: this node serves {len(strangers)} clients already, the "
-                "limit"
+                f"{peer.name} is refused: this node serves {len(strangers)} sessions of {verified} "
+                f"already, its share of {MOST_STRANGERS} for all clients"
+                if free > 0
+                else f"{peer.name} is refused: this node serves {len(strangers)} clients already, "
+                "the limit"
             )
         longest = min(lost, key=lambda link: link.lost_at or 0.0)
         self.give_up(
@@ -871,7 +883,7 @@ class Peers:
                     # Made here only for offers that can be accepted: this side would not dial it,
                     # and what is posted on it would wait for ever.
                     return SettlementAnswerKind.FORGOTTEN
-                self._make_room_for(peer)
+                self._make_room_for(peer, settled.verified)
                 link = self.passive_link(peer)
                 link.life = peer.life
             elif not self._is_same(link, peer):
@@ -908,6 +920,16 @@ class Peers:
                 del self.links[link.peer.identity]
         elif not self._closing:
             self._broken(link)
+
+
+def _is_same_client(one: VerifiedPeer | None, other: VerifiedPeer) -> bool:
+    """True for two sessions with certificates of one client. Nodes may do everything anyway."""
+    return (
+        one is not None
+        and one.proof == other.proof == "certificate"
+        and "node" not in (one.role, other.role)
+        and quota_key(one) == quota_key(other)
+    )
 
 
 def verified_peer(peer: Peer, channel: Channel) -> VerifiedPeer:

@@ -11,11 +11,17 @@ bound them. A record is kept for `LEAST_SECONDS` whatever happens: where there i
 another one, new keyed calls are refused. After that the oldest records make room for new ones. When
 the answers take too many bytes, the oldest answers go and their records stay: a repeat is then
 not run again, and its answer says that the call ran.
+
+Each client has a share: it may have as many calls on record as there is room for more. One client
+alone takes half of the table, the next one a quarter, and so on, so that there is room for others
+however many calls one of them makes. Of a client whose answers take half of the bytes, its own go
+first. Nodes have no share: they may do everything in any case.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Generic, TypeVar
 
 import attrs
@@ -31,6 +37,9 @@ MOST_CALLS = 100_000
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of the answers in one table."""
+
+MOST_KEY = 255
+"""Characters of a key. 100,000 of them, each as long as a message may be, would be 25 GB."""
 
 LEAST_SECONDS = 60.0
 """For this long after its end a call is on record in any case."""
@@ -69,25 +78,41 @@ def fingerprint(method: str, body: bytes) -> bytes:
 
 class KeyedCall(Generic[R]):
     """The record of one keyed call. `run`: the owner's object while it runs, None otherwise.
-    `called`: the actor and the method, where the owner has to know them later.
+    `called`: the actor and the method, where the owner has to know them later. `client`: whose
+    share it counts in; "" for none.
     """
 
-    __slots__ = ("called", "ended_at", "fingerprint", "key", "outcome", "run")
+    __slots__ = ("called", "client", "ended_at", "fingerprint", "key", "outcome", "run")
 
     def __init__(
         self,
         key: CallKey,
         fingerprint: bytes,
         run: R,
-        called: tuple[Address, MethodDefinition] | None = None,
+        called: tuple[Address, MethodDefinition] | None,
+        client: str,
     ) -> None:
         self.key = key
         self.fingerprint = fingerprint
         self.called = called
+        self.client = client
         self.run: R | None = run
         self.outcome: PlainOutcome | None = None
         """How it ended; None while it runs for the first time."""
         self.ended_at = 0.0
+
+
+class _Share(Generic[R]):
+    """What one client has on record: how many calls, and of which answers are kept, with how many
+    bytes; the oldest first.
+    """
+
+    __slots__ = ("answers", "bytes", "calls")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.bytes = 0
+        self.answers: dict[CallKey, KeyedCall[R]] = {}
 
 
 class KeyedCalls(Generic[R]):
@@ -111,6 +136,8 @@ class KeyedCalls(Generic[R]):
         self._answers: dict[CallKey, KeyedCall[R]] = {}
         """Those of which an answer is kept, the oldest first."""
         self._bytes = 0
+        self._shares: dict[str, _Share[R]] = {}
+        """Of each client that has a share, and calls on record."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -137,18 +164,19 @@ class KeyedCalls(Generic[R]):
         run: R,
         now: float,
         called: tuple[Address, MethodDefinition] | None = None,
+        client: str = "",
     ) -> KeyedCall[R]:
-        """Record a call that is about to run for the first time. Raises MailboxFullError if there
-        is no room.
+        """Record a call that is about to run for the first time; `client`: whose share it counts
+        in, "" for none. Raises MailboxFullError if there is no room.
         """
         assert key not in self._calls, "a call that is on record does not begin"
-        if len(self._calls) >= self._most_calls and not self._evict_one(now):
-            raise MailboxFullError(
-                f"{len(self._calls)} calls with keys are on record here, the limit, and each stays "
-                f"for {self._least_seconds:g} s; send fewer, or repeat this one later",
-                actor=key[0],
-            )
-        call = self._calls[key] = KeyedCall(key, fingerprint, run, called)
+        # Each turn forgets one call, so the loop ends; on average it has two turns for a call.
+        while not self._has_room(client):
+            if not self._evict_one(now):
+                raise MailboxFullError(self._full(client), actor=key[0])
+        call = self._calls[key] = KeyedCall(key, fingerprint, run, called, client)
+        if client:
+            self._shares.setdefault(client, _Share()).calls += 1
         return call
 
     def begin_again(self, call: KeyedCall[R], run: R) -> None:
@@ -175,12 +203,8 @@ class KeyedCalls(Generic[R]):
         call.ended_at = now
         self._ended.pop(call.key, None)
         self._ended[call.key] = call
-        self._answers[call.key] = call
-        self._bytes += _size(outcome)
-        while self._bytes > self._most_bytes and self._answers:
-            oldest = next(iter(self._answers.values()))
-            self._drop_answer(oldest)
-            oldest.outcome = PlainOutcome("unknown", error=dict(ANSWER_DROPPED))
+        self._keep_answer(call)
+        self._drop_oldest_answers(call.client)
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps. Looks at every record: for tests."""
@@ -188,12 +212,48 @@ class KeyedCalls(Generic[R]):
         assert self._bytes == sum(
             _size(call.outcome) for call in self._answers.values() if call.outcome is not None
         )
+        counts = Counter(call.client for call in self._calls.values() if call.client)
+        assert {client: share.calls for client, share in self._shares.items()} == counts
+        for client, share in self._shares.items():
+            own = {key: call for key, call in self._answers.items() if call.client == client}
+            assert list(share.answers) == list(own)
+            assert share.bytes == sum(
+                _size(call.outcome) for call in own.values() if call.outcome is not None
+            )
         for key, call in self._calls.items():
             assert key == call.key
             assert (call.run is None) == (key in self._ended), "a call runs or has ended"
             assert call.run is not None or call.outcome is not None
         assert self._ended.keys() <= self._calls.keys()
         assert self._answers.keys() <= self._calls.keys()
+
+    def _has_room(self, client: str) -> bool:
+        free = self._most_calls - len(self._calls)
+        return free > 0 and (not client or self._share(client).calls < free)
+
+    def _full(self, client: str) -> str:
+        calls, share = f"{len(self._calls)} calls with keys", ""
+        if client:
+            share = f", {self._share(client).calls} of them of this client, which has its share"
+        return (
+            f"{calls} are on record here, where {self._most_calls} is the limit{share}; each stays "
+            f"for {self._least_seconds:g} s: send fewer, or repeat this one later"
+        )
+
+    def _share(self, client: str) -> _Share[R]:
+        return self._shares.get(client) or _Share()
+
+    def _drop_oldest_answers(self, client: str) -> None:
+        """Drop the oldest answers until the others are within their limit of bytes, after one of
+        `client` was added. What is left of a call is that it ran.
+        """
+        while self._bytes > self._most_bytes and self._answers:
+            share = self._share(client)
+            # One client's answers must not push all others out.
+            own = 2 * share.bytes > self._most_bytes
+            oldest = next(iter((share.answers if own else self._answers).values()))
+            self._drop_answer(oldest)
+            oldest.outcome = PlainOutcome("unknown", error=dict(ANSWER_DROPPED))
 
     def _evict_one(self, now: float) -> bool:
         oldest = next(iter(self._ended.values()), None)
@@ -214,10 +274,28 @@ class KeyedCalls(Generic[R]):
         self._drop_answer(call)
         self._ended.pop(call.key, None)
         del self._calls[call.key]
+        if call.client:
+            share = self._shares[call.client]
+            share.calls -= 1
+            if not share.calls:
+                # Clients come and go.
+                del self._shares[call.client]
+
+    def _keep_answer(self, call: KeyedCall[R]) -> None:
+        assert call.outcome is not None
+        self._answers[call.key] = call
+        self._bytes += _size(call.outcome)
+        if call.client:
+            self._shares[call.client].answers[call.key] = call
+            self._shares[call.client].bytes += _size(call.outcome)
 
     def _drop_answer(self, call: KeyedCall[R]) -> None:
-        if self._answers.pop(call.key, None) is not None and call.outcome is not None:
-            self._bytes -= _size(call.outcome)
+        if self._answers.pop(call.key, None) is None or call.outcome is None:
+            return
+        self._bytes -= _size(call.outcome)
+        if call.client:
+            del self._shares[call.client].answers[call.key]
+            self._shares[call.client].bytes -= _size(call.outcome)
 
 
 ANSWER_DROPPED = {

@@ -49,7 +49,9 @@ from runtime.hosting.completion_records import (
     RequestOrigin,
 )
 from runtime.hosting.host import ActorHost
+from runtime.links.client_names import quota_key
 from runtime.plain_calls.keyed_calls import (
+    MOST_KEY,
     CallKey,
     KeyedCall,
     KeyedCalls,
@@ -166,6 +168,10 @@ class PlainCallService(Actor):
         name, mark = CallKey((target.name, key)), fingerprint(target.method, body)
         try:
             _check_seconds(seconds)
+            if len(key) > MOST_KEY:
+                raise BadArgumentsError(
+                    f"a key of {len(key)} characters is too long; the limit is {MOST_KEY}"
+                )
             # Before all else: a call that is on record is answered from it, whatever has happened
             # to its actor since.
             call = self._keyed.find(name, mark, self._environment.now())
@@ -183,8 +189,8 @@ class PlainCallService(Actor):
             run = _Run()
             known = call.outcome if call is not None else None
             if call is None:
-                called = cell.address, definition
-                call = self._keyed.begin(name, mark, run, self._environment.now(), called)
+                called, now = (cell.address, definition), self._environment.now()
+                call = self._keyed.begin(name, mark, run, now, called, self._client())
             elif known is not None and known.outcome != "unknown":
                 return known
             else:
@@ -318,6 +324,11 @@ class PlainCallService(Actor):
         """Return the proven identity of the caller of this service."""
         peer = self._host.asking_peer()
         return self._admission.own if peer is None else peer
+
+    def _client(self) -> str:
+        """Whose share of the records a call of the caller of this service counts in."""
+        peer = self._peer()
+        return "" if peer.role == "node" else quota_key(peer)
 
     def _found(self, target: PlainTarget) -> tuple[ActorCell, MethodDefinition]:
         known = self._host.cells.get(target.name)

@@ -19,12 +19,14 @@ from actors.errors import (
     NotExecutedError,
     ReplyEncodeError,
     SpawnManyError,
+    UnderstudyError,
 )
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime import open_node
 from runtime.hosting import client_quotas
 from runtime.hosting.client_quotas import ClientQuotas
+from runtime.links import peers
 from runtime.node import Node
 from runtime.node.internals import internals_of
 from tests.authority import Authority, node_uri
@@ -169,6 +171,23 @@ async def test_actors_live_on_when_their_client_goes_and_count_when_it_comes_bac
             await refused(client.options(on="here").spawn(Gate))
             await client.stop(gate)
             await client.options(on="here").spawn(Gate)
+
+
+async def test_one_client_leaves_room_for_the_sessions_of_others(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "MOST_STRANGERS", 4)
+    async with node_with_clients(authority, "ann", "ann") as (node, _):
+        # One session more than as many as there is room for.
+        with pytest.raises(UnderstudyError):
+            async with open_clients(authority, node, "ann"):
+                pass
+        await node.options(name="gate").spawn(Gate)
+        async with open_clients(authority, node, "ben") as (ben,):
+            assert await (await ben.lookup("gate", Gate)).make(1) == b"x"
+        # Those that have ended count no more.
+        async with open_clients(authority, node, "ben"):
+            pass
 
 
 async def test_starts_that_fail_leave_the_quota_as_it_was(authority: Authority) -> None:

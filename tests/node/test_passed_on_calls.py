@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import cbor2
@@ -20,6 +21,7 @@ from runtime.links.encryption import system_network
 from runtime.membership.cluster_client import open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import Node
+from runtime.plain_calls.keyed_calls import KeyedCalls
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
 from runtime.wire.handshake import certified_uri
 from tests.node.test_mutual_tls import Authority, authority
@@ -136,6 +138,27 @@ async def test_the_answer_to_a_key_is_for_those_whom_the_application_admits(
         assert (await ann.call_keyed(target("look"), BODY, None, "key", False)).outcome == "value"
         refused = await bob.call_keyed(target("look"), BODY, None, "key", True)
         assert (refused.outcome, refused.body) == ("unknown", b"")
+
+
+async def test_one_client_leaves_room_for_the_keys_of_others(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few: Any = partial(KeyedCalls, most_calls=8)
+    monkeypatch.setattr("runtime.plain_calls.service.KeyedCalls", few)
+    peers = ("client", "ann"), ("client", "ann"), ("client", "ben")
+    async with services(authority, *peers) as (_, (ann, again, ben)):
+
+        async def outcome(client: Any, key: str) -> str:
+            told = await client.call_keyed(target("look"), BODY, None, key, False)
+            return str(told.error["type"] if told.error else told.outcome)
+
+        # One client in two processes has one share.
+        made = [await outcome(ann, f"a{number}") for number in range(3)]
+        made += [await outcome(again, f"b{number}") for number in range(3)]
+        assert made == [*["value"] * 4, *["MailboxFullError"] * 2]
+        assert [await outcome(ben, f"c{number}") for number in range(2)] == ["value"] * 2
+        # A key is no place to keep much either.
+        assert await outcome(ben, "k" * 256) == "BadArgumentsError"
 
 
 async def test_a_stream_that_is_passed_on_is_that_of_the_peer_which_asks(

@@ -7,7 +7,13 @@ import random
 import pytest
 
 from actors.errors import KeyReusedError, MailboxFullError
-from runtime.plain_calls.keyed_calls import CallKey, KeyedCalls, PlainOutcome, fingerprint
+from runtime.plain_calls.keyed_calls import (
+    CallKey,
+    KeyedCall,
+    KeyedCalls,
+    PlainOutcome,
+    fingerprint,
+)
 
 VALUE = PlainOutcome("value", b"1")
 UNKNOWN = PlainOutcome("unknown", error={"type": "NodeDiedError", "message": "gone"})
@@ -88,6 +94,45 @@ def test_answers_go_before_records_do() -> None:
         assert found.outcome.outcome == outcome
 
 
+def test_one_client_leaves_room_for_others() -> None:
+    calls: KeyedCalls[str] = KeyedCalls(most_calls=64)
+    numbers = iter(range(1000))
+    refusals: list[tuple[str, bool]] = []
+
+    def begun(client: str, now: float) -> int:
+        """How many calls with keys a client can make in one moment."""
+        for count in range(100):
+            try:
+                call = calls.begin(key(next(numbers)), MARK, "run", now, None, client)
+            except MailboxFullError as error:
+                refusals.append((client, " of them of this client" in str(error)))
+                return count
+            calls.on_ended(call, VALUE, now)
+            calls.check_invariants()
+        raise AssertionError
+
+    assert [begun(client, 0) for client in ("ann", "ben", "cid")] == [32, 16, 8]
+    assert begun("ann", 59) == 0
+    # Nodes have the whole table.
+    assert begun("", 59) == 8
+    # After a minute the oldest make room, whosever they are; those of the nodes are young.
+    assert [begun(client, 61) for client in ("ann", "ben")] == [28, 14]
+    assert all(told == bool(client) for client, told in refusals)
+
+
+def test_one_clients_answers_push_out_its_own_first() -> None:
+    calls: KeyedCalls[str] = KeyedCalls(most_bytes=100)
+    begun = list[KeyedCall[str]]()
+    for number, client in enumerate(["ben", "ben", *["ann"] * 20, "ben", "", "cid"]):
+        call = calls.begin(key(number), MARK, "run", 0, None, client)
+        calls.on_ended(call, PlainOutcome("value", b"x" * 10), 0)
+        calls.check_invariants()
+        begun.append(call)
+    kept = [call.client for call in begun if call.outcome and call.outcome.outcome == "value"]
+    # Others push out the oldest, whosever it is.
+    assert kept == [*["ann"] * 7, "ben", "", "cid"]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_key_runs_twice_while_it_is_on_record(seed: int) -> None:
     chance = random.Random(seed)
@@ -115,7 +160,7 @@ def test_no_key_runs_twice_while_it_is_on_record(seed: int) -> None:
         elif found is None:
             assert now - ended.get(name, -100.0) >= 5, "a young record is kept"
             try:
-                calls.begin(name, MARK, 1, now)
+                calls.begin(name, MARK, 1, now, None, chance.choice(["", "ann", "ben"]))
             except MailboxFullError:
                 continue
             running.add(name)
