@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 
 import pytest
@@ -48,6 +48,25 @@ def pytest_configure(config: pytest.Config) -> None:
     place = tempfile.mkdtemp(prefix="understudy-tests-")
     os.environ["XDG_STATE_HOME"] = place
     config.add_cleanup(partial(shutil.rmtree, place, ignore_errors=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give the reason back to an async test that was skipped. In a nursery pytest's exception comes
+    in a group; pytest-trio replaces that group by a skip without a reason, at a line of pytest's.
+    """
+    report = yield
+    error = None if call.excinfo is None else call.excinfo.value
+    if isinstance(error, pytest.skip.Exception) and not error.msg:
+        group = error.__context__
+        while isinstance(group, BaseExceptionGroup) and len(group.exceptions) == 1:
+            group = group.exceptions[0]
+        if isinstance(group, pytest.skip.Exception) and group.msg:
+            path, line, _ = item.location
+            report.longrepr = (str(item.config.rootpath / path), (line or 0) + 1, group.msg)
+    return report
 
 
 @pytest.fixture(autouse=True, scope="session")
