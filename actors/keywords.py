@@ -20,12 +20,16 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 OF_OTHERS = {
+    "args": "arguments follow the class, as in spawn(Counter, 10)",
     "max_concurrency": "mark methods with @method(concurrent=True)",
     "max_restarts": "a supervisor restarts actors: Supervisor, ChildSpec",
     "max_retries": "write retry=RetryPolicy(max_retries=...)",
     "max_task_retries": "write retry=RetryPolicy(max_retries=...)",
+    "max_workers": "a pool takes size=..., a local cluster nodes=...",
+    "n_workers": "a pool takes size=..., a local cluster nodes=...",
     "num_cpus": 'write resources={"cpus": ...}',
     "num_gpus": 'write resources={"gpus": ...}',
+    "num_workers": "a pool takes size=..., a local cluster nodes=...",
 }
 """What to write for keywords that other libraries have."""
 

@@ -437,6 +437,11 @@ class Supervisor(Actor):
 
     supervises: ClassVar[bool] = True
 
+    after_temporary: ClassVar[str | None] = None
+    """What a subclass does when a temporary child has ended, for the log: "not started again; ...".
+    None: nothing.
+    """
+
     def __init__(
         self,
         children: Sequence[ChildSpec] = (),

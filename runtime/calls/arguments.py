@@ -229,7 +229,8 @@ def _no_actor_class(given: object) -> str:
             f"takes a subclass of actors.Actor, not {repr_of(given)}: derive "
             f"{class_name(given)} from Actor"
         )
-    return f"takes a subclass of actors.Actor, not {repr_of(given)}"
+    hint = ": a name is an option, as in node.options(name=...).spawn(MyActor)"
+    return f"takes a subclass of actors.Actor, not {repr_of(given)}{hint * isinstance(given, str)}"
 
 
 _READ_OF_CLASSES: Final = (

@@ -13,7 +13,7 @@ import logging
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 import trio
@@ -219,6 +219,10 @@ class PoolSupervisor(DynamicSupervisor):
     """See the module. Its children are temporary: it replaces them itself, on other nodes if need
     be, and however many of them items take down, it goes on.
     """
+
+    after_temporary: ClassVar[str | None] = (
+        "not started again: the pool starts another member if it needs one"
+    )
 
     def __init__(self, spec: PoolSpec) -> None:
         super().__init__()

@@ -7,8 +7,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from actors.supervision import ExitReason, RestartType
+
+AFTER_TEMPORARY: Final = "not started again, being temporary"
+"""What a supervisor does about a temporary child that has ended."""
 
 _FRAME = re.compile(
     r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE
@@ -23,10 +27,11 @@ def end_line(
     *,
     failed: bool,
     ends_supervisor: bool,
+    temporary: str = AFTER_TEMPORARY,
 ) -> tuple[int, str]:
     """Return the log level and the line for the end of a child, or for its start that `failed`. An
     intended end is INFO, a death WARNING, and ERROR if it `ends_supervisor`, which gives up with
-    all its other children.
+    all its other children. `temporary`: what the supervisor does about a temporary child.
     """
     orderly = not failed and (reason.is_normal or reason.kind == "node left")
     what = (
@@ -46,7 +51,13 @@ def end_line(
         again = restart == "permanent" or (
             restart == "transient" and (failed or not reason.is_normal)
         )
-        follows = "it is started again" if again else f"it is not started again, being {restart}"
+        follows = (
+            "it is started again"
+            if again
+            else f"it is {temporary}"
+            if restart == "temporary"
+            else f"it is not started again, being {restart}"
+        )
     return level, f"{what} ({_in_one_line(reason)}); {follows}"
 
 
@@ -60,25 +71,23 @@ def lost_line(
     reason: ExitReason,
     *,
     ends_supervisor: bool,
+    temporary: str = AFTER_TEMPORARY,
 ) -> tuple[int, str]:
     """Return the log level and the line for the death of a node: `lost` are the ids of the children
-    that were on it, and their restart types.
+    that were on it, and their restart types. `temporary`: as for `end_line`.
     """
     level = logging.WARNING
-    temporary = [id for id, restart in lost if restart == "temporary"]
+    ended = [id for id, restart in lost if restart == "temporary"]
     others = [id for id, restart in lost if restart != "temporary"]
     they_are = "it is" if len(lost) == 1 else "they are"
     if ends_supervisor:
         level, follows = logging.ERROR, f"{supervisor} ends with that, and stops its other children"
-    elif not temporary:
+    elif not ended:
         follows = f"{they_are} started again"
     elif not others:
-        follows = f"{they_are} not started again, being temporary"
+        follows = f"{they_are} {temporary}"
     else:
-        follows = (
-            f"started again: {_listed(others)}; not started again, being temporary: "
-            f"{_listed(temporary)}"
-        )
+        follows = f"started again: {_listed(others)}; {temporary}: {_listed(ended)}"
     what = f"{supervisor} has lost {_listed([id for id, _ in lost])}"
     return level, f"{what} ({_in_one_line(reason)}); {follows}"
 

@@ -52,7 +52,7 @@ from runtime.hosting.cell import with_note
 from runtime.statistics.counts import NodeCounts
 from runtime.supervision.child_start import NOT_ITS_FAULT, start_somewhere
 from runtime.supervision.children import ChildState, ChildTable, seconds_of
-from runtime.supervision.end_lines import end_line, lost_line
+from runtime.supervision.end_lines import AFTER_TEMPORARY, end_line, lost_line
 from runtime.supervision.spawner import ActorSpawner
 
 logger = logging.getLogger("understudy.supervision")
@@ -706,6 +706,7 @@ class SupervisionWork:
             [(child.spec.id, child.spec.restart) for child in lost],
             reason,
             ends_supervisor=running and self._machine.phase in ("stopping", "ended"),
+            temporary=self._supervisor.after_temporary or AFTER_TEMPORARY,
         )
         logger.log(level, text)
         self._count(effects, reason)
@@ -757,6 +758,7 @@ class SupervisionWork:
             child.spec.restart,
             failed=failed,
             ends_supervisor=ends_supervisor,
+            temporary=self._supervisor.after_temporary or AFTER_TEMPORARY,
         )
         logger.log(logging.INFO if child.fails and failed and not ends_supervisor else level, text)
         child.fails = failed

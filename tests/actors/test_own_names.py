@@ -88,3 +88,5 @@ def test_options_of_a_class_say_that_the_node_takes_those_of_a_new_actor() -> No
 def test_a_keyword_of_another_library_is_answered_with_what_to_write() -> None:
     error = unknown_keyword("options(...)", "num_gpus", ["name", "resources"])
     assert 'write resources={"gpus": ...}' in str(error)
+    error = unknown_keyword("options(...)", "args", ["name", "resources"])
+    assert "arguments follow the class, as in spawn(Counter, 10)" in str(error)

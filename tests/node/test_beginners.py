@@ -189,7 +189,7 @@ async def test_a_constructor_that_returns_something(
     [
         (Counter(), "not an instance of it: give Counter and then its arguments"),
         (Plain, "derive Plain from Actor"),
-        ("Counter", "not 'Counter'"),
+        ("Counter", r"not 'Counter': a name is an option, as in node\.options\(name="),
     ],
 )
 async def test_what_is_no_class_of_actors_is_not_spawned(pair: Pair, given: Any, text: str) -> None:
