@@ -35,6 +35,9 @@ class UnderstudyError(Exception):
     `str(error)` is the text alone. Errors that no page explains have no such line.
     """
 
+    has_page: ClassVar[bool] = False
+    """True in a class of another module, and not in its subclasses, that has a page of its own."""
+
     @property
     def __notes__(self) -> list[str]:
         # Made when it is asked for, which is when a traceback is written: errors that programs
@@ -55,7 +58,9 @@ def explained(cls: type[UnderstudyError]) -> str:
     has no explanation of its own, has that of the nearest class of this module. Empty where that is
     only the base of all, whose page says nothing of this error.
     """
-    nearest = next(one for one in cls.__mro__ if one.__module__ == __name__)
+    nearest = next(
+        one for one in cls.__mro__ if one.__module__ == __name__ or vars(one).get("has_page")
+    )
     if nearest is UnderstudyError and cls is not UnderstudyError:
         return ""
     return _EXPLAINED.format(nearest.__name__)

@@ -10,8 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from actors import errors
-from runtime.command_line.explain import COMMENT, PAGES, first_sentence, groups, sections
+from runtime.command_line.explain import (
+    COMMENT,
+    PAGES,
+    class_of,
+    first_sentence,
+    groups,
+    module_of,
+    sections,
+)
 
 
 def pages() -> dict[str, str]:
@@ -30,12 +37,12 @@ def page(name: str, text: str) -> str:
 
 def kind(name: str) -> str:
     """Where an error stands among the others."""
-    cls = getattr(errors, name, None)
-    if not isinstance(cls, type):
+    cls = class_of(name)
+    if cls is None:
         return "An answer over HTTP, and no class: `error` in its body has this name."
     above = [linked(base.__name__) for base in cls.__bases__]
-    below = [linked(one.__name__) for one in cls.__subclasses__() if hasattr(errors, one.__name__)]
-    said = f"`actors.errors.{name}`, a subclass of {' and '.join(above)}."
+    below = [linked(one.__name__) for one in cls.__subclasses__() if one.__name__ in sections()]
+    said = f"`{module_of(name)}.{name}`, a subclass of {' and '.join(above)}."
     return f"{said} Its subclasses: {', '.join(below)}." if below else said
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import attrs
 import trio
 
 from actors import Actor, Call, Filter, Ignore, Next, message, method
 from runtime import Node
+from runtime.rendezvous.parameters import RendezvousParameters
+from runtime.rendezvous.registry import OpenableHandler, create_handler
 
 
 @message
@@ -103,6 +106,12 @@ async def crash(actor: Actor) -> NoReturn:
 
     actor.nursery.start_soon(fail)
     await trio.sleep_forever()
+
+
+def agent(directory: Path, **options: Any) -> OpenableHandler:
+    """An agent of the job "digits", whose rendezvous is in a directory."""
+    chosen = {"min_nodes": 1, "max_nodes": 1, "last_call_timeout": 0, **options}
+    return create_handler(RendezvousParameters("file", str(directory), "digits", **chosen))
 
 
 class RefuseAll(Filter):

@@ -9,14 +9,37 @@ import difflib
 import json
 import re
 import textwrap
+from importlib import import_module
 from importlib.resources import files
 
 import click
 
 from actors import errors
+from actors.errors import UnderstudyError
 
 PAGES = "failures/errors"
 """Where the pages of the errors stand in the site."""
+
+ELSEWHERE = {
+    **dict.fromkeys(
+        (
+            "RendezvousError",
+            "RendezvousTimeoutError",
+            "RendezvousClosedError",
+            "RendezvousFinishedError",
+            "RendezvousGracefulExitError",
+            "RendezvousMismatchError",
+            "RendezvousConnectionError",
+            "RendezvousStateError",
+            "RoundOverError",
+            "StoreTimeoutError",
+        ),
+        "runtime.rendezvous.parameters",
+    ),
+    "SimulationError": "runtime.simulation",
+    "VirtualClusterError": "runtime.testing",
+}
+"""The modules of the explained errors that are not in `actors.errors`."""
 
 GROUP = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^### (\w+)\n\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
@@ -122,5 +145,17 @@ def _filled(paragraph: str) -> str:
 
 def _bases(name: str) -> list[str]:
     """The names of its base classes; none of what is no class, but an error of an HTTP server."""
-    cls = getattr(errors, name, None)
-    return [base.__name__ for base in cls.__bases__] if isinstance(cls, type) else []
+    cls = class_of(name)
+    return [] if cls is None else [base.__name__ for base in cls.__bases__]
+
+
+def module_of(name: str) -> str:
+    """The module that users import an error's class from."""
+    return ELSEWHERE.get(name, errors.__name__)
+
+
+def class_of(name: str) -> type[UnderstudyError] | None:
+    """The class of an error; None for an error of an HTTP server, which has none."""
+    found = getattr(import_module(module_of(name)), name, None)
+    assert found is None or issubclass(found, UnderstudyError)
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from typing import ClassVar
 
 import attrs
 
@@ -20,33 +21,49 @@ from actors.errors import UnderstudyError
 class RendezvousError(UnderstudyError):
     """Base class of the errors of rendezvous."""
 
+    has_page: ClassVar[bool] = True
+
 
 class RendezvousClosedError(RendezvousError):
     """The rendezvous is closed: no round will follow."""
+
+    has_page: ClassVar[bool] = True
 
 
 class RendezvousFinishedError(RendezvousClosedError):
     """The rendezvous was closed because the job has finished."""
 
+    has_page: ClassVar[bool] = True
+
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
     """Not enough agents came in time. Trying again is safe."""
+
+    has_page: ClassVar[bool] = True
 
 
 class RendezvousConnectionError(RendezvousError):
     """The store of the rendezvous cannot be reached."""
 
+    has_page: ClassVar[bool] = True
+
 
 class RendezvousStateError(RendezvousError):
     """The record of the rendezvous in the store is malformed."""
+
+    has_page: ClassVar[bool] = True
 
 
 class RendezvousGracefulExitError(RendezvousError):
     """This agent was a spare, and the job ended without it: no failure."""
 
+    has_page: ClassVar[bool] = True
+
 
 class RendezvousMismatchError(RendezvousStateError, ValueError):
     """Two different jobs have the same id, or two agents the same rank. Nothing was changed."""
+
+    has_page: ClassVar[bool] = True
 
 
 class RoundOverError(RendezvousError):
@@ -54,9 +71,13 @@ class RoundOverError(RendezvousError):
     error.
     """
 
+    has_page: ClassVar[bool] = True
+
 
 class StoreTimeoutError(RendezvousError, TimeoutError):
     """A wait in a job's store has timed out."""
+
+    has_page: ClassVar[bool] = True
 
 
 TIMEOUT_OPTIONS = (

@@ -8,6 +8,7 @@ import gc
 import random
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import ClassVar
 
 import attrs
 import trio
@@ -55,6 +56,8 @@ class SimulationError(UnderstudyError):
     """A scenario failed under a seed. It fails in the same way when that seed is run again.
     `report` has the events.
     """
+
+    has_page: ClassVar[bool] = True
 
     def __init__(self, text: str, report: Report) -> None:
         super().__init__(text)

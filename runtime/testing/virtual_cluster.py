@@ -7,7 +7,7 @@ The test function runs inside the simulation, as a part of the node `driver`. Th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 
 import attrs
 import trio
@@ -50,6 +50,8 @@ OURS = ("actors", "runtime", "trio", "pytest_trio", "contextlib")
 
 class VirtualClusterError(UnderstudyError):
     """A test uses its simulated cluster where there is none, or took too long. Says what to do."""
+
+    has_page: ClassVar[bool] = True
 
 
 @attrs.define(eq=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.simulation import SimulationError, simulate
+from tests.failures.error_examples import check_shown, said
 
 pytestmark = pytest.mark.cluster
 
@@ -119,8 +120,9 @@ def test_the_bank_loses_money_and_does_not_as_it_says(monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(ROOT / "examples")
     bank = importlib.import_module("bank")
     # First the one that found it when it was last looked for; it depends on the version of Python.
-    with pytest.raises(SimulationError, match="the balances are"):
+    with pytest.raises(SimulationError, match="the balances are") as caught:
         simulate(bank.careless, seeds=[22, *range(200)])
+    check_shown("SimulationError", said(caught.value))
     simulate(bank.careful, seeds=range(3))
 
 

@@ -14,14 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from actors import ExitReason, errors
-from actors.errors import RemoteError
+from actors.errors import RemoteError, explained
 from runtime import open_node
-from runtime.command_line.explain import BLOCK, groups, page_of
+from runtime.command_line.explain import BLOCK, ELSEWHERE, class_of, groups, page_of
 from runtime.command_line.main import main
 from runtime.environment import SystemEnvironment
 from runtime.gateway.problems import OF_SERVERS
 from runtime.pools import journal
 from runtime.references.memory import spill
+from runtime.rendezvous import parameters
 from runtime.testing import Platform, VirtualCluster, VirtualFaults
 from runtime.timings import Timings
 from tests.documentation.test_made_files import command
@@ -48,8 +49,24 @@ def test_each_error_class_has_its_section_and_each_section_its_class() -> None:
         for name, value in vars(errors).items()
         if isinstance(value, type) and issubclass(value, Exception)
     }
-    assert sorted(SECTIONS) == sorted(classes | OF_SERVERS)
+    assert sorted(SECTIONS) == sorted(classes | OF_SERVERS | ELSEWHERE.keys())
     assert [name for names in groups().values() for name in names] == list(SECTIONS)
+
+
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name not in OF_SERVERS])
+def test_an_error_with_a_section_names_the_command_that_shows_it(name: str) -> None:
+    cls = class_of(name)
+    assert cls is not None
+    assert explained(cls) == f"More: understudy explain {name}"
+    assert cls.__new__(cls).__notes__ == [explained(cls)]
+
+
+def test_each_error_of_a_rendezvous_has_a_section() -> None:
+    assert {
+        name
+        for name, value in vars(parameters).items()
+        if isinstance(value, type) and issubclass(value, parameters.RendezvousError)
+    } <= ELSEWHERE.keys()
 
 
 def test_the_page_shows_what_the_command_prints() -> None:
@@ -98,11 +115,11 @@ def check(name: str, error: object) -> None:
         # It ends the supervisor, and is seen in the reason of that.
         assert isinstance(error, ExitReason)
         assert error.kind == "shutdown"
-    elif isinstance(error, RemoteError) and not issubclass(RemoteError, getattr(errors, name)):
+    elif isinstance(error, RemoteError) and not issubclass(RemoteError, class_of(name) or ()):
         # A method got it, in the call that it made itself.
         assert error.remote_type.rpartition(":")[2] in (name, *_subclasses(name))
     else:
-        assert isinstance(error, getattr(errors, name)), repr(error)
+        assert isinstance(error, class_of(name) or ()), repr(error)
     check_shown(name, said(error))
 
 
@@ -139,7 +156,8 @@ async def test_an_example_on_several_nodes_raises_its_error(
 
 
 def _subclasses(name: str) -> list[str]:
-    return [cls.__name__ for cls in getattr(errors, name).__subclasses__()]
+    cls = class_of(name)
+    return [] if cls is None else [one.__name__ for one in cls.__subclasses__()]
 
 
 @functools.cache

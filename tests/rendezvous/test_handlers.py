@@ -16,6 +16,7 @@ from runtime.rendezvous.parameters import (
     RendezvousTimeoutError,
     RoundOverError,
 )
+from tests.failures.error_examples import check_shown, said
 from tests.rendezvous.conftest import Make
 
 LIMIT = 30.0
@@ -173,6 +174,7 @@ async def test_a_full_round_has_spares_who_leave_in_peace_when_the_job_ends(make
             assert await first.num_nodes_waiting() == 0
             assert await first.shutdown()
         assert "shut it down" in str(outcome[0])
+        check_shown("RendezvousGracefulExitError", said(outcome[0]))
 
 
 async def test_a_spare_takes_the_place_of_one_that_leaves(make: Make) -> None:

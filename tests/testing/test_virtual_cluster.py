@@ -20,6 +20,7 @@ from runtime.testing import (
 )
 from runtime.testing.virtual_cluster import VirtualRun
 from runtime.testing.virtual_thread import VirtualThread
+from tests.failures.error_examples import check_shown, said
 
 
 class Register(Actor):
@@ -267,5 +268,6 @@ def test_a_run_can_be_run_again_and_what_it_raises_comes_out_as_it_was() -> None
     assert nodes[0] is not nodes[1]
     with pytest.raises(NotAMemberError):
         nodes[0].members()
-    with pytest.raises(VirtualClusterError, match="ended with its test"):
+    with pytest.raises(VirtualClusterError, match="ended with its test") as late:
         _ = run.driver
+    check_shown("VirtualClusterError", said(late.value))
