@@ -10,7 +10,7 @@ import trio
 
 from tests.dashboard.browser import BrowserPage, needs_browser, open_browser
 from tests.dashboard.conftest import Clerk, World, open_world
-from tests.dashboard.test_browser import PAGES, show
+from tests.dashboard.test_browser import FITS, PAGES, show
 
 pytestmark = needs_browser
 
@@ -53,6 +53,12 @@ MISSED = """
 
 FORGET = """
 document.querySelectorAll("[data-reached]").forEach((one) => { delete one.dataset.reached; })
+"""
+
+LONG_HEADER = """
+document.querySelector('#live .word').textContent = '123 of 300 nodes silent',
+document.querySelector('#live .late').textContent = '12 s',
+document.querySelector('#cluster').textContent = 'a-cluster-with-a-long-name'
 """
 
 CUT = """
@@ -188,5 +194,7 @@ async def test_no_value_is_cut_and_pictures_say_in_words_what_they_show(
                     ".filter((one) => one.checkVisibility() && !one.getAttribute('aria-label'))"
                 )
                 await page.until(f"{nameless}.length === 0", f"{path}: pictures have names")
+            # In one expression: the page writes both each second.
+            assert await page.run(f"{LONG_HEADER}, {FITS}"), "the header is wider than the page"
             nursery.cancel_scope.cancel()
         assert browser.errors == []
