@@ -11,6 +11,7 @@ from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError
 from actors.supervision import ExitReason, RestartType
 from runtime import open_node
+from runtime.pools.supervisor import PoolSupervisor
 from runtime.supervision.end_lines import end_line, lost_line
 
 SECRET = "a secret for the tests of logs"
@@ -66,6 +67,30 @@ def test_an_end_is_one_line_with_what_follows_from_it(
     assert end_line("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (  # type: ignore[arg-type]
         level,
         text,
+    )
+
+
+def test_the_end_of_a_temporary_child_says_what_its_supervisor_does_in_its_place() -> None:
+    replaced = PoolSupervisor.after_temporary
+    assert replaced is not None
+    _, text = end_line(
+        "pool/member-1",
+        "n",
+        ExitReason("signal", "9"),
+        "temporary",
+        failed=False,
+        ends_supervisor=False,
+        temporary=replaced,
+    )
+    assert text.endswith(
+        "; it is not started again: the pool starts another member if it needs one"
+    )
+    reason = ExitReason("node died", "n")
+    _, text = lost_line(
+        "pool", [("a", "temporary")], reason, ends_supervisor=False, temporary=replaced
+    )
+    assert text.endswith(
+        "; it is not started again: the pool starts another member if it needs one"
     )
 
 
