@@ -80,7 +80,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "listing": READERS,
         },
         # Reading only, and of that what `_READABLE` has.
-        STORE: {"get": ALL, "range": ALL, "poll": ALL, "transaction": ALL},
+        STORE: {"get": ALL, "range": ALL, "poll": ALL, "follow": ALL, "transaction": ALL},
     }
 )
 

@@ -29,6 +29,7 @@ from actors.method import method
 from runtime.calls.error_codec import plain_error
 from runtime.gatherer import Gatherer
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
+from runtime.store.event_rows import is_small, pack_changes, unpack_changes
 from runtime.store.interface import (
     Compare,
     Entry,
@@ -174,6 +175,14 @@ class StoreService(Actor):
             return await self._store.poll(prefix, from_revision)
         return None
 
+    @method(concurrent=True, idempotent=True, retry=LONG_POLL)
+    async def follow(self, prefix: str, from_revision: int) -> bytes | WatchBatch | None:
+        """Like `poll`, with the changes packed unless they are large."""
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            batch = await self._store.poll(prefix, from_revision)
+            return pack_changes(batch) if is_small(batch) else batch
+        return None
+
 
 class RemoteStore(Store):
     """The store of another node, by way of a handle of its `StoreService`. Invalid operations are
@@ -198,6 +207,8 @@ class RemoteStore(Store):
         """False if the store's node is of an earlier version, which takes messages only."""
         self._takes_many = True
         """False if it is of one before that, which takes one at a time."""
+        self._gives_packed = True
+        """False if it is of an earlier version, whose changes come as messages."""
         # Set when another incarnation serves the store, and replaced then: calls that failed before
         # wait for it.
         self._moved = trio.Event()
@@ -218,7 +229,7 @@ class RemoteStore(Store):
     def use(self, service: StoreService) -> None:
         """Use this handle from now on: another incarnation serves the store."""
         self._service, self._in_time = service, self._limited(service)
-        self._takes_packed = self._takes_many = True
+        self._takes_packed = self._takes_many = self._gives_packed = True
         moved, self._moved = self._moved, trio.Event()
         moved.set()
         # They would wait on the connection to the node before for as long as it may be alive. A
@@ -389,11 +400,36 @@ class RemoteStore(Store):
         """Wait for changes under `prefix`, by long polls."""
         check_revision(from_revision)
         while True:
-            batch = await self._asked(
-                lambda service: service.poll(prefix, from_revision), waits=True
+            batch = (
+                await self._followed(prefix, from_revision)
+                if self._gives_packed
+                else await self._asked(
+                    lambda service: service.poll(prefix, from_revision), waits=True
+                )
             )
             if batch is not None:
                 return batch
+
+    async def _followed(self, prefix: str, from_revision: int) -> WatchBatch | None:
+        """Ask for changes that are packed. None if there are none yet, or if the store's node does
+        not know that: ask again.
+        """
+        try:
+            answer = await self._asked(
+                lambda service: service.follow(prefix, from_revision), waits=True
+            )
+        except (MethodNotFoundError, NotAllowedError):
+            # Of an earlier version; or this is a client of one.
+            self._gives_packed = False
+            return None
+        if not isinstance(answer, bytes):
+            return answer
+        try:
+            return unpack_changes(answer)
+        except ValueError as error:
+            raise StoreUnavailableError(
+                f"the store's answer about changes of {prefix!r} cannot be read: {error}"
+            ) from None
 
     async def _asked(
         self,

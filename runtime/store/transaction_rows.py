@@ -7,7 +7,7 @@ checked one by one; a claim of a name has four such parts. No I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import cbor2
 
@@ -25,8 +25,7 @@ from runtime.store.interface import (
     TransactionOutcome,
     TransactionResult,
 )
-from runtime.user_errors import text_of
-from runtime.wire.tags import BUILTIN_TAGS
+from runtime.store.rows import read_rows
 
 DEPTH: Final = 5
 """Containers in containers that a row has: the batch, a transaction, a branch, an operation; and
@@ -60,7 +59,7 @@ def unpack_transactions(packed: bytes) -> list[Transaction]:
                 tuple([_operation(*row) for row in then]),
                 tuple([_operation(*row) for row in otherwise]),
             )
-            for compare, then, otherwise in _rows(packed)
+            for compare, then, otherwise in read_rows(packed, DEPTH)
         ]
     except (TypeError, ValueError) as error:
         raise ValueError(f"what came is no packed transactions: {error}") from None
@@ -76,7 +75,7 @@ def unpack_outcomes(packed: bytes) -> list[TransactionOutcome]:
     none.
     """
     try:
-        return [_outcome(*row) for row in _rows(packed)]
+        return [_outcome(*row) for row in read_rows(packed, DEPTH)]
     except (TypeError, ValueError) as error:
         raise ValueError(f"what came is no packed outcomes of transactions: {error}") from None
 
@@ -145,29 +144,3 @@ def _response(row: object) -> Response:
     ):
         raise TypeError("an entry is a key, a value and four numbers")
     return Entry(key, value, *numbers)
-
-
-def _rows(packed: bytes) -> list[Any]:
-    try:
-        rows = cbor2.loads(
-            packed,
-            max_depth=DEPTH,
-            allow_indefinite=False,
-            allow_duplicate_keys=False,
-            strict_hashable_types=True,
-            semantic_decoders=_NO_TAGS,
-            tag_hook=_refuse_tag,
-        )
-    # Any error that bytes can cause in a decoder is the peer's fault.
-    except Exception as error:
-        raise ValueError(text_of(error)) from None
-    if type(rows) is not list:
-        raise TypeError(f"a {type(rows).__name__} instead of rows")
-    return rows
-
-
-def _refuse_tag(*_: object) -> NoReturn:
-    raise ValueError("rows have no tags")
-
-
-_NO_TAGS = dict.fromkeys(BUILTIN_TAGS, _refuse_tag)

@@ -14,9 +14,20 @@ from actors.errors import (
     MethodNotFoundError,
     NodeUnreachableError,
     StoreOutcomeUnknownError,
+    StoreUnavailableError,
 )
 from runtime.membership.remote_store import SMALL_BYTES, RemoteStore, StoreService
-from runtime.store.interface import Entry, Put, RangeResult, Transaction, TransactionResult
+from runtime.store.event_rows import SMALL_BYTES as SMALL_CHANGES
+from runtime.store.event_rows import is_small, pack_changes
+from runtime.store.interface import (
+    Entry,
+    Put,
+    RangeResult,
+    StoreEvent,
+    Transaction,
+    TransactionResult,
+    WatchBatch,
+)
 from runtime.store.transaction_rows import pack_outcomes, unpack_transactions
 
 
@@ -38,7 +49,7 @@ class Silent:
         """No answer."""
         return cast("RangeResult", await self.never_answers())
 
-    poll = put = never_answers
+    poll = follow = put = never_answers
 
 
 class Answering(Silent):
@@ -239,4 +250,64 @@ async def test_of_an_answer_that_cannot_be_read_nothing_is_known(answer: bytes) 
             await store.transaction([], [Put("a", b"x")])
         with pytest.raises(StoreOutcomeUnknownError, match="cannot be read"):
             await store.transactions([a_write("a")])
+        nursery.cancel_scope.cancel()
+
+
+A_CHANGE = WatchBatch((StoreEvent("put", "names/a", b"x", 8, 8),), 8)
+
+
+async def test_nodes_of_earlier_versions_are_asked_for_changes_in_their_way() -> None:
+    """And again in the present way when another node serves the store."""
+    asked: list[str] = []
+
+    class Older(Silent):
+        async def follow(self, *arguments: object) -> Any:
+            asked.append("follow")
+            raise MethodNotFoundError("no method follow")
+
+        async def poll(self, *arguments: object) -> Any:
+            asked.append("poll")
+            return A_CHANGE
+
+    class Newer(Silent):
+        async def follow(self, *arguments: object) -> Any:
+            asked.append("packed")
+            return pack_changes(A_CHANGE)
+
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", Older()), 10.0, nursery)
+        for _ in range(2):
+            assert await store.poll("names/", 1) == A_CHANGE
+        assert asked == ["follow", "poll", "poll"]
+        store.use(cast("StoreService", Newer()))
+        assert await store.poll("names/", 1) == A_CHANGE
+        assert asked[3:] == ["packed"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_large_changes_come_as_messages() -> None:
+    large = WatchBatch((StoreEvent("put", "a", b"x" * (SMALL_CHANGES + 1), 8, 8),), 8)
+    assert is_small(A_CHANGE)
+    assert not is_small(large)
+
+    class Serves(Silent):
+        async def follow(self, *arguments: object) -> Any:
+            return large
+
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", Serves()), 10.0, nursery)
+        assert await store.poll("", 1) is large
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x80", b"\x82\x08\x01", pack_outcomes([])])
+async def test_changes_that_cannot_be_read_are_as_if_the_store_were_away(answer: bytes) -> None:
+    class Confused(Silent):
+        async def follow(self, *arguments: object) -> Any:
+            return answer
+
+    async with trio.open_nursery() as nursery:
+        store = RemoteStore(cast("StoreService", Confused()), 10.0, nursery)
+        with pytest.raises(StoreUnavailableError, match="cannot be read"):
+            await store.poll("names/", 1)
         nursery.cancel_scope.cancel()
