@@ -188,6 +188,12 @@ class Timings:
     most_pause: float = 1.0
     """The longest pause between two looks at the members."""
 
+    name_pause: float = 0.005
+    """The pause between two looks at the names. Shorter costs every node an answer of the store for
+    almost each name that is claimed or released; longer lets a lookup answer for longer with an
+    address that another node has just ended.
+    """
+
     # Looking at a node
 
     inspection: float = 1.0

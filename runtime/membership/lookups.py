@@ -34,7 +34,7 @@ class Lookups:
     store.
 
     `may_live(address)`: False if this node knows that the actor has ended, even if the store does
-    not yet.
+    not yet. `pause`: seconds from one answer of the store to the next question.
     """
 
     def __init__(
@@ -43,11 +43,13 @@ class Lookups:
         names: Names,
         prefix: str,
         may_live: Callable[[Address], bool],
+        pause: float,
     ) -> None:
         self._may_live = may_live
         self._store = store
         self._names = names
         self._prefix = prefix
+        self._pause = pause
         self._known: OrderedDict[str, Address] = OrderedDict()
         self._seen = 0
         """All changes up to this revision are applied; 0 while the cache is not current."""
@@ -101,6 +103,10 @@ class Lookups:
                     for event in batch.events:
                         self.forget(event.key.removeprefix(self._prefix))
                         changed(event)
+                    # The first change after a quiet time is seen at once. Those that follow it
+                    # closely come together: without the pause, each name that is claimed or
+                    # released would cost every node a question and its answer.
+                    await trio.sleep(self._pause)
             except StoreCompactedError:
                 missed()
                 self._drop()

@@ -280,7 +280,9 @@ class Node(BaseNode):
     def _add_placement(self) -> None:
         """Add what finds, places and starts actors, and proves the death of nodes."""
         environment, store = self._environment, self._store
-        self._lookups = lookups = Lookups(store, self._names, NAMES, self._may_live)
+        self._lookups = lookups = Lookups(
+            *(store, self._names, NAMES, self._may_live, environment.timings.name_pause)
+        )
         self._placement = ActorPlacement(self._members, self._names, environment, lookups)
         self._failure_detector = FailureDetector(
             self._members, store, environment, self._nursery, self._ended

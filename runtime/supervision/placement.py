@@ -218,6 +218,11 @@ class NodeLoads:
         self._gone: dict[str, int] = {}
         self._placed: dict[str, tuple[NodeId, Mapping[str, float]]] = {}
 
+    @property
+    def counts_changes(self) -> bool:
+        """True from `expect` until `forget`: changes before that are of no use."""
+        return self._expected
+
     def expect(self) -> int:
         """Count changes from now on, because all names are about to be read. Returns the number to
         pass to `fill`.

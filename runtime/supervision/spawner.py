@@ -92,6 +92,9 @@ class ActorPlacement:
 
     def on_changed(self, event: StoreEvent) -> None:
         """A name was claimed or released."""
+        if not self._loads.counts_changes:
+            # No placement here has asked for loads yet: the record need not be read.
+            return
         name = event.key.removeprefix(NAMES)
         owner = None
         if event.kind != "delete":
@@ -141,12 +144,15 @@ class ActorPlacement:
         # One member is enough to choose a node by its name, however many there are. The error for
         # a name that no member has lists all.
         named = None if options.on is None else self._members.find(options.on)
-        living = (
-            [named.member]
-            if named is not None
-            and self._members.is_current(NodeId(named.member.name, named.member.incarnation))
-            else self._living()
-        )
+        if named is None or not self._members.is_current(
+            NodeId(named.member.name, named.member.incarnation)
+        ):
+            living = self._living()
+        elif options.labels or options.resources:
+            living = [named.member]
+        else:
+            # It is named, and nothing is asked of it.
+            return named.member
         return choose_node(living, options, loads, self._environment.random(), self._turns)
 
     def _living(self) -> list[Member]:

@@ -4,6 +4,8 @@ ended.
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import trio
 import trio.testing
@@ -11,8 +13,10 @@ import trio.testing
 from actors import Actor, method
 from actors.errors import ActorNotFoundError
 from runtime import Node
+from runtime.membership.lookups import Lookups
+from runtime.membership.names import Names
 from runtime.node import internals_of
-from runtime.store.interface import Operation, Store
+from runtime.store.interface import Operation, RangeResult, Store, StoreEvent, WatchBatch
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -106,3 +110,42 @@ async def test_a_call_on_an_address_out_of_date_finds_the_actor_where_it_is_now(
     await pair.there.stop(await pair.there.lookup("clerk"))
     await pair.here.options(name="clerk").spawn(Clerk)
     assert (await (await pair.here.lookup("clerk", Clerk)).who())[0] == "here"
+
+
+class Feed:
+    """A store in which a name changes every millisecond. Keeps when it was asked for changes."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def range(self, prefix: str) -> RangeResult:
+        """Nothing there."""
+        return RangeResult((), 1)
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        """All changes until now, at least one."""
+        self.asked.append(trio.current_time())
+        await trio.sleep_until(from_revision / 1000)
+        until = max(from_revision, int(trio.current_time() * 1000))
+        revisions = range(from_revision, until + 1)
+        return WatchBatch(
+            tuple(StoreEvent("put", f"names/{one}", b"", one, one) for one in revisions), until
+        )
+
+
+async def test_changes_in_quick_succession_come_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    feed, seen = Feed(), list[tuple[int, float]]()
+    lookups = Lookups(
+        *(cast("Store", feed), cast("Names", None), "names/", lambda address: True, 0.005)
+    )
+    with trio.move_on_after(0.1):
+        await lookups.run(
+            lambda event: seen.append((event.revision, trio.current_time())), lambda: None
+        )
+    assert [revision for revision, _ in seen] == list(range(2, len(seen) + 2)), "none is missed"
+    # The first one at once, the others within the pause.
+    assert seen[0][1] == pytest.approx(0.002)
+    assert all(at - revision / 1000 <= 0.0051 for revision, at in seen)
+    assert len(feed.asked) <= 0.1 / 0.005 + 1
