@@ -71,7 +71,7 @@ class Handle(ProcessBound):
         if attribute.startswith("_"):
             raise AttributeError(attribute)
         definition = self._definition(attribute)
-        kind = BoundStream[..., object] if definition.stream else BoundMethod[..., object]
+        kind: Any = BoundStream if definition.stream else BoundMethod
         bound = kind(
             self._caller, self._address, definition, definition.options.over(self._options)
         )

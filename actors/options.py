@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar, get_args
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args
 
 import attrs
 
@@ -307,6 +307,28 @@ class SpawnOptions(CallOptions):
     def call_options(self) -> CallOptions:
         """Only what concerns calls."""
         return CallOptions(timeout=self.timeout, retry=self.retry)
+
+    def changed(self, **changes: Unpack[SpawnChanges]) -> SpawnOptions:
+        """A copy with these changes. Raises TypeError and ValueError like the constructor."""
+        if not changes.keys() <= _NAMING:
+            return attrs.evolve(self, **changes)
+        # Each of many actors is given a name: the other options are checked already, and to check
+        # them again takes four times as long.
+        copy = object.__new__(SpawnOptions)
+        for field in _FIELDS:
+            object.__setattr__(copy, field, getattr(self, field))
+        for field in changes:
+            value = exact(changes[field])  # type: ignore[literal-required]
+            if value is not None:
+                check_name(field, value)
+            object.__setattr__(copy, field, value)
+        return copy
+
+
+_NAMING = frozenset(("name", "on"))
+"""Options that are checked without the others."""
+
+_FIELDS = tuple(field.name for field in attrs.fields(SpawnOptions))
 
 
 NO_CALL_OPTIONS = CallOptions()

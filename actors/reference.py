@@ -403,7 +403,7 @@ def check_constructor(
     parameters, as far as those are known.
     """
     signature = constructor(cls)
-    if signature is None:
+    if signature is None or not (args or kwargs or signature.parameters):
         return {}
     try:
         return (signature.bind_partial if partly else signature.bind)(*args, **kwargs).arguments

@@ -113,7 +113,10 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
                 return await alone()
             finally:
                 self._on_answered(place)
-        awaited = AwaitedRequest[RequestT, AnswerT](request, trio.lowlevel.current_task())
+        # Without subscripts, which would cost as much as the request's way to its batch.
+        awaited: AwaitedRequest[RequestT, AnswerT] = AwaitedRequest(
+            request, trio.lowlevel.current_task()
+        )
         self._join(place, kind, awaited)
 
         def give_up(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
@@ -153,7 +156,7 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
             if batch.kind is kind or batch.kind == kind:
                 break
         else:
-            batch = RequestBatch[KindT, RequestT, AnswerT](kind)
+            batch = RequestBatch(kind)
             batches.append(batch)
         batch.requests.append(awaited)
         if len(batch.requests) >= self._most:

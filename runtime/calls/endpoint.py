@@ -110,9 +110,7 @@ class ServiceHandle(Handle):
     def __getattr__(self, attribute: str) -> Any:
         bound = super().__getattr__(attribute)
         if isinstance(bound, BoundMethod):
-            bound = ServiceMethod[..., object](
-                self._caller, bound._address, bound._definition, bound._options
-            )
+            bound = ServiceMethod(self._caller, bound._address, bound._definition, bound._options)
             self.__dict__[attribute] = bound
         return bound
 

@@ -74,7 +74,9 @@ class _NodeOptions(RunsFunctions):
     _options: SpawnOptions
 
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
-        return attrs.evolve(self, options=attrs.evolve(self._options, **changes))
+        return _NodeOptions(
+            self._endpoint, self._starter, self._functions, self._options.changed(**changes)
+        )
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         with self._endpoint.lifetime.asking(f"{self._what(actor)} was not started", acts=True):

@@ -136,6 +136,8 @@ class ChangeHistory:
         found = [event for event in self.after(from_revision - 1) if event.key.startswith(prefix)]
         if not found:
             return None
+        if len(found) == 1:
+            return WatchBatch((found[0],), present)
         batch: list[StoreEvent] = []
         size = 0
         # The cut is made between revisions, never within: a client acts on a batch as on a state

@@ -9,7 +9,6 @@ import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import attrs
 import trio
 
 from actors.errors import (
@@ -64,7 +63,7 @@ async def start_somewhere(
     """
     last: Exception | None = None
     spec, now = child.spec, environment.now()
-    options = attrs.evolve(spec.options, name=child.name)
+    options = spec.options.changed(name=child.name)
     free_until = now + environment.timings.succession
     fits_until = now if child.started_at else now + environment.timings.first_placement
     with trio.move_on_after(math.inf if spec.start_timeout is None else spec.start_timeout):

@@ -65,7 +65,7 @@ class StartGatherer:
             lambda kind, names: ask(
                 kind.member,
                 kind.cls,
-                attrs.evolve(kind.options, name=None) if kind.named else kind.options,
+                kind.options.changed(name=None) if kind.named else kind.options,
                 names,
             ),
             undo,

@@ -5,7 +5,7 @@ and what lies about itself.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -96,6 +96,39 @@ def test_what_is_refused_is_refused_by_the_plain_value() -> None:
             SpawnOptions(name=refused)
     with pytest.raises(ValueError, match="at least 0"):
         SpawnOptions(resources={"gpu": Amount(-1.0)})
+
+
+GIVEN = SpawnOptions(on="w1", labels={"gpu": "yes"}, mailbox_limit=3, timeout=1.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"name": "counter"},
+        {"name": None, "on": None},
+        {"name": Names.COUNTER, "on": Liar("w2")},
+        {"name": "counter", "mailbox_limit": 4},
+        {"name": "@node"},
+        {"name": 3},
+        {"on": "a\nb"},
+        {"nmae": "counter"},
+        {"isolation": "none", "memory_limit": 1},
+    ],
+)
+def test_changed_options_are_what_the_constructor_would_make_of_them(changes: Any) -> None:
+    def outcome(make: Callable[[], SpawnOptions]) -> object:
+        try:
+            made = make()
+        except (TypeError, ValueError) as error:
+            return type(error), str(error)
+        return values_of(made), [type(one) for one in values_of(made)]
+
+    kept = outcome(lambda: GIVEN)
+    assert outcome(lambda: GIVEN.changed(**changes)) == outcome(
+        lambda: attrs.evolve(GIVEN, **changes)
+    )
+    assert outcome(lambda: GIVEN) == kept
 
 
 def test_the_value_of_a_subclass_is_kept_and_all_others_stay_what_they_are() -> None:
