@@ -23,7 +23,7 @@ from runtime.identifiers import HostPort
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.fork_guard import FORK_GUARD
 from runtime.links.interfaces import own_address
-from runtime.links.spin import MOST_ROUNDS, Spin
+from runtime.links.spin import MOST_ROUNDS, SMALL_RECEIVE, Spin
 from runtime.timings import Timings
 from runtime.wire.handshake import Channel
 
@@ -372,6 +372,10 @@ class SocketConnection:
                 spinner.acts = True
                 act(data)
                 spinner.acts = False
+                # The rest of a large message belongs straight into its place, and only the reader
+                # receives into that: here, each part of it would be copied once more.
+                if len(data) > SMALL_RECEIVE:
+                    break
         finally:
             # Here as well: an interrupt may leave `act`.
             spinner.acts = self._relieved = False

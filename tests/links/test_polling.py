@@ -19,7 +19,7 @@ from actors.errors import CallTimeoutError, OutcomeUnknownError, ProtocolError
 from actors.options import CallOptions
 from runtime import open_node
 from runtime.links.link import Link
-from runtime.links.spin import Spin
+from runtime.links.spin import SMALL_RECEIVE, Spin
 from runtime.links.transports import SocketConnection, Spinner
 from runtime.logs.service import logs_of
 from runtime.node import Node, internals_of
@@ -104,6 +104,22 @@ async def test_the_task_that_polls_gets_what_arrives_and_the_reader_all_else(
             polled.acted.clear()
         polled.peer.close()
     assert polled.read[-1] == b""
+
+
+async def test_the_rest_of_a_large_message_is_left_to_the_reader(polled: Polled) -> None:
+    """Which receives it straight into its place: each part that is polled is copied once more."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(polled.reader)
+        await turns()
+        nursery.start_soon(polled.poll, 10)
+        await turns()
+        polled.peer.send(bytes(SMALL_RECEIVE + 1))
+        await turns()
+        polled.peer.send(b"rest")
+        await turns()
+        polled.peer.close()
+    assert list(map(len, polled.acted)) == [SMALL_RECEIVE + 1]
+    assert polled.read == [b"rest", b""]
 
 
 async def test_the_reader_parks_meanwhile_and_one_task_polls_at_a_time(polled: Polled) -> None:
