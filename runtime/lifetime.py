@@ -7,12 +7,12 @@ behave correctly after the block as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 import trio
 
 from actors.errors import (
+    CallError,
     DirectoryUnavailableError,
     LeaseLostError,
     NotAMemberError,
@@ -43,8 +43,7 @@ class Lifetime:
             node=self.node,
         )
 
-    @contextmanager
-    def asking(self, what: str, *, acts: bool = False) -> Iterator[None]:
+    def asking(self, what: str, *, acts: bool = False) -> AskingBlock:
         """Ask the cluster for something within the block, which the end of the node ends.
 
         Raises NotAMemberError if the node has left, or has lost its lease;
@@ -53,33 +52,68 @@ class Lifetime:
         and is removed with the lease at the latest. `acts`: what the end of the node interrupts may
         have been done, so that is an OutcomeUnknownError.
         """
-        self.check()
-        # No await between the check and the entry, so the end of the node meets either of them.
-        with trio.CancelScope() as scope:
-            self._waiting[scope] = None
-            try:
-                yield
-            except StoreError as error:
-                if self.has_ended:
-                    raise self.error() from error
-                if isinstance(error, LeaseLostError):
-                    raise NotAMemberError(
-                        f"{what}: node {self.node} is no longer a member of the cluster: {error}",
-                        node=self.node,
-                    ) from error
-                raise DirectoryUnavailableError(f"{what}: {error}", node=self.node) from error
-            finally:
-                del self._waiting[scope]
-        if scope.cancelled_caught:
-            if acts:
-                raise OutcomeUnknownError(
-                    f"{what}, as far as is known: node {self.node} left the cluster meanwhile",
-                    node=self.node,
-                )
-            raise self.error()
+        return AskingBlock(self, what, acts)
 
     def end(self) -> None:
         """The node has left. Ending twice is ending once."""
         self.has_ended = True
         for scope in self._waiting:
             scope.cancel()
+
+
+class AskingBlock:
+    """The block of `Lifetime.asking`. A class, because a generator costs twice as much, and each
+    spawn and stop has such a block.
+    """
+
+    __slots__ = ("_acts", "_lifetime", "_scope", "_what")
+
+    def __init__(self, lifetime: Lifetime, what: str, acts: bool) -> None:
+        self._lifetime = lifetime
+        self._what = what
+        self._acts = acts
+
+    # Ctrl-C may not come between the scope and what is noted about it.
+    @trio.lowlevel.enable_ki_protection
+    def __enter__(self) -> None:
+        lifetime = self._lifetime
+        lifetime.check()
+        # No await between the check and the entry, so the end of the node meets either of them.
+        self._scope = scope = trio.CancelScope()
+        scope.__enter__()
+        lifetime._waiting[scope] = None
+
+    @trio.lowlevel.enable_ki_protection
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lifetime, scope = self._lifetime, self._scope
+        del lifetime._waiting[scope]
+        if isinstance(error, StoreError):
+            scope.__exit__(None, None, None)
+            raise self._instead(error) from error
+        # Raises what it does not catch, if it is not what it was given.
+        scope.__exit__(kind, error, trace)
+        if scope.cancelled_caught:
+            if self._acts:
+                raise OutcomeUnknownError(
+                    f"{self._what}, as far as is known: node {lifetime.node} left the cluster "
+                    "meanwhile",
+                    node=lifetime.node,
+                ) from None
+            raise lifetime.error() from None
+
+    def _instead(self, error: StoreError) -> CallError:
+        """Return the error that callers get instead of one of the store."""
+        what, lifetime = self._what, self._lifetime
+        if lifetime.has_ended:
+            return lifetime.error()
+        if isinstance(error, LeaseLostError):
+            return NotAMemberError(
+                f"{what}: node {lifetime.node} is no longer a member of the cluster: {error}",
+                node=lifetime.node,
+            )
+        return DirectoryUnavailableError(f"{what}: {error}", node=lifetime.node)

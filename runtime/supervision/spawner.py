@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
 
 import attrs
@@ -64,6 +64,10 @@ from runtime.tracing import NO_SPANS, Spans
 
 # The choice of a node: the decision of `runtime.supervision.placement`, with this node's view of
 # the members and their loads.
+
+
+_NOTHING = nullcontext()
+"""For actors without names, which are no load."""
 
 
 class ActorPlacement:
@@ -179,15 +183,16 @@ class ActorPlacement:
             self._turns.on_chosen(chosen, living)
         return chosen
 
-    @contextmanager
-    def starting(self, options: SpawnOptions, member: Member) -> Iterator[None]:
+    def starting(self, options: SpawnOptions, member: Member) -> AbstractContextManager[None]:
         """Count an actor with `member`'s load while it is being started, before its name is
         claimed.
         """
-        name = options.name
-        if name is None:
-            yield
-            return
+        if options.name is None:
+            return _NOTHING
+        return self._starting(options.name, options, member)
+
+    @contextmanager
+    def _starting(self, name: str, options: SpawnOptions, member: Member) -> Iterator[None]:
         self._loads.on_placed(name, NodeId(member.name, member.incarnation), options.resources)
         try:
             yield
