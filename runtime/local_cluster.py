@@ -22,7 +22,7 @@ from runtime.processes import open_fork_server
 if TYPE_CHECKING:
     from runtime.cluster_processes import LocalCluster
 
-PRELOADED = ("runtime.cluster_processes", "actors")
+PRELOADED = ("runtime.cluster_processes", "actors", "runtime.first_uses")
 """What the warm process imports before it forks nodes."""
 
 

@@ -166,8 +166,9 @@ def keep_freed_memory() -> None:
     glibc adapts its thresholds to the first block that is freed which was larger: this is one.
     Nothing happens with other libraries, or where the environment sets the thresholds.
     """
-    # Never touched, so that it takes no memory.
-    bytearray(KEPT_BYTES)
+    # Never touched, so that it takes no memory: a `bytearray` would be filled with zeros, page by
+    # page, by every process.
+    bytes(KEPT_BYTES)
 
 
 class SocketConnection:
@@ -596,7 +597,8 @@ async def _bind(address: str) -> tuple[socket.socket, str]:
 async def _bind_unix(where: str) -> tuple[socket.socket, str]:
     listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        await listener.bind(_unix_path(where))
+        # As bytes: trio would start a thread for the file system also where the name is in none.
+        await listener.bind(os.fsencode(_unix_path(where)))
         listener.listen(BACKLOG)
     except BaseException:
         listener.close()
