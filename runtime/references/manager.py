@@ -135,6 +135,12 @@ def parts(plain: object) -> ReferenceParts:
     )
 
 
+NOTES_IN_A_ROW = 1_000
+"""The garbage collector's notes that are handled before the other tasks of the event loop have
+their turns: some milliseconds' work.
+"""
+
+
 class ReferenceManager:
     """The references of one identity; see the module docstring.
 
@@ -197,7 +203,13 @@ class ReferenceManager:
             shared=options.shared,
         )
         self.protocol = ReferenceProtocol(
-            self.table, self.apply, self.tidy, lambda: self.is_busy, service, environment
+            self.table,
+            self.apply,
+            lambda: self.tidy(NOTES_IN_A_ROW),
+            self._has_notes,
+            lambda: self.is_busy,
+            service,
+            environment,
         )
 
     def __len__(self) -> int:
@@ -264,15 +276,24 @@ class ReferenceManager:
                     self.owned.on_node_ended(peer)
                     self.fetcher.on_node_ended(peer)
 
-    def tidy(self) -> bool:
-        """Handle the garbage collector's notes; return whether there were any."""
+    def _has_notes(self) -> bool:
+        return bool(self._finalized or self._landed)
+
+    def tidy(self, most: int = sys.maxsize) -> bool:
+        """Handle the garbage collector's notes, `most` of each kind; return whether there were
+        any.
+        """
         self.fetcher.tidy()
-        if not (self._finalized or self._landed):
+        if not self._has_notes():
             return False
-        # The garbage collector may append to both lists at any time, also during this loop.
-        while self._landed:
+        # The garbage collector may append to both lists at any time, also during these loops.
+        for _ in range(most):
+            if not self._landed:
+                break
             self.table.on_landed(self._landed.pop())
-        while self._finalized:
+        for _ in range(most):
+            if not self._finalized:
+                break
             self.apply(self.table.on_dropped(*self._finalized.pop()))
         # After the notes: what has landed just now is asked about in the same round.
         self.apply(self.table.forks_due())

@@ -33,6 +33,12 @@ class UpdateQueue(NamedTuple):
     releases: dict[ReferenceId, int]
 
 
+MOST_UPDATES = 2_000
+"""Claims, and releases, in one message: applying them holds up the receiver's event loop for some
+milliseconds. A node may drop a million references at once.
+"""
+
+
 class UpdateBatch:
     """The pending updates for one node. A time beside an update is the earliest at which to send
     it.
@@ -110,12 +116,15 @@ class UpdateBatch:
         assert len(self.counted) <= len(self.claims), "more claims are counted than there are"
 
     def due_updates(self, now: float) -> UpdateQueue:
-        """Return the updates to send now; they are returned again until `on_answered` is called."""
-        claims = {identity: version for identity, (version, at) in self.claims.items() if at <= now}
+        """Return the updates to send now, at most `MOST_UPDATES` of each kind; they are returned
+        again until `on_answered` is called.
+        """
+        due = ((identity, version) for identity, (version, at) in self.claims.items() if at <= now)
+        claims = dict(itertools.islice(due, MOST_UPDATES))
         # From now on the receiver may apply them: a release must follow, even if the answer is
         # lost.
         self.counted.update(claims)
-        return UpdateQueue(claims, dict(self.releases))
+        return UpdateQueue(claims, dict(itertools.islice(self.releases.items(), MOST_UPDATES)))
 
     def on_answered(self, updates: UpdateQueue) -> None:
         """Record that these updates were answered."""
@@ -164,8 +173,9 @@ class ReferenceProtocol:
     """Sends updates about references to other nodes, in batches.
 
     `service(node, incarnation)` gives a handle of a node's `ReferenceService`. Answers are events
-    of the `table`, whose effects `apply` carries out; `tidy` handles what the garbage collector has
-    noted, and returns whether there was anything; `is_busy` is true while there may be.
+    of the `table`, whose effects `apply` carries out; `tidy` handles some of what the garbage
+    collector has noted, and returns whether there was anything; `has_notes` is true while there is
+    more, `is_busy` while there may be.
     """
 
     def __init__(
@@ -173,6 +183,7 @@ class ReferenceProtocol:
         table: ReferenceTable,
         apply: Callable[[Iterable[Effect]], None],
         tidy: Callable[[], bool],
+        has_notes: Callable[[], bool],
         is_busy: Callable[[], bool],
         service: Callable[[str, int], Any],
         environment: Environment,
@@ -180,6 +191,7 @@ class ReferenceProtocol:
         self._table = table
         self._apply = apply
         self._tidy = tidy
+        self._has_notes = has_notes
         self._is_busy = is_busy
         self._identity = table.identity
         self._service = service
@@ -261,6 +273,11 @@ class ReferenceProtocol:
                 self._awake = trio.Event()
                 news = self._tidy()
                 soonest = self._dispatch(nursery)
+                if self._has_notes():
+                    # A million references may have been dropped at once: the others of the event
+                    # loop have their turns in between, beats of links and the lease included.
+                    await trio.lowlevel.checkpoint()
+                    continue
                 pause = (
                     COLLECTOR_LOOK_SECONDS[0] if news else min(2 * pause, COLLECTOR_LOOK_SECONDS[1])
                 )
@@ -316,10 +333,17 @@ class ReferenceProtocol:
             self._wake_sender()
 
     async def _send_updates(self, peer: NodeId, batch: UpdateBatch) -> None:
+        while await self._send_some(peer, batch):
+            pass
+
+    async def _send_some(self, peer: NodeId, batch: UpdateBatch) -> bool:
+        """Send one message of updates that are due. Returns True if there may be more: that it was
+        full.
+        """
         updates = batch.due_updates(self._now())
         claims, releases = updates
         if not claims and not releases:
-            return
+            return False
         answers = await self._service(*peer).update(
             *self._identity,
             [[*identity, version] for identity, version in claims.items()],
@@ -335,6 +359,7 @@ class ReferenceProtocol:
             owner = _identity(answer)
             if owner is not None and owner != peer:
                 self.release(owner, identity, version)
+        return MOST_UPDATES in (len(claims), len(releases))
 
     async def _send_moves(self, peer: NodeId, batch: UpdateBatch) -> None:
         for identity, version in list(batch.moves.items()):
