@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.benchmarks.measuring import LESS_IS_BETTER, Figure, Row, at_least, at_most, in_pairs
+from tests.benchmarks.profiled import measure
 from tests.benchmarks.rows import GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,3 +115,13 @@ def test_a_ratio_says_that_more_is_better_whatever_the_unit() -> None:
     assert Row("w", "calls/s", ours, floor).ratio == 0.5
     assert Row("w", "ms", ours, floor).ratio == 2.0
     assert Row("w", "KiB", ours, floor).ratio == 2.0
+
+
+@pytest.mark.cluster
+def test_a_work_is_profiled_on_both_sides() -> None:
+    caller_and_node = [
+        line
+        for line in trio.run(measure, "named", 4)
+        if re.fullmatch(r"(caller|node): [\d,]+ µs of processor time; [\d,]+ function calls", line)
+    ]
+    assert len(caller_and_node) == 2
