@@ -175,6 +175,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "async_blocks",
         "environment",
         "faults",
+        "first_uses",
         "http_connections",
         "http_hosts",
         "gatherer",
