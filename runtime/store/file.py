@@ -304,6 +304,10 @@ class StoreFile:
         """True after a failed sync, when it is unknown what is on disk. Nothing is written after
         that.
         """
+        self._places: dict[Path, tuple[int, int]] = {}
+        """The files that are open, by the path at which the next process looks for them: device and
+        inode.
+        """
         # Take the lock before anything is looked at: from here on no other process changes the
         # files.
         self._lock = _locked(directory)
@@ -572,6 +576,8 @@ class StoreFile:
         # truncate the log, so from now on the log is never empty.
         run("PRAGMA wal_checkpoint(FULL)")
         self._mark.sync()
+        # From here on both are there for as long as they are open.
+        self._places = {path: _place(path) for path in (self.path, self._log)}
 
     def _end_use(self) -> None:
         # First move the whole log into the file. SQLite then starts the log from its beginning, so
@@ -607,6 +613,7 @@ class StoreFile:
         error. Raises like `write`.
         """
         with self._explained():
+            self._check_places()
             run = self._database.execute
             # Takes the lock of the writer now. With a plain BEGIN it would be taken by the first
             # write, and a lock of another program would show in the middle of the transaction.
@@ -631,6 +638,19 @@ class StoreFile:
                     f"the disk of {self.path} failed while it was written ({error}); look at the "
                     "disk, then start the node again on it"
                 ) from error
+
+    def _check_places(self) -> None:
+        """Refuse to write to files that nobody would find again. Raises `StoreDataError`.
+
+        A file that is deleted or moved stays open, and SQLite writes to it as before. Such a commit
+        would be acknowledged, and gone with this process. It costs microseconds, a sync thousands.
+        """
+        for path, place in self._places.items():
+            if _place(path) != place:
+                raise StoreDataError(
+                    f"{path} has been deleted, moved or replaced while the store uses it: put that "
+                    "file back, or stop the node and found the cluster anew"
+                )
 
     def _roll_back(self) -> None:
         if self._database.in_transaction:
@@ -749,6 +769,15 @@ def _sync_names(directory: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _place(path: Path) -> tuple[int, int]:
+    """Device and inode of the file at `path`; (0, 0) if there is none that can be seen."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino
 
 
 def _locked(directory: Path) -> int:

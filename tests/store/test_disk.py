@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from actors.errors import (
 from runtime.environment import SystemEnvironment
 from runtime.store.changes import Changes
 from runtime.store.embedded_store import EmbeddedStore
-from runtime.store.file import StoreFile
+from runtime.store.file import FILE_NAME, StoreFile
 from runtime.store.interface import Compare, Delete, Put
 from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
 from runtime.timings import Timings
@@ -329,6 +330,38 @@ async def all_at_once(store: EmbeddedStore, count: int) -> list[Exception]:
         for number in range(count):
             nursery.start_soon(put, number)
     return errors
+
+
+@pytest.mark.parametrize("gone", ["store", f"store/{FILE_NAME}", f"store/{FILE_NAME}-wal"])
+async def test_what_is_written_to_deleted_or_moved_files_is_refused_until_they_are_back(
+    tmp_path: Path, gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path / "store")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        await store.put("before", b"kept")
+        (tmp_path / gone).rename(tmp_path / "elsewhere")
+        for _ in range(3):
+            with pytest.raises(StoreDataError, match=r"not written: .*deleted, moved or replaced"):
+                await store.put("meanwhile", b"")
+        # As a backup that is put in its place, or another founder that has begun anew.
+        if gone == "store":
+            (tmp_path / gone).mkdir()
+            StoreFile(tmp_path / gone).close()
+            with pytest.raises(StoreDataError, match="replaced"):
+                await store.put("meanwhile", b"")
+            shutil.rmtree(tmp_path / gone)
+        # What it has is still told: nodes and their calls go on.
+        assert [entry.key for entry in (await store.range("")).entries] == ["before"]
+        (tmp_path / "elsewhere").rename(tmp_path / gone)
+        await store.put("after", b"kept")
+        # Once each, however many were refused.
+        refused, again = [line for line in caplog.messages if "changes" in line]
+        assert "put that file back" in refused
+        assert again == "the store writes changes again"
+        store = await reopened(store, nursery, tmp_path / "store")
+        assert [entry.key for entry in (await store.range("")).entries] == ["after", "before"]
+        store.close()
 
 
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
