@@ -10,8 +10,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from types import FunctionType, MappingProxyType
+import warnings
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from types import CodeType, FunctionType, MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -553,6 +562,67 @@ def _check_own_names(cls: type) -> None:
             ) from None
 
 
+# Not by likeness: `on_step` and `on_store` are as near to `on_stop` as `on_stopped`, and are good
+# names for methods of one's own.
+_NEAR_HOOKS = {
+    "onstart": "on_start",
+    "onstarted": "on_start",
+    "onstarting": "on_start",
+    "onstartup": "on_start",
+    "onstop": "on_stop",
+    "onstopped": "on_stop",
+    "onstopping": "on_stop",
+    "onshutdown": "on_stop",
+    "onend": "on_ended",
+    "onended": "on_ended",
+    "oninspect": "on_inspect",
+    "oninspected": "on_inspect",
+    "oninspection": "on_inspect",
+}
+"""The hook that is meant, by the name in lower case and without underscores."""
+
+
+def _warn_of_near_hooks(cls: type) -> None:
+    """Warn of each plain function of the class that looks like a hook and is none: the runtime
+    never calls it, and nothing else would say so. Called by what the class statement calls, so that
+    the warning names the line of the class.
+
+    It is a warning and no error, because the name may be the user's own: code that Python cannot
+    see may call it. Nothing is said of a name that a function of the class uses, or that another
+    base has: those are called.
+    """
+    for name, member in vars(cls).items():
+        meant = _NEAR_HOOKS.get(name.replace("_", "").lower())
+        if meant is None or name in _HOOKS or not isinstance(member, FunctionType):
+            continue
+        if any(name in vars(base) for base in cls.__mro__[1:]) or name in _used_in(cls):
+            continue
+        warnings.warn(
+            f"{cls.__qualname__}.{name} is never called by the runtime: the hook is {meant}; "
+            "rename it, or mark it with @method if others are to call it",
+            stacklevel=3,
+        )
+
+
+def _used_in(cls: type) -> frozenset[str]:
+    """The names of attributes and globals that the functions of the class use."""
+    return frozenset(
+        name
+        for member in vars(cls).values()
+        if isinstance(member, FunctionType)
+        for code in _with_inner(member.__code__)
+        for name in code.co_names
+    )
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """The code and that of the functions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
+
 class Actor(Observer):
     """Derive your actors from this class, and mark with `@method` the methods that may be called
     from outside.
@@ -580,6 +650,7 @@ class Actor(Observer):
                     "@method; call it something else"
                 )
         _check_own_names(cls)
+        _warn_of_near_hooks(cls)
         # Chosen once: handles are made for each message that has one, also in the middle of reading
         # it, where no code of a user's may run.
         cls.__client_filters__ = on_side(checked_filters(cls.call_filters), "client")

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from actors import Actor
+from actors import Actor, method
 from actors.keywords import unknown_keyword
 from actors.supervision import ExitReason
 
@@ -75,6 +75,56 @@ def test_hooks_that_can_be_called_are_accepted_in_every_form() -> None:
 
         async def on_ended(self, *args: object, **kwargs: object) -> None:
             pass
+
+    assert Room()
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"),
+    [
+        ("on_started", "on_start"),
+        ("on_startup", "on_start"),
+        ("onStart", "on_start"),
+        ("_on_start", "on_start"),
+        ("on_stopped", "on_stop"),
+        ("on_shutdown", "on_stop"),
+        ("on_end", "on_ended"),
+        ("on_inspected", "on_inspect"),
+    ],
+)
+def test_a_method_that_looks_like_a_hook_and_is_none_is_warned_of_where_it_is_defined(
+    name: str, hook: str
+) -> None:
+    async def never_called(self: Actor) -> None: ...
+
+    with pytest.warns(UserWarning, match=rf"Room\.{name} is never .*: the hook is {hook};") as seen:
+        type("Room", (Actor,), {name: never_called})
+    assert [one.filename for one in seen] == [__file__]
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_of_ones_own_are_not_taken_for_hooks() -> None:
+    class Listener:
+        def on_shutdown(self) -> None: ...
+
+    class Room(Actor, Listener):
+        on_end = 3
+
+        async def on_start(self) -> None:
+            await self.on_started()
+
+        async def on_started(self) -> None: ...
+
+        def on_step(self) -> None: ...
+
+        def on_store(self) -> None: ...
+
+        def on_message(self) -> None: ...
+
+        def on_shutdown(self) -> None: ...
+
+        @method
+        async def on_stopped(self) -> None: ...
 
     assert Room()
 
