@@ -156,10 +156,11 @@ class ActorProxy(Actor):
 
     async def state(self) -> ActorState:
         """Ask the process for the state that the actor shows; see `ActorStates.read`."""
-        if not gives_state(self._cls):
-            return ActorState()
+        shows = gives_state(self._cls)
         if self._process is None:
-            return ActorState(problem="its process has not started yet")
+            return ActorState(problem="its process has not started yet" if shows else "")
+        if not shows:
+            return ActorState(problem=self._process.why_stopped())
         return await self._process.state()
 
     async def profile(self, seconds: float, rate: int) -> bytes:

@@ -27,6 +27,7 @@ from runtime.isolation.messages import (
 )
 from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
 from runtime.processes import ChildProcess, ExitStatus
+from runtime.processes.fork_loop import state_of
 from runtime.timings import Timings
 from runtime.user_errors import text_of
 
@@ -170,9 +171,20 @@ class ChildProcessHandle:
         try:
             answer: dict[str, Any] = await self._control().stacks.options(timeout=STACKS_SECONDS)()
         except CallError as error:
-            silent = str(error).partition("\n")[0]
+            silent = self.why_stopped() or str(error).partition("\n")[0]
             return {"silent": silent, "tasks": [], "threads": await self._threads()}
         return answer
+
+    def why_stopped(self) -> str:
+        """Say that the process was stopped, which no time-out tells apart from a busy one; "" if it
+        runs.
+        """
+        if not self.pid or state_of(self.pid) != "T":
+            return ""
+        return (
+            "its process was stopped by a signal such as SIGSTOP; "
+            f"`kill -CONT {self.pid}` continues it"
+        )
 
     async def state(self) -> ActorState:
         """Ask the process for the state that the actor shows, or return why it did not answer."""
@@ -180,7 +192,8 @@ class ChildProcessHandle:
         try:
             answer = await control()
         except CallError as error:
-            return ActorState(problem=f"its process does not answer: {text_of(error)}")
+            problem = self.why_stopped() or f"its process does not answer: {text_of(error)}"
+            return ActorState(problem=problem)
         return ActorState(**answer)
 
     async def breakpoints(self) -> dict[str, Any]:

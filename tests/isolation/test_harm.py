@@ -13,6 +13,7 @@ import trio
 from actors.errors import ActorDiedError, ActorNotFoundError, CallTimeoutError
 from actors.supervision import ExitReason
 from runtime.node import Node, internals_of
+from runtime.observation.inspection_service import inspection_of
 from tests.isolation.actors_used import Counter, Victim
 from tests.isolation.conftest import is_running
 
@@ -95,6 +96,9 @@ async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_g
     pid = await victim.pid()
     with pytest.raises(CallTimeoutError), trio.fail_after(60):
         await victim.suffer.options(timeout=1.0)("SIGSTOP")
+    inspection = inspection_of(internals_of(node).endpoint, node.name, node.incarnation)
+    for shown in (await inspection.state(victim.name), await inspection.stacks(victim.name)):
+        assert f"SIGSTOP; `kill -CONT {pid}` continues it" in str(shown)
     os.kill(pid, signal.SIGCONT)
     with trio.fail_after(60):
         assert await victim.pid() == pid
