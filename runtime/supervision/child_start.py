@@ -23,6 +23,7 @@ from actors.errors import (
 from actors.method import Address
 from runtime.environment import Environment
 from runtime.supervision.children import ChildState
+from runtime.supervision.shared_deadlines import SharedDeadlines
 from runtime.supervision.spawner import ActorSpawner
 
 PLACE_RETRY_SECONDS = 0.5
@@ -55,18 +56,19 @@ async def start_somewhere(
     write_intent: Callable[[], Awaitable[None]],
     spawner: ActorSpawner,
     environment: Environment,
+    deadlines: SharedDeadlines,
 ) -> Address:
-    """Start the child's actor within its start timeout, or adopt it, after `write_intent()` has
-    written its restart intent. Waits for its name and, at the first start, for a node that fits.
-    Raises what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError
-    when its time is over.
+    """Start the child's actor within its start timeout, which `deadlines` give, or adopt it, after
+    `write_intent()` has written its restart intent. Waits for its name and, at the first start, for
+    a node that fits. Raises what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed,
+    and ActorStartError when its time is over.
     """
     last: Exception | None = None
     spec, now = child.spec, environment.now()
     options = spec.options.changed(name=child.name)
     free_until = now + environment.timings.succession
     fits_until = now if child.started_at else now + environment.timings.first_placement
-    with trio.move_on_after(math.inf if spec.start_timeout is None else spec.start_timeout):
+    with deadlines.given(math.inf if spec.start_timeout is None else spec.start_timeout):
         while True:
             try:
                 # Before the start, so that no actor of this name is lost without an intent.

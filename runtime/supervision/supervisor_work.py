@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import attrs
 import trio
@@ -53,56 +52,14 @@ from runtime.statistics.counts import NodeCounts
 from runtime.supervision.child_start import NOT_ITS_FAULT, start_somewhere
 from runtime.supervision.children import ChildState, ChildTable, seconds_of
 from runtime.supervision.end_lines import AFTER_TEMPORARY, end_line, lost_line
+from runtime.supervision.shared_deadlines import SharedDeadlines
 from runtime.supervision.spawner import ActorSpawner
 
 logger = logging.getLogger("understudy.supervision")
 
 
-# How long a supervisor waits for the end of children that it stops, beyond the `shutdown` time of
-# each.
-
 STOP_MARGIN = 1.0
-"""Seconds for the request and its answer."""
-
-
-STOP_EACH = 0.01
-"""Seconds more for each child that is stopped at the same time: a node that stops thousands needs
-time for each of them before the last has ended. The death of a node ends the wait at once, however
-long this is.
-"""
-
-
-class StopDeadlines:
-    """The deadlines of the running stops of one supervisor's children."""
-
-    def __init__(self) -> None:
-        self._under_way: dict[trio.CancelScope, None] = {}
-        self._room = 1
-        """The number of stops for which the running ones have time: a power of two, so that their
-        deadlines are seldom moved.
-        """
-
-    @contextmanager
-    def given(self, seconds: float) -> Iterator[trio.CancelScope]:
-        """Cancel the block when the time of a child that may take `seconds` to stop is over."""
-        before = self._room
-        while len(self._under_way) >= self._room:
-            self._room *= 2
-        if self._room > before:
-            # All of them: the node may answer in any order.
-            for each in self._under_way:
-                each.deadline += STOP_EACH * (self._room - before)
-        with trio.CancelScope(
-            deadline=trio.current_time() + seconds + STOP_MARGIN + STOP_EACH * self._room
-        ) as scope:
-            self._under_way[scope] = None
-            assert len(self._under_way) <= self._room
-            try:
-                yield scope
-            finally:
-                del self._under_way[scope]
-                if not self._under_way:
-                    self._room = 1
+"""Seconds for the request to stop, and its answer, beyond the `shutdown` time of a child."""
 
 
 DEATHS_KEPT = 50
@@ -164,7 +121,8 @@ class SupervisionWork:
         self._requests = 0
         self._spawned = 0
         self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
-        self._stop_deadlines = StopDeadlines()
+        self._start_deadlines = SharedDeadlines()
+        self._stop_deadlines = SharedDeadlines(STOP_MARGIN)
         self._ended: set[str] = set()
         """Children whose actors have ended. If they are not restarted, their intents are withdrawn,
         so that no caller waits for them.
@@ -646,6 +604,7 @@ class SupervisionWork:
                     lambda: self._write_intent(child),
                     self._spawner,
                     self._environment,
+                    self._start_deadlines,
                 )
             except ActorNotNeededError as error:
                 logger.info("%s is not needed, its on_start raised Ignore: %s", child.name, error)

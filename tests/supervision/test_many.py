@@ -17,12 +17,13 @@ import trio
 
 from actors import Actor, ChildSpec, DynamicSupervisor, ExitReason, SpawnOptions, Supervisor, method
 from actors.dynamic_restarts import DynamicRestartMachine
-from actors.errors import UnderstudyError
+from actors.errors import ActorStartError, UnderstudyError
 from actors.restarts import RestartMachine
 from actors.supervision import Forgotten, StartChild, StopChild, SupervisorAnswer
 from runtime import open_node
 from runtime.membership.restart_intents import CHILDREN
 from runtime.node import internals_of
+from runtime.simulation import Simulation, simulate
 from runtime.supervision.children import ChildTable
 
 SECRET = "a secret for the tests of many children"
@@ -224,6 +225,18 @@ async def test_what_the_runtime_asks_of_its_own_node_is_asked_once_however_long_
         tree = await node.options(name="tree").spawn(Supervisor, [child])
         await tree.stop_child("slow")
         assert dict(internals_of(node).host.counts.attempts) == {}, "attempts that were made again"
+
+
+def test_children_that_start_at_once_do_not_fail_because_there_are_many_of_them() -> None:
+    async def story(simulation: Simulation) -> None:
+        template = ChildSpec.of("slow", Slow, 1.0).changed(start_timeout=0.5, restart="temporary")
+        pool = await simulation.node.options(name="pool").spawn(DynamicSupervisor, template)
+        await together([pool.spawn] * 100)
+        assert (await pool.count()).active == 100
+        with pytest.raises(ActorStartError, match=r"has not started within 0\.5 s"):
+            await pool.spawn()
+
+    simulate(story, seeds=[0], faults=())
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:
