@@ -128,6 +128,24 @@ def spawn(path: object) -> bytes:
     )
 
 
+def crafted() -> list[bytes]:
+    """What cbor2 would never write: nests of all that nests, and lengths of what is not there."""
+    tags = [*range(6), 28, 29, 35, 258, 55_799, MESSAGE, ENUM, SET, PAIRS, TUPLE, DATETIME, ARRAY]
+    heads = [cbor2.dumps(CBORTag(tag, 0))[:-1] for tag in tags]
+    nests = [b"\x81", b"\xa1\x00", b"\xa1", b"\x9f", b"\xbf\x00", *heads]
+    nests += [head + b"\x81" for head in heads] + [head + b"\x82\x61a" for head in heads]
+    lengths = [
+        bytes([major << 5 | 27]) + size.to_bytes(8, "big") + rest
+        for major in range(7)
+        for size in (2**24, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
+        for rest in (b"", bytes(1000))
+    ]
+    # As deep as the limit, and as a frame has room for.
+    return [
+        nest * (most // len(nest)) + b"\0" for nest in nests for most in (100, 250_000)
+    ] + lengths
+
+
 PLACES: dict[str, Callable[[Any], tuple[Kind, bytes]]] = {
     "CALL": lambda value: (Kind.CALL, call(value)),
     "CALL of a service": lambda value: (Kind.CALL, call(value, "@node", "status")),
@@ -190,6 +208,29 @@ async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(
             if name.partition(".")[0] not in ("numpy", "tzdata", "zoneinfo", "importlib")
         }
         assert not grown & {path.partition(":")[0] for path in CLASSES}
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_crafted_frame_costs_its_sender_its_link_and_nobody_anything(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL + 1, "understudy")
+    kind, control = PLACES[place]("here")
+    before, here, after = control.partition(cbor2.dumps("here"))
+    assert here
+    async with open_node("there", secret="s", platform=Platform(network=MemoryNetwork())) as node:
+        bystander = await node.options(name="bystander").spawn(Bystander)
+        for number, value in enumerate(crafted()):
+            link = Link(
+                Peer(name="harmful", incarnation=number + 1, role="client"),
+                internals_of(node).endpoint.peers.receiver,
+            )
+            link.open(Deaf(), 0)
+            broken = receive(link, kind, before + value + after)
+            assert not isinstance(broken, UnhandledFrameError), (value[:20], broken)
+            with trio.fail_after(60):
+                assert await bystander.ping() == "pong", value[:20]
+            link.end("the end of this frame")
 
 
 @pytest.mark.parametrize("path", [*CLASSES, 5, None, ["x"]])
