@@ -37,8 +37,27 @@ class Authority:
         self.key = ec.generate_private_key(ec.SECP256R1())
         place.mkdir(parents=True, exist_ok=True)
         self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, place.name)])
-        made = self._made(place.name, self.key, self.key, -1, 100).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        # What Python 3.13 asks of a CA and of its certificates by default (VERIFY_X509_STRICT).
+        made = (
+            self._made(place.name, self.key, self.key, -1, 100)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=False,
+                    content_commitment=False,
+                    key_encipherment=False,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    key_cert_sign=True,
+                    crl_sign=True,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False
+            )
         )
         self.pem = made.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         (place / "ca.pem").write_bytes(self.pem)
@@ -76,6 +95,10 @@ class Authority:
         if uri is not None:
             names = [x509.UniformResourceIdentifier(uri)]
             made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        made = made.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+            critical=False,
+        )
         stem = stem or os.urandom(4).hex()
         place = place or self.place
         certificate, key_file = place / f"{stem}.pem", place / f"{stem}-key.pem"
