@@ -64,7 +64,12 @@ from runtime.hosting.held_bytes import COUNTED_FROM, ByteBudget
 from runtime.hosting.instances import name_part, plain_instance
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.lazy_nursery import LazyNursery, own_task_of
-from runtime.hosting.orderly_stop import STOP_SECONDS, bring_to_an_end, stops_at_once
+from runtime.hosting.orderly_stop import (
+    STOP_SECONDS,
+    bring_to_an_end,
+    stops_at_once,
+    usual_seconds,
+)
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
@@ -968,16 +973,21 @@ class ActorHost:
             await self.threads.construct(construct)
 
     async def stop(
-        self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
+        self,
+        name: str,
+        epoch: int,
+        reason: ExitReason,
+        shutdown: Shutdown | Literal["usual"] = "usual",
     ) -> ExitReason | None:
         """Let the running method finish, call `on_stop`, end the actor and release its name;
         returns its exit reason. Stopping an actor that has ended is no error.
 
-        `shutdown`: seconds for that, None for no limit; then running methods are cancelled, and
-        code that ignores the cancellation is left running. "kill": cancel them at once, and do not
-        call `on_stop`; the same holds when the time of a leaving node is over. An actor that did
-        not stop in time has ended as "killed" if `reason` was a normal one; another reason, such as
-        "node left", stays, because it says nothing about the actor.
+        `shutdown`: seconds for that, None for no limit, "usual" for `usual_seconds`; then running
+        methods are cancelled, and code that ignores the cancellation is left running. "kill":
+        cancel them at once, and do not call `on_stop`; the same holds when the time of a leaving
+        node is over. An actor that did not stop in time has ended as "killed" if `reason` was a
+        normal one; another reason, such as "node left", stays, because it says nothing about the
+        actor.
         """
         left = self._leaves_by - trio.current_time()
         cell = self.cells.get(name)
@@ -994,7 +1004,8 @@ class ActorHost:
         self.extensions.on_ending(cell)
         # Shielded, and bounded by `shutdown`: a stop that was abandoned would leave the name taken.
         with trio.CancelScope(shield=True):
-            seconds = left if shutdown is None or shutdown == "kill" else min(shutdown, left)
+            limit = usual_seconds(cell) if shutdown == "usual" else shutdown
+            seconds = left if limit is None or limit == "kill" else min(limit, left)
             in_time = await bring_to_an_end(
                 cell, self._nurseries.get(cell), reason, seconds, self._nursery, self.threads
             )
@@ -1123,7 +1134,8 @@ class ActorHost:
             for number, cell in enumerate(cells, 1):
                 if number % STOPS_IN_A_ROW == 0:
                     await trio.lowlevel.checkpoint()
-                await cell.wait_quiet()
+                if not _ends_what_runs(cell):
+                    await cell.wait_quiet()
         await self.stop_all(
             ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"), moved=left
         )
@@ -1389,6 +1401,17 @@ def _why(error: BaseException) -> ExitReason:
             # isolation.
             return ExitReason(kind="normal", text="it exited with code 0")
     return ExitReason(kind="raised", text=summary_of(error), traceback=traceback_of(error))
+
+
+def _ends_what_runs(cell: ActorCell) -> bool:
+    """Return True for a supervisor with nothing under way but streams: its `on_stop` ends them.
+    Those of a pool to its users last as long as the pool.
+    """
+    return (
+        type(cell.instance).supervises is True
+        and not cell.mailbox
+        and all(invocation.definition.stream for invocation in cell.running)
+    )
 
 
 # The supervised actors of a host, as `runtime.supervision.singletons.Orphans` needs them.

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Literal
 
 import attrs
 import trio
@@ -26,7 +27,6 @@ from runtime.hosting.cell import RefusedElsewhereError, with_note
 from runtime.hosting.client_quotas import ClientQuotas
 from runtime.hosting.host import ActorHost, StopAnswer
 from runtime.hosting.named_starts import may_be_claimed_together, start_named
-from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.identifiers import ActorId
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.user_errors import text_of
@@ -269,7 +269,11 @@ class NodeService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def stop_actor(
-        self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
+        self,
+        name: str,
+        epoch: int,
+        reason: ExitReason,
+        shutdown: Shutdown | Literal["usual"] = "usual",
     ) -> ExitReason | None:
         """Stop an actor and wait until it has ended; see `ActorHost.stop`."""
         return await self._host.stop(name, epoch, reason, shutdown)

@@ -17,7 +17,14 @@ from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
 logger = logging.getLogger("understudy.actors")
 
 STOP_SECONDS = 5.0
-"""Default time for an actor to stop."""
+"""Default time for an actor to stop that is no supervisor."""
+
+
+def usual_seconds(cell: ActorCell) -> float | None:
+    """Return the time for an actor to stop that nothing was said about, as `ChildSpec` has it: no
+    limit for a supervisor, whose children have times of their own. From OTP.
+    """
+    return None if type(cell.instance).supervises is True else STOP_SECONDS
 
 
 LAST_SECONDS = 1.0

@@ -494,7 +494,8 @@ class Pool(ProcessBound, Generic[A]):
         Without it, only what certainly did not run is run again, unless the method is idempotent.
         An item that three members have died of is given up with `PoisonedItemError`. `on_error`:
         "raise" the first error, "return" errors in the places of results, or "skip" them. `keep`:
-        results stay with their members, and references to them are given. `progress`: show a
+        results stay with their members, and references to them are given; items that run when you
+        leave run to their end. `progress`: show a
         progress bar on stderr (by rich, the extra `cli`; lines of text without it, or if stderr is
         no terminal). `journal`: a name under which the cluster's store keeps which items are done.
         A map whose driver died then goes on where it was, when it is called again with the same

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import cast
+from typing import Literal, cast
 
 import attrs
 import trio
@@ -44,7 +44,6 @@ from runtime.environment import Environment
 from runtime.gatherer import Gatherer
 from runtime.hosting.host import StopAnswer, birthplace, starts_at_once
 from runtime.hosting.instances import name_part
-from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.identifiers import NodeId
 from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members
@@ -660,16 +659,18 @@ class ActorSpawner:
             found[indices[failure.number]] = failure.error(member.name)
 
     async def stop_address(
-        self, address: Address, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
+        self, address: Address, reason: ExitReason, shutdown: Shutdown | Literal["usual"] = "usual"
     ) -> ExitReason | None:
-        """Stop the actor at `address`, if it still runs; `shutdown` as in `ChildSpec`. Returns its
-        exit reason, or None if that is not known.
+        """Stop the actor at `address`, if it still runs; `shutdown` as in `ChildSpec`, "usual" for
+        its default there. Returns its exit reason, or None if that is not known.
         """
         service = self._endpoint.node_service(address.node, address.incarnation)
+        # Nodes of an earlier version do not know the word.
+        limit = () if shutdown == "usual" else (shutdown,)
         try:
             ended = cast(
                 "ExitReason | None",
-                await service.stop_actor(address.name, address.epoch, reason, shutdown),
+                await service.stop_actor(address.name, address.epoch, reason, *limit),
             )
         except ActorNotFoundError:
             return None

@@ -56,8 +56,11 @@ class Squares(Actor):
     @method
     async def slow_if(self, item: int) -> int:
         if item == 0:
-            await trio.sleep(3600)
+            await self.released.wait()
         return item
+
+    released: ClassVar[trio.Event] = trio.Event()
+    """Until it is set, item 0 of `slow_if`, and all items of `hang`, wait."""
 
     blocks: ClassVar[threading.Event]
     """Until it is set, item 0 of the next one blocks its thread."""
@@ -85,7 +88,7 @@ class Squares(Actor):
 
     @method(concurrent=True)
     async def hang(self, item: int) -> int:
-        await trio.sleep(3600)
+        await self.released.wait()
         return item
 
     @method

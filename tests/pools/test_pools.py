@@ -256,7 +256,10 @@ async def test_a_caller_that_leaves_midway_cancels_what_runs_and_closes_the_sour
 
 
 @pytest.mark.parametrize("options", [{"batch": 20}, {"keep": True}, {"timeout": 3600.0}])
-async def test_nothing_waits_behind_a_slow_item(pair: Pair, options: MapChanges) -> None:
+async def test_nothing_waits_behind_a_slow_item(
+    pair: Pair, options: MapChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Squares, "released", trio.Event())
     pool = await pair.here.pool(None, Squares, size=2)
     # It is known that items are quick, so members get some more before they have answered.
     await everything(pool.map(Squares.slow_if, range(1, 50)))
@@ -268,6 +271,8 @@ async def test_nothing_waits_behind_a_slow_item(pair: Pair, options: MapChanges)
                 count += 1
                 if count == 199:
                     break
+    # With `keep=True` it runs on.
+    Squares.released.set()
 
 
 async def test_the_time_of_an_item_does_not_pass_while_another_one_takes_long(pair: Pair) -> None:
@@ -397,7 +402,10 @@ async def test_the_least_loaded_member_is_known_from_what_replies_say_of_the_cal
         others.cancel_scope.cancel()
 
 
-async def test_what_was_submitted_counts_until_its_result_is_there(pair: Pair) -> None:
+async def test_what_was_submitted_counts_until_its_result_is_there(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Squares, "released", trio.Event())
     pool = await (await pair.here.pool("squares", Squares, size=2)).ready(2)
     kept = [await pool.submit(Squares.hang, item) for item in range(10)]
     counts = [answer.value for answer in await pool.call_all(Squares.noted)]
@@ -405,6 +413,7 @@ async def test_what_was_submitted_counts_until_its_result_is_there(pair: Pair) -
     loads = [pool._members.depth(member) for member in pool._members.present()]
     assert loads == [5, 5], "each went to the member that had fewer"
     del kept
+    Squares.released.set()
     await pool.stop()
 
 
