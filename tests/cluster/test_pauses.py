@@ -10,6 +10,7 @@ from tests.cluster.pausing import judge, pause_nodes
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_no_actor_of_a_node_that_was_stopped_too_long_runs_after_its_successor() -> None:
     verdict = await pause_nodes(8, seed=1)

@@ -57,6 +57,7 @@ def test_lines_that_a_library_prints_itself_are_passed_over() -> None:
     assert _figures(output) == [("kill", 5.0), ("raise", 2500.0)]
 
 
+@pytest.mark.long
 def test_a_library_that_cannot_be_installed_is_left_out_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def test_names_stay_with_a_blocked_node_up_to_the_limit_and_are_free_beyond(seed
     assert len(blocked) == ROUNDS + 1
 
 
+@pytest.mark.long
 def test_one_seed_is_one_run() -> None:
     assert blocked_loops(3).trace_hash == blocked_loops(3).trace_hash
 

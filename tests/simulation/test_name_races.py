@@ -24,5 +24,6 @@ def test_what_is_found_answers(seed: int) -> None:
     assert all(int(count) >= 10 for count in found.groups())
 
 
+@pytest.mark.long
 def test_a_seed_of_name_races_gives_the_same_run_again() -> None:
     assert simulate_once(SEEDS[2]).trace_hash == simulate_once(SEEDS[2]).trace_hash

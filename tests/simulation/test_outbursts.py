@@ -32,6 +32,7 @@ def test_whatever_is_raised_ends_its_call_and_nothing_else(seed: int) -> None:
     assert int(raised[1]) >= 5
 
 
+@pytest.mark.long
 def test_without_faults_everything_is_raised_everywhere_and_reaches_the_callers() -> None:
     seen: set[tuple[str, str]] = set()
     for seed in SEEDS[:2]:

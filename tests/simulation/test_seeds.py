@@ -12,21 +12,12 @@ SEEDS = 500
 AT_ONCE = 2
 """Seeds of one test: small enough for several workers to have their share of them."""
 
-QUICK = 2
-"""Seeds that `make test` has time for. `.ci/run` tries all of them with `make simulate`, and so
-does `make long`.
-"""
 
-
+# `.ci/run` tries all of them by `make simulate`.
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.long] if first >= QUICK else [])
-        for first in range(0, SEEDS, AT_ONCE)
-    ],
-)
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
 def test_all_promises_hold_under_500_seeds(first: int) -> None:
     command = [
         sys.executable,

@@ -153,7 +153,13 @@ def decided(machine: Any, table: ChildTable, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [RestartMachine, lambda: DynamicRestartMachine(intensity=0)], ids=["static", "dynamic"]
+    "make",
+    [
+        pytest.param(RestartMachine, id="static"),
+        pytest.param(
+            lambda: DynamicRestartMachine(intensity=0), marks=pytest.mark.long, id="dynamic"
+        ),
+    ],
 )
 def test_what_is_decided_and_looked_up_for_one_child_costs_the_same_among_10_000_as_among_a_few(
     make: Any,

@@ -55,7 +55,7 @@ def test_local_plain(local_cluster, faults, again):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("plugins", [(), ("trio", "anyio")])
+@pytest.mark.parametrize("plugins", [(), pytest.param(("trio", "anyio"), marks=pytest.mark.long)])
 def test_every_kind_of_test_gets_its_face_with_other_plug_ins_and_without(
     tmp_path: Path, plugins: tuple[str, ...]
 ) -> None:
@@ -427,6 +427,7 @@ def test_modules_are_imported_once_for_all_processes(tmp_path: Path, module: str
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_workers_of_xdist_have_clusters_of_their_own(tmp_path: Path) -> None:
     source = """

@@ -27,6 +27,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+# `.ci/run` follows the chapters as well, by `make tutorial`.
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_chapter_does_what_it_says(page: Path, tmp_path: Path) -> None:
