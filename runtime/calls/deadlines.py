@@ -110,6 +110,20 @@ class Deadlines:
                 del call
 
 
+async def wait_woken(call: Waiting) -> None:
+    """Park the running task on the call until `wake`. If the wait is cancelled, the call goes on.
+    The caller has looked at the call without an await since, so no wake-up is lost.
+    """
+    assert call.waiter is None, "one task waits for a call"
+    call.waiter = trio.lowlevel.current_task()
+
+    def unpark(raise_cancel: object) -> trio.lowlevel.Abort:
+        call.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(unpark)
+
+
 def wake(call: Waiting) -> None:
     """Wake the task that is parked on the call."""
     waiter = call.waiter

@@ -41,7 +41,7 @@ from actors.retry import (
 )
 from runtime.calls.call_queues import Occupancy, where
 from runtime.calls.call_sender import MOVED, CallSender, addresses_of
-from runtime.calls.deadlines import Waiting
+from runtime.calls.deadlines import Waiting, wait_woken
 from runtime.calls.error_codec import set_attempts
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
 from runtime.calls.protocol import (
@@ -541,11 +541,4 @@ async def _finished(call: Waiting) -> None:
     if call.finished:
         await trio.lowlevel.checkpoint()
         return
-    # No await since the look above: an answer in between would find no task to wake.
-    call.waiter = trio.lowlevel.current_task()
-
-    def unpark(raise_cancel: object) -> trio.lowlevel.Abort:
-        call.waiter = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    await trio.lowlevel.wait_task_rescheduled(unpark)
+    await wait_woken(call)

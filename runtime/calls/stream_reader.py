@@ -7,7 +7,7 @@ did not run is asked for again, until the first item has come.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -27,7 +27,7 @@ from actors.retry import (
 )
 from runtime.calls.call_queues import Occupancy, where
 from runtime.calls.call_sender import CallSender
-from runtime.calls.deadlines import wake
+from runtime.calls.deadlines import wait_woken, wake
 from runtime.calls.pending_calls import OutgoingRequest
 from runtime.calls.protocol import (
     STREAM,
@@ -320,14 +320,7 @@ async def _arrival(call: StreamCall) -> None:
     if call.items or call.finished:
         await trio.lowlevel.checkpoint()
         return
-    # No await between the look at the items and the parking, so no wake-up is lost.
-    call.waiter = trio.lowlevel.current_task()
-
-    def unpark(raise_cancel: Any) -> trio.lowlevel.Abort:
-        call.waiter = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    await trio.lowlevel.wait_task_rescheduled(unpark)
+    await wait_woken(call)
 
 
 def _abandon(caller: CallSender, call: StreamCall, route: Route | None) -> None:

@@ -24,8 +24,10 @@ from actors.supervision import ExitReason
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, why
 
-ACTOR_SECONDS = 20.0
-"""How long an actor may take to stop."""
+ACTOR_SECONDS = 60.0
+"""How long an actor may take to stop. A supervisor ends when its children have: those of a pool may
+take 30 s.
+"""
 
 ASK_SECONDS = 10.0
 """How long a node may take to take note that it is to leave."""

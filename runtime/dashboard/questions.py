@@ -42,6 +42,9 @@ from runtime.pools.supervisor import PoolSupervisor, PoolView
 from runtime.printable import one_of
 from runtime.store.interface import Entry
 
+STOP_SECONDS = 60.0
+"""How long an actor may take to stop; the members of a pool may take 30 s."""
+
 NODE_SECONDS = 2.0
 """Seconds in which a node is to answer a dashboard."""
 
@@ -526,7 +529,7 @@ class ClusterQuestions:
             raise ValueError(f"no node that answers has an actor called {name!r}")
         service = self._client.endpoint.node_service(member["name"], member["incarnation"])
         reason = ExitReason("stopped", "by the dashboard")
-        await service.options(timeout=20.0).stop_actor(name, epoch, reason)
+        await service.options(timeout=STOP_SECONDS).stop_actor(name, epoch, reason)
         return f"{name} was stopped"
 
     async def drain_node(self, name: str) -> str:

@@ -8,7 +8,6 @@ the other while the cluster goes on, the supervisor is right about its children.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
@@ -19,6 +18,7 @@ from actors.errors import ActorNotFoundError
 from actors.html import card, dotted_state, escaped, fixed_width, html_table
 from actors.supervision import ChildKind, ExitReason
 from actors.supervisor import ChildStatus, DeathReport, SupervisorStatus
+from runtime.near_names import nearest
 from runtime.printable import plain
 
 CLUSTER = "@cluster"
@@ -134,7 +134,7 @@ class Tree:
                 f"{name!r} is an actor, but neither a supervisor nor a child of one", actor=name
             )
         text = f"there is no supervisor called {name!r} in the cluster"
-        if near := difflib.get_close_matches(name, [branch.name for branch in branches], n=3):
+        if near := nearest(name, (branch.name for branch in branches), most=3):
             raise ActorNotFoundError(
                 f"{text}; did you mean {' or '.join(map(repr, near))}?", actor=name
             )

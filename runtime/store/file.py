@@ -298,6 +298,8 @@ class StoreFile:
     """
 
     def __init__(self, directory: Path) -> None:
+        # The program may go into another directory while the store is open.
+        directory = directory.absolute()
         self.path = directory / FILE_NAME
         self._log = directory / f"{FILE_NAME}-wal"
         self._failed = False

@@ -332,6 +332,24 @@ async def all_at_once(store: EmbeddedStore, count: int) -> list[Exception]:
     return errors
 
 
+async def test_the_program_may_go_into_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), Path("store"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        await store.put("before", b"kept")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        await store.put("after", b"kept too")
+        nursery.cancel_scope.cancel()
+    file = StoreFile(tmp_path / "store")
+    file.close()
+    assert (tmp_path / "store" / FILE_NAME).exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.parametrize("gone", ["store", f"store/{FILE_NAME}", f"store/{FILE_NAME}-wal"])
 async def test_what_is_written_to_deleted_or_moved_files_is_refused_until_they_are_back(
     tmp_path: Path, gone: str, caplog: pytest.LogCaptureFixture
