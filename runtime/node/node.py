@@ -23,6 +23,7 @@ from actors.errors import (
     HandshakeError,
     LeaseLostError,
     StoreError,
+    StoreUnavailableError,
     WrongCertificateError,
 )
 from actors.filters import Filter
@@ -227,6 +228,8 @@ class Node(BaseNode):
         self._tasks_ended = False
         """True when its own tasks have ended before it leaves."""
         self._expulsions = Expulsions(self._on_expulsion)
+        self._joining = trio.CancelScope()
+        """What the node waits for before it is ready; cancelled when the cluster gives it up."""
         self._following = trio.CancelScope()
         self._supervisions: WeakSet[SupervisionWork] = WeakSet()
         """The supervisors here, as long as they live."""
@@ -556,6 +559,8 @@ class Node(BaseNode):
         # Expelled nodes lose their lease as well. What counts is why.
         if self._given_up is None or isinstance(why, ExpelledError):
             self._given_up = why
+        # A store that was begun anew never answers what a joining node has asked the one before.
+        self._joining.cancel()
         self.leave()
 
     def _was_expelled(self, error: ExpelledError) -> None:
@@ -710,8 +715,16 @@ class Node(BaseNode):
 
     async def _serve(self, metrics: str | None = None) -> None:
         """Start the tasks that run until the node leaves; returns when the node is ready for use.
-        `metrics`: see `open_node`.
+        `metrics`: see `open_node`. Raises `LeaseLostError` or a `HandshakeError` if the cluster
+        gives the node up before it is ready, and `StoreError` if the store does not answer in time.
         """
+        with self._joining:
+            await self._start(metrics)
+        if self._joining.cancelled_caught:
+            assert self._given_up is not None, "only what gives the node up ends its start"
+            raise self._given_up
+
+    async def _start(self, metrics: str | None) -> None:
         if metrics is not None:
             # First, so that a service manager sees it join.
             await self._serve_metrics(metrics)
@@ -725,7 +738,18 @@ class Node(BaseNode):
         # Last: others start actors on a node that is up, and these need its view of the members.
         # A program that has opened a node may place on it at once: its own view, too, must say
         # that it is up.
-        await self._members.caught_up_with_write(await self._registration.set_state("up"))
+        revision = await self._registration.set_state("up")
+        seconds = self._environment.timings.store_call
+        # A question about changes has no limit of its own, as there may be none for long. Here
+        # there is one, and the node that keeps the store may have ended before it answered.
+        with trio.move_on_after(seconds) as patience:
+            await self._members.caught_up_with_write(revision)
+        if patience.cancelled_caught:
+            raise StoreUnavailableError(
+                f"node {self.name} is in the cluster's store, which did not answer for "
+                f"{seconds:g} s after that; check the node that keeps the store, "
+                f"{self._store_keeper() or 'etcd'} (`understudy doctor`), and start this node again"
+            )
 
     def _stand_by(
         self, blocked_limit: float, reach: Reach | None, report: Report | None, serves_store: bool

@@ -274,9 +274,9 @@ async def open_node(
     - `platform`: for tests and simulated nodes, a `Platform`.
 
     Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
-    `HandshakeError`, or a `StoreError`, each of which says what to do next; `LeaseLostError` at the
-    end of the block if the cluster has given the node up. After the block the node answers with
-    `NotAMemberError`.
+    `HandshakeError`, or a `StoreError`, each of which says what to do next; `LeaseLostError` if the
+    cluster has given the node up, while it joined or at the end of the block. After the block the
+    node answers with `NotAMemberError`.
     """
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
     platform = platform or Platform()

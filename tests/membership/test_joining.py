@@ -14,16 +14,18 @@ import trio
 from trio.testing import MockClock
 
 from actors import Actor, method
-from actors.errors import JoinError
+from actors.errors import JoinError, LeaseLostError, StoreUnavailableError
 from runtime import Node, open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import Connection, SocketConnection, SocketNetwork
 from runtime.membership import cluster_client as cluster_client_module
-from runtime.membership.members import NodeRecord, Registration
+from runtime.membership.members import PREFIX, NodeRecord, Registration
 from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
+from runtime.store.interface import WatchBatch
 from runtime.testing import Platform
 from runtime.timings import Timings
+from runtime.wire.codec import Codec
 from tests.live_pair import SECRET
 from tests.scheduling import SeededEnvironment
 from tests.waiting import until
@@ -248,3 +250,61 @@ async def test_a_node_joins_by_a_member_of_an_earlier_version() -> None:
             }
             async with open_node("second", join=founder.address, secret=SECRET) as second:
                 assert {one.name for one in second.members()} == {"founder", "second"}
+
+
+def tells_no_changes(store: EmbeddedStore) -> None:
+    """The store takes writes from now on, and its answers about changes get lost."""
+
+    async def poll(prefix: str, from_revision: int) -> WatchBatch:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    store.poll = poll  # type: ignore[method-assign]
+
+
+async def test_a_node_that_is_given_up_while_it_joins_ends_with_the_reason() -> None:
+    """It is in the store, and waits to see that in its own view: as if the store's node had ended
+    in between, with another store in its place.
+    """
+    codec = Codec(sentinel=os.urandom(8))
+
+    async def end_the_lease(founder: Node) -> None:
+        store = internals_of(founder).store
+
+        async def up() -> NodeRecord | None:
+            entry = await store.get(f"{PREFIX}newcomer")
+            record = None if entry is None else codec.decode_stored(entry.value)
+            return record if isinstance(record, NodeRecord) and record.state == "up" else None
+
+        found = await until(up, "the newcomer has written that it is up")
+        assert found is not None
+        await store.revoke(found.lease)
+
+    with trio.fail_after(60):
+        async with (
+            open_node("founder", secret=SECRET) as founder,
+            trio.open_nursery() as nursery,
+        ):
+            own = internals_of(founder).own_store
+            assert isinstance(own, EmbeddedStore)
+            tells_no_changes(own)
+            nursery.start_soon(end_the_lease, founder)
+            with pytest.raises(LeaseLostError, match="newcomer as dead"):
+                async with open_node("newcomer", join=founder.address, secret=SECRET):
+                    raise AssertionError("it was never ready")
+
+
+async def test_a_node_does_not_wait_for_ever_for_the_answer_that_it_has_joined() -> None:
+    with trio.fail_after(60):
+        async with open_node("founder", secret=SECRET) as founder:
+            own = internals_of(founder).own_store
+            assert isinstance(own, EmbeddedStore)
+            tells_no_changes(own)
+            platform = Platform(
+                environment=SystemEnvironment(Timings(store_call=1.0, etcd_attempt=0.5))
+            )
+            with pytest.raises(StoreUnavailableError, match="the cluster's store, which did not"):
+                async with open_node(
+                    "newcomer", join=founder.address, secret=SECRET, platform=platform
+                ):
+                    raise AssertionError("it was never ready")
