@@ -540,6 +540,15 @@ _HOOKS = {"on_start": (), "on_stop": ("reason",), "on_ended": ("notice",), "on_i
 """The methods that the runtime calls, and what it passes to them."""
 
 
+def _unfit(name: str) -> str:
+    """Why no method of this name can be called from outside, and what to do."""
+    if name in _HOOKS or name == "__init__":
+        return "the runtime calls it itself; take the mark away"
+    if name.startswith("_"):
+        return "names that begin with an underscore are the actor's own; call it something else"
+    return "this name belongs to the runtime; call it something else"
+
+
 def _check_own_names(cls: type) -> None:
     """Raises TypeError if the class hides what the runtime says of an actor, or has a hook that
     cannot be called as the runtime calls it.
@@ -645,10 +654,7 @@ class Actor(Observer):
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
             if isinstance(vars(cls)[name], Marked) and (name in _RESERVED or name.startswith("_")):
-                raise TypeError(
-                    f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a "
-                    "@method; call it something else"
-                )
+                raise TypeError(f"{cls.__qualname__}.{name} cannot be a @method: {_unfit(name)}")
         _check_own_names(cls)
         _warn_of_near_hooks(cls)
         # Chosen once: handles are made for each message that has one, also in the middle of reading

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol, Self, TypeVar
 
+from actors.foreign_names import names_for_references
 from actors.reference import Reference, ReferencedValue, ReferenceSource
 
 T = TypeVar("T")
@@ -56,6 +57,8 @@ class BlockingReference(Reference[R]):
     """A `Reference` whose `fetch` and `ready` block. It is one to methods that take a reference."""
 
     __slots__ = ("_waits",)
+
+    _foreign_names = names_for_references("")
 
     def __init__(self, state: ReferencedValue, source: ReferenceSource, waits: Waits) -> None:
         super().__init__(state, source)

@@ -69,7 +69,9 @@ class Handle(ProcessBound):
     def __getattr__(self, attribute: str) -> Any:
         # `copy`, `pickle` and debuggers ask for such names, also of handles without their fields.
         if attribute.startswith("_"):
-            raise AttributeError(attribute)
+            raise AttributeError(
+                f"a handle has no {attribute!r}: what begins with an underscore is the actor's own"
+            )
         definition = self._definition(attribute)
         kind: Any = BoundStream if definition.stream else BoundMethod
         bound = kind(
@@ -100,10 +102,14 @@ class Handle(ProcessBound):
         definition = self._methods.get(name)
         if definition is None:
             near = difflib.get_close_matches(name, self._methods, n=1)
-            hint = _unmarked(self._address.class_path, name) or (
-                f"; did you mean {near[0]!r}?"
-                if near
-                else f"; it offers {', '.join(sorted(self._methods)) or 'no methods'}"
+            hint = (
+                _unmarked(self._address.class_path, name)
+                or _OF_NODES.get(name)
+                or (
+                    f"; did you mean {near[0]!r}?"
+                    if near
+                    else f"; it offers {', '.join(sorted(self._methods)) or 'no methods'}"
+                )
             )
             raise AttributeError(
                 f"{self._address.class_path} has no @method {name!r} that a handle could call{hint}"
@@ -165,6 +171,19 @@ if TYPE_CHECKING:
     AnyHandle = Any
 else:
     AnyHandle = Handle
+
+
+_OF_NODES = {
+    **dict.fromkeys(
+        ("close", "exit", "kill", "stop", "terminate"),
+        "; stop(handle) of a node or cluster stops an actor",
+    ),
+    **dict.fromkeys(
+        ("join", "monitor", "watch"),
+        "; wait_ended(handle) of a node or cluster waits for the end of an actor",
+    ),
+}
+"""What nodes do with actors, and handles of other libraries do themselves."""
 
 
 def _unmarked(class_path: str, name: str) -> str:

@@ -44,6 +44,7 @@ import attrs
 
 from actors.documentation import documented_as
 from actors.errors import BadArgumentsError
+from actors.foreign_names import HasForeignNames, names_for_methods
 from actors.keywords import misplaced, unknown_keyword
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
@@ -306,7 +307,7 @@ class Address:
                 raise TypeError(f"{field!r} of an Address is {value!r}, not of type {kind!r}")
 
 
-class Bound(ProcessBound):
+class Bound(HasForeignNames, ProcessBound):
     """The base of every method that is bound to one actor, whether a call gives a value or a
     stream. Its attributes are for the runtime's side, see `Caller`.
     """
@@ -353,6 +354,8 @@ class BoundMethod(Bound, Generic[P, R]):
     """A method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
 
     __slots__ = ()
+
+    _foreign_names = names_for_methods("await ")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`.

@@ -27,6 +27,7 @@ import attrs
 from actors.actor import Ended, Member, Spawner
 from actors.documentation import documented_as
 from actors.errors import NotAMemberError
+from actors.foreign_names import names_for_clusters
 from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
 from actors.keywords import names_keywords
@@ -344,6 +345,12 @@ class AioGroup(Generic[A]):
 
 class AioCluster(WithoutNode, AioSpawner):
     """A cluster, open for use by tasks of any asyncio loop: `connect(...)`."""
+
+    _foreign_names = names_for_clusters(
+        "cluster",
+        "await ",
+        "a pool does, pool.map(Class.method, items) of await cluster.pool(None, Class)",
+    )
 
     def __init__(self, door: ConnectionDoor) -> None:
         super().__init__(door, SpawnOptions())

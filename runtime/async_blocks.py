@@ -37,13 +37,17 @@ class _Opener(AbstractAsyncContextManager[T]):
     def _advice(self) -> str:
         return f"{self._name} opens in a block: `async with {self._name}(...) as ...:`"
 
-    if not TYPE_CHECKING:  # to whom it has none of these
+    if not TYPE_CHECKING:
+        # To a type checker it has none of these.
 
         def __await__(self) -> NoReturn:
             raise TypeError(self._advice)
 
         def __enter__(self) -> NoReturn:
-            raise TypeError(self._advice)
+            raise TypeError(
+                f"{self._advice}, in an `async def`; programs without an event loop use "
+                "runtime.blocking"
+            )
 
         def __exit__(self, *exc_info: object) -> None:
             """Never called; Python asks for both."""

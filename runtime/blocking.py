@@ -47,6 +47,7 @@ from actors import errors
 from actors.actor import Ended, Member, Spawner
 from actors.blocking import BlockingReference, BlockingStream
 from actors.documentation import documented_as
+from actors.foreign_names import HasForeignNames, names_for_clusters, names_for_methods
 from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
 from actors.handle import Handle
@@ -288,10 +289,12 @@ class BlockingHandle(Handle):
         return method
 
 
-class BlockingMethod(ProcessBound, Method[P, R]):
+class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
     """A method of one actor, ready to be called by any thread, which blocks meanwhile. Cheap; keep
     it or make it anew.
     """
+
+    _foreign_names = names_for_methods("")
 
     def __init__(self, door: BlockingDoor, bound: BoundMethod[P, R]) -> None:
         super().__init__(bound._definition)
@@ -755,6 +758,10 @@ class BlockingGroup(Generic[A]):
 
 class BlockingCluster(WithoutNode, BlockingSpawner):
     """A cluster, open for use by any thread: `connect(...)`."""
+
+    _foreign_names = names_for_clusters(
+        "cluster", "", "cluster.executor().map(function, items) does"
+    )
 
     def __init__(self, door: BlockingDoor) -> None:
         super().__init__(door, SpawnOptions())

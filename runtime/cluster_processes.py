@@ -126,6 +126,8 @@ class LocalCluster:
             if not name.startswith("_") and hasattr(Node, name):
                 # The clusters of `runtime.blocking` and `runtime.aio` have it themselves.
                 raise AttributeError(f"{text}: its node has; write cluster.node.{name}")
+            if name in Node._foreign_names:
+                raise AttributeError(f"{text}: {Node._foreign_names[name]}")
             # With the object, so that Python suggests the nearest of its names.
             raise AttributeError(text, name=name, obj=self)
 

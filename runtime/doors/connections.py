@@ -15,6 +15,7 @@ import trio
 
 from actors.actor import Member, Spawner
 from actors.errors import UnderstudyError
+from actors.foreign_names import missing
 from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
@@ -190,7 +191,7 @@ class WithoutNode:
         # To a type checker a name that is not there is a mistake.
 
         def __getattr__(self, name: str) -> NoReturn:
-            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            text = missing(self, name)
             if name == "node":
                 raise AttributeError(
                     f"{text}: only programs on trio have a node; call the cluster itself, as in "

@@ -20,6 +20,7 @@ import attrs
 
 from actors.errors import BadArgumentsError, EncodeError, FunctionNotImportableError
 from actors.messages import MAIN_ALIAS
+from actors.method import Marked
 from actors.options import SpawnOptions
 from actors.reference import taken
 from runtime.calls.arguments import refused
@@ -112,6 +113,11 @@ def function_path(function: object) -> str:
         raise FunctionNotImportableError(
             f"{function!r} has no name by which another process could find it: give run the "
             "function itself, and the arguments after it"
+        )
+    if isinstance(function, Marked):
+        raise FunctionNotImportableError(
+            f"run takes a function, and {function.definition.name} is a method of an actor: spawn "
+            "the actor, and call the method of its handle"
         )
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)

@@ -347,8 +347,7 @@ async def actor_class(
         )
     except DecodeError as error:
         raise ActorClassError(
-            f"{path} cannot be imported on node {node}: {error}; actor classes must be importable "
-            "where they run",
+            f"{path} cannot be imported on node {node}: {error}",
             node=node,
         ) from error
     if not issubclass(found, Actor) or message_type(found) is not None:

@@ -16,6 +16,7 @@ from actors.class_names import class_name, qualified_name
 from actors.documentation import documented_as
 from actors.errors import NameTakenError, SpawnManyError
 from actors.exact import exact
+from actors.foreign_names import HasForeignNames, names_for_clusters
 from actors.functions import RunsFunctions
 from actors.handle import Handle
 from actors.method import Address
@@ -175,7 +176,7 @@ class _NodeOptions(RunsFunctions):
         return self._options.name or f"an actor of class {name}"
 
 
-class BaseNode(ProcessBound, RunsFunctions):
+class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
     """What `Node` and `NodeClient` offer to users alike. Derived classes set all attributes."""
 
     _endpoint: RpcEndpoint
@@ -187,6 +188,12 @@ class BaseNode(ProcessBound, RunsFunctions):
     _nursery: trio.Nursery
     _journals: Journals | None
     _identity: NodeId
+
+    _foreign_names = names_for_clusters(
+        "node",
+        "await ",
+        "a pool does, pool.map(Class.method, items) of await node.pool(None, Class)",
+    )
 
     if TYPE_CHECKING:
 

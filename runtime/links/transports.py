@@ -518,7 +518,7 @@ def split_address(address: str) -> tuple[str, str]:
     otherwise.
     """
     kind, _, where = address.partition(":")
-    if kind in ("tcp", "unix") and where:
+    if kind in ("tcp", "unix") and where and not where.startswith("//"):
         return kind, where
     split_host_port(address)
     return "tcp", address
@@ -528,6 +528,12 @@ def split_host_port(text: str) -> HostPort:
     """Split `HOST:PORT` or `[V6]:PORT` into its parts. Raises ValueError, which says what is
     expected.
     """
+    scheme, slashes, rest = text.partition("://")
+    if slashes:
+        raise ValueError(
+            f"{text!r} is not an address; expected HOST:PORT without {scheme}://, as in "
+            f"{rest.rstrip('/') or '127.0.0.1:7400'}"
+        )
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     # Of at most five digits: Python refuses to read a number of thousands of them.
@@ -539,7 +545,8 @@ def split_host_port(text: str) -> HostPort:
         or int(port) > 65535
     ):
         raise ValueError(
-            f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400"
+            f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400, with a "
+            "port from 0 to 65535"
         )
     return HostPort(bare, int(port))
 

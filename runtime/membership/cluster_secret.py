@@ -75,9 +75,10 @@ def find_secret(
         return Keyring((CERTIFICATES_INSTEAD,), "certificates")
     if needs_own:
         raise ListenError(
-            f"a node that other machines can reach needs a secret: set {VARIABLE}, or give "
-            "--secret-file; `openssl rand -hex 32` makes one "
-            "(one that listens on 127.0.0.1 needs none)"
+            "a node that other machines can reach, or that joins one of another machine, needs "
+            f"the secret of its cluster: set {VARIABLE}, or give secret= or --secret-file; "
+            "`openssl rand -hex 32` makes one for a new cluster (one that listens on 127.0.0.1 "
+            "needs none)"
         )
     return _shared(shared_secret_path(), token)
 

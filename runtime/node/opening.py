@@ -412,6 +412,11 @@ def _check(
         raise ValueError("data_dir is empty: give the path of a directory")
     if given["join"] is not None and given["store"] is not None:
         raise ValueError("a store leads to its cluster by itself: give join or store, not both")
+    if isinstance(join := given["join"], str):
+        try:
+            split_address(join)
+        except ValueError as error:
+            raise JoinError(str(error)) from None
     if isinstance(advertise := given["advertise"], str):
         check_advertise(advertise)
     if isinstance(metrics, str):

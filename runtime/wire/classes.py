@@ -53,7 +53,7 @@ def find_class(path: str) -> type:
                 f"{_unknown(path)}: its {module_name} has no class of that name. "
                 + (
                     _advice(module_name)
-                    if module_name == "__main__"
+                    if module_name in _WITHOUT_FILE
                     else "Run the same code on all nodes"
                 )
             )
@@ -81,7 +81,14 @@ def import_class(path: str) -> type:
             lambda: _imported(module_name), lambda error: summary_of(error) or "an error"
         )
         if failure:
-            raise DecodeError(f"{path} cannot be imported here ({failure}); {_advice(module_name)}")
+            # For the node's own Python, whose path and packages may differ from the caller's.
+            advice = (
+                _OF_MAIN
+                if module_name in _WITHOUT_FILE
+                else f"install the package of {module_name} there, or add its directory to "
+                "PYTHONPATH, and run the same code on all nodes"
+            )
+            raise DecodeError(f"the import of {module_name} raised {failure}; {advice}")
     return find_class(path)
 
 
@@ -93,14 +100,13 @@ def _imported(module_name: str) -> str:
 
 def _split(path: str) -> tuple[str, str]:
     module_name, colon, qualified = path.partition(":")
-    if (
-        not (module_name and colon and qualified)
-        or "<locals>" in path
-        or module_name.startswith(".")
-    ):
+    if "<locals>" in path:
         raise DecodeError(
-            f"{path!r} is not the import path of a class (module:Name, not inside a function)"
+            f"{path} is defined inside a function, where no other process finds it; move the "
+            "class to the top of its module"
         )
+    if not (module_name and colon and qualified) or module_name.startswith("."):
+        raise DecodeError(f"{path!r} is not the import path of a class, module:Name")
     return module_name, qualified
 
 
@@ -110,12 +116,18 @@ def _unknown(path: str) -> str:
     return f"{path} is not known to the process that was to read it"
 
 
+_WITHOUT_FILE = ("__main__", "__console__")
+
+
+_OF_MAIN = (
+    "No other process can import the classes of the main script, or of a prompt; move them into a "
+    "module"
+)
+
+
 def _advice(module_name: str) -> str:
-    if module_name == "__main__":
-        return (
-            "Classes of the main script have no place that others can import; move them into a "
-            "module"
-        )
+    if module_name in _WITHOUT_FILE:
+        return _OF_MAIN
     return (
         f"Import {module_name} in the program that opens its node (`understudy node --import "
         f"{module_name}`), or in the module of the "

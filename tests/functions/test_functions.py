@@ -115,6 +115,8 @@ async def test_what_has_no_name_elsewhere_is_refused_at_once(node: Node) -> None
             await node.run(function)
     with pytest.raises(FunctionNotImportableError, match="decorator"):
         await node.run(vars(used.decorated)["__wrapped__"], 1)
+    with pytest.raises(FunctionNotImportableError, match="add is a method of an actor: spawn"):
+        await node.run(Counter.add)  # type: ignore[call-overload]
     with pytest.raises(BadArgumentsError, match="number"):
         await node.run(used.double)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="name= is for actors"):

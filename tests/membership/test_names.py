@@ -234,6 +234,7 @@ async def test_a_class_that_cannot_be_imported_where_it_should_run_is_named(
         ) as caught:
             await pair.here.options(name="register", on="there").spawn(vanishing)
         assert caught.value.node == "there"
+        assert "; install the package of a_module_of_this_process_only there" in str(caught.value)
         await spawn(pair.here, "register", "there")
 
 
@@ -241,7 +242,7 @@ async def test_a_class_inside_a_function_is_refused_for_another_node(pair: Pair)
     class Local(Actor):
         pass
 
-    with trio.fail_after(60), pytest.raises(ActorClassError, match="locals"):
+    with trio.fail_after(60), pytest.raises(ActorClassError, match="top of its module"):
         await pair.here.options(on="there").spawn(Local)
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from actors import Actor, method
-from actors.errors import NoPlacementError
+from actors.errors import JoinError, NoPlacementError
 from runtime import open_node
 from runtime.membership.members import PREFIX, NodeRecord
 from runtime.node import internals_of
@@ -77,6 +77,10 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
         ({"resources": {"\ud800": 1.0}}, ValueError, "resources have no control"),
         ({"resources": 4}, TypeError, "resources are a mapping"),
         ({"join": 7400}, TypeError, "join must be a str"),
+        ({"join": "here"}, JoinError, "expected HOST:PORT"),
+        ({"join": "here:70000"}, JoinError, "a port from 0 to 65535"),
+        ({"join": "tcp://here:7400"}, JoinError, "without tcp://, as in here:7400"),
+        ({"join": "http://here:7400/"}, JoinError, "without http://, as in here:7400"),
         ({"listen": 7400}, TypeError, "listen must be a str"),
         ({"listen": "7400"}, ValueError, "expected HOST:PORT"),
         ({"advertise": "0.0.0.0:7400"}, ValueError, "not an address that other nodes can dial"),

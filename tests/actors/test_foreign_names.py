@@ -1,0 +1,134 @@
+"""Names that users know from Ray, Dask, Celery, torch or Erlang: the error says what to write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import runtime.aio
+import runtime.blocking
+from actors import Actor, method
+from runtime import open_local_cluster, open_node
+from runtime.node import Node
+
+
+class Counter(Actor):
+    def __init__(self) -> None:
+        self.value = 0
+
+    @method
+    async def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+    async def _secret(self) -> int:
+        return self.value
+
+
+async def test_on_trio() -> None:
+    async with open_node() as node:
+        counter: Any = await node.spawn(Counter)
+        reference: Any = await counter.add.remote(1)
+        anything: Any = node
+        for name in ("get", "result", "value", "to_here"):
+            with pytest.raises(AttributeError, match=rf"{name}.: await reference.fetch\(\)"):
+                getattr(reference, name)
+        with pytest.raises(AttributeError, match=r"delay.: await handle\.method\.send"):
+            counter.add.delay(1)
+        with pytest.raises(AttributeError, match=r"future.: start a task that awaits the call"):
+            counter.add.future(1)
+        with pytest.raises(AttributeError, match=r"get.: await reference.fetch\(\)"):
+            anything.get(reference)
+        with pytest.raises(AttributeError, match=r"kill.: await node.stop\(handle\)"):
+            anything.kill(counter)
+        with pytest.raises(AttributeError, match=r"'kill' .*; stop\(handle\) of a node or cluster"):
+            counter.kill()
+        with pytest.raises(AttributeError, match=r"a handle has no '_secret': .* the actor's own"):
+            getattr(counter, "_secret")  # noqa: B009
+        assert await reference.fetch() == 1
+
+
+async def test_other_names_have_pythons_own_error() -> None:
+    async with open_node() as node:
+        anything: Any = node
+        with pytest.raises(AttributeError) as caught:
+            anything.adress  # noqa: B018
+        assert str(caught.value) == "'Node' object has no attribute 'adress'"
+        assert (caught.value.name, caught.value.obj) == ("adress", node)
+
+
+def test_an_error_of_a_property_is_not_hidden() -> None:
+    class Broken(Node):
+        @property
+        def address(self) -> str:
+            raise AttributeError("within the property")
+
+    with pytest.raises(AttributeError, match="within the property"):
+        Broken.__new__(Broken).address  # noqa: B018
+
+
+@pytest.mark.cluster
+def test_without_an_event_loop_nothing_is_awaited() -> None:
+    with runtime.blocking.open_local_cluster(nodes=1) as opened:
+        cluster: Any = opened
+        counter = cluster.spawn(Counter)
+        with pytest.raises(AttributeError, match=r"result.: reference.fetch\(\)"):
+            counter.add.remote(1).result()
+        with pytest.raises(AttributeError, match=r"delay.: handle\.method\.send"):
+            counter.add.delay(1)
+        with pytest.raises(AttributeError, match=r"map.: cluster.executor\(\).map"):
+            cluster.map(str, [1])
+        with pytest.raises(AttributeError, match=r"submit.: .*cluster.future\("):
+            cluster.submit(str, 1)
+        with pytest.raises(AttributeError, match="only programs on trio have a node"):
+            cluster.node  # noqa: B018
+
+
+@pytest.mark.cluster
+def test_under_asyncio() -> None:
+    async def main() -> None:
+        async with runtime.aio.open_local_cluster(nodes=1) as opened:
+            cluster: Any = opened
+            with pytest.raises(AttributeError, match=r"get_actor.: await cluster.lookup"):
+                cluster.get_actor("counter")
+
+    asyncio.run(main())
+
+
+@pytest.mark.cluster
+async def test_a_local_cluster_on_trio() -> None:
+    async with open_local_cluster(nodes=0) as opened:
+        cluster: Any = opened
+        with pytest.raises(AttributeError, match=r"map.: a pool does"):
+            cluster.map(str, [1])
+        with pytest.raises(AttributeError, match=r"its node has; write cluster.node.spawn"):
+            cluster.spawn(Counter)
+
+
+def test_a_block_of_trio_in_a_program_without_an_event_loop() -> None:
+    opener: Any = open_local_cluster()
+    wanted = r"async with .*without an event loop use runtime\.blocking"
+    with pytest.raises(TypeError, match=wanted), opener:
+        pass
+
+
+def test_marks_that_no_caller_could_reach() -> None:
+    with pytest.raises(TypeError, match=r"_hidden cannot be a @method: names that begin with an"):
+
+        class Hidden(Actor):
+            @method
+            async def _hidden(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"on_stop cannot be a @method: the runtime calls it"):
+
+        class Hook(Actor):
+            @method
+            async def on_stop(self, reason: object) -> None: ...
+
+    with pytest.raises(TypeError, match=r"options cannot be a @method: this name belongs to the"):
+
+        class Reserved(Actor):
+            @method
+            async def options(self) -> None: ...  # type: ignore[override]
