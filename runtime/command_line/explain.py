@@ -36,6 +36,9 @@ ELSEWHERE = {
         ),
         "runtime.rendezvous.parameters",
     ),
+    **dict.fromkeys(
+        ("ForkServerStartError", "ForkServerDiedError", "ProcessError"), "runtime.processes"
+    ),
     "SimulationError": "runtime.simulation",
     "VirtualClusterError": "runtime.testing",
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import ClassVar
 
 import attrs
 
@@ -44,11 +45,15 @@ class ExitStatus:
 class ProcessError(UnderstudyError):
     """The base class of the errors of `runtime.processes`."""
 
+    has_page: ClassVar[bool] = True
+
 
 class ForkServerStartError(ProcessError):
     """The warm process could not import what it was asked to. A note and `remote_traceback` (text)
     say where it failed.
     """
+
+    has_page: ClassVar[bool] = True
 
     def __init__(self, text: str, *, remote_traceback: str = "") -> None:
         super().__init__(text)
@@ -59,6 +64,8 @@ class ForkServerStartError(ProcessError):
 
 class ForkServerDiedError(ProcessError):
     """The warm process has ended, or is closing, and starts no more children."""
+
+    has_page: ClassVar[bool] = True
 
 
 class ChildDiedError(ProcessError):

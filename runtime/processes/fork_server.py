@@ -183,7 +183,7 @@ class ForkServer:
         if self._closing or self._nursery is None:
             raise ForkServerDiedError(
                 f"cannot start {name}: the warm process (pid {self.pid}) has ended or is closing; "
-                "open a new fork server"
+                "open the cluster, or the fork server, again"
             )
         self._last_number = number = self._last_number + 1
         request = protocol.encode(protocol.StartProcess(number, name, target, argument))
@@ -208,8 +208,8 @@ class ForkServer:
             raise ProcessError(f"cannot start {name}: {child.refusal}")
         if child.pid == 0:
             raise ForkServerDiedError(
-                f"cannot start {name}: the warm process (pid {self.pid}) ended meanwhile; open a "
-                "new fork server"
+                f"cannot start {name}: the warm process (pid {self.pid}) ended meanwhile; open "
+                "the cluster, or the fork server, again"
             )
         return child
 

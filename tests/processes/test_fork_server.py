@@ -25,6 +25,7 @@ from runtime.processes import (
     ProcessError,
     open_fork_server,
 )
+from tests.failures.error_examples import check_shown, said
 from tests.processes.conftest import Marked
 from tests.waiting import until
 
@@ -148,10 +149,9 @@ async def test_a_refused_fork_fails_its_start_alone(marked: Marked) -> None:
         sibling = await server.start(f"{TARGETS}:echo_and_stay", b"", "sibling")
         baseline = descriptors()
         for _ in range(3):
-            with pytest.raises(
-                ProcessError, match=r"cannot start refused: .*Resource temporarily unavailable"
-            ):
+            with pytest.raises(ProcessError) as caught:
                 await server.start(f"{TARGETS}:echo", b"", "refused")
+            check_shown("ProcessError", said(caught.value))
             next_one = await server.start(f"{TARGETS}:echo_and_stay", b"", "next")
             await next_one.ready()
             next_one.send_signal(signal.SIGKILL)
@@ -309,8 +309,9 @@ async def test_the_death_of_the_warm_process_ends_its_children_and_refuses_new_o
             with pytest.raises(ChildDiedError):
                 await child.ready()
         await marked.gone()
-        with pytest.raises(ForkServerDiedError, match="open a new fork server"):
+        with pytest.raises(ForkServerDiedError) as caught:
             await server.start(f"{TARGETS}:echo", b"", "late")
+        check_shown("ForkServerDiedError", said(caught.value))
 
 
 async def test_a_warm_process_that_hangs_is_killed_with_all_its_children(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.failures.error_examples import check_shown
 from tests.processes.conftest import Marked
 from tests.waiting import until
 
@@ -235,6 +236,7 @@ def test_a_script_without_the_guard_gets_an_error_and_does_not_start_itself_for_
     assert 'put what the script runs under `if __name__ == "__main__":`' in last
     line = script.read_text().splitlines().index("if True:") + 2
     assert f"{script}, line {line}, starts processes" in last
+    check_shown("ForkServerStartError", last.removeprefix("runtime.processes.exit_status."))
     assert "fork_loop" not in done.stderr, "the other process's traceback says nothing more"
     assert marked.pids() == set()
 
