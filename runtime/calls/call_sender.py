@@ -353,7 +353,8 @@ class CallSender(ABC):
     async def _call(
         self, bound: BoundMethod[..., Any], args: Args, kwargs: Kwargs, seen: Call | None = None
     ) -> Any:
-        self.check_thread(bound)
+        if get_ident() != self._thread:
+            self.check_thread(bound)
         counted: Any = None
         timer: CallTimer | None = None
         # Inline: a function of its own would cost as much again. Looked up once for many calls, but
@@ -368,7 +369,9 @@ class CallSender(ABC):
                 timer = counted.timed(sampler, self.environment.stopwatch())
         try:
             options, route = bound._options, self.routes.known(bound)
-            expires = self._expiry(bound) if seen is None else seen.deadline
+            expires = seen.deadline if seen is not None else math.inf
+            if seen is None and (options is not NO_CALL_OPTIONS or self.call_timeout is not None):
+                expires = self._expiry(bound)
             # Everything that waits, or may be repeated, takes the slow path.
             if (
                 route is None
@@ -705,7 +708,8 @@ class CallSender(ABC):
 
     def _chain_of(self, task: trio.lowlevel.Task, bound: Bound) -> Chain | None:
         """Like `chain`, for a call of `bound`. Raises `SelfCallError`."""
-        self.refuse_self_call(task, bound)
+        if task in self._running:
+            self.refuse_self_call(task, bound)
         return self._turns.chain(task)
 
     def on_peer_ended(self, peer: NodeId) -> None:

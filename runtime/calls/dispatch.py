@@ -248,9 +248,9 @@ class Dispatch:
             if refused is not None:
                 self._refuse(link, number, method, refused)
                 return
-        invocation = Invocation(
-            found[0], found[1], args, kwargs, self, link, number, self._deadline(remaining)
-        )
+        if remaining != math.inf:
+            remaining += self._environment.now()
+        invocation = Invocation(found[0], found[1], args, kwargs, self, link, number, remaining)
         invocation.chain = call.chain
         invocation.context = call.context
         invocation.attempt = call.attempt
@@ -390,14 +390,13 @@ class Dispatch:
         """
         link: Link | None = invocation.link
         if link is not None and self._finish(link, invocation.number):
-            self._post_value(
-                link,
-                invocation,
-                value,
-                self._reply_encoder.of_value(
-                    invocation.number, invocation, value, link, copied=False
-                ),
-            )
+            number = invocation.number
+            reply = self._reply_encoder.of_value(number, invocation, value, link, copied=False)
+            if reply[1] or self._faults is not None:
+                self._post_value(link, invocation, value, reply)
+            else:
+                # Inline, for the hot path; see `_post`.
+                link.post(reply[0], at_once=link.batch == 1)
 
     def value_and_depth(self, invocation: Invocation, value: object) -> None:
         """Like `value`, with the number of other calls that the actor has."""

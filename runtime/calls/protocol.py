@@ -234,6 +234,15 @@ def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
     return encode_frame(Kind.REPLY, array_head(2, number) + value, segments)
 
 
+def error_frame(number: int, encoded: bytes) -> bytes:
+    """The head of an ERROR without segments; `encoded`: its code and its description. Raises
+    EncodeError if the frame is larger than any peer would accept.
+    """
+    if number < SHORT_NUMBERS and len(encoded) <= SHORT_REST:
+        return CALL_HEAD.pack(Kind.ERROR, 0, 0, 6 + len(encoded), 0x83, 0x1A, number) + encoded
+    return encode_frame(Kind.ERROR, array_head(3, number) + encoded)
+
+
 def with_depth(frame: bytes, depth: int) -> bytes:
     """Return a short REPLY without segments with the number of other calls of its actor added. Any
     other frame is returned as it is, because that number is only a hint.

@@ -13,7 +13,7 @@ from actors.errors import (
 )
 from runtime.calls.error_codec import Plain, describe, described, raised_by_method, told_plainly
 from runtime.calls.plain_errors import PlainErrorEncoder
-from runtime.calls.protocol import array_head, kept, reply_frame
+from runtime.calls.protocol import array_head, error_frame, kept, reply_frame
 from runtime.hosting.cell import Invocation, ReplySink
 from runtime.hosting.client_quotas import REFERENCE_BYTES
 from runtime.hosting.held_bytes import ByteBudget, HeldBytes
@@ -308,11 +308,12 @@ class ReplyEncoder:
 
     def of_raised(self, number: int, link: Link, error: BaseException) -> Reply:
         """The method raised."""
-        if link.backlog > 2 * link.most_backlog:
-            return self._dropped(number, link, "a method that raised")
         encoded = self._plain_errors.encoded(error)
+        small = encoded is not None and len(encoded) <= SMALL_BYTES
+        if not small and link.backlog > 2 * link.most_backlog:
+            return self._dropped(number, link, "a method that raised")
         if encoded is not None:
-            return encode_frame(Kind.ERROR, array_head(3, number) + encoded), ()
+            return error_frame(number, encoded), ()
         return self._error(
             number,
             link,

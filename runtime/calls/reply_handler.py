@@ -65,9 +65,12 @@ class ReplyHandler:
             # its number.
             self._on_unreadable(link, frame, error)
             return
-        items = answer_items(answer, 2)
+        # Inline, for the hot path; see `answer_items`.
+        items: Any = answer
+        if type(items) is not list or len(items) < 2 or type(items[0]) is not int:
+            items = answer_items(answer, 2)
         table = self._routes.tables.get(link)
-        call = table.take(items[0]) if table is not None else None
+        call = table.pending.pop(items[0], None) if table is not None else None
         if call is not None:
             call.value = items[1]
             call.finished = True

@@ -8,10 +8,11 @@ for the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
+from weakref import ref
 
 import attrs
 import trio
@@ -83,13 +84,23 @@ class _Part:
 
 
 class ActorTurns:
-    """The turns of one node, by task. `running`: the invocations, by the tasks they run in."""
+    """The turns of one node, by task. `running`: the invocations, by the tasks they run in.
+    `workers`: the tasks that may ever be among these.
+    """
 
     def __init__(
-        self, running: Mapping[trio.lowlevel.Task, Invocation], environment: Environment
+        self,
+        running: Mapping[trio.lowlevel.Task, Invocation],
+        workers: Container[trio.lowlevel.Task],
+        environment: Environment,
     ) -> None:
         self._running = running
+        self._workers = workers
         self._environment = environment
+        self._outside: Callable[[], trio.Nursery | None] = lambda: None
+        """The nursery, as a weak reference, of the last task that was found to be below no worker.
+        It stays below none: neither a nursery nor a task ever gets another parent.
+        """
         self.starts: dict[trio.lowlevel.Task, _Part] = {}
         """The innermost start that each task is in. Each start removes its tasks at its end."""
 
@@ -130,7 +141,25 @@ class ActorTurns:
         Its last link is the turn that runs in the task or that opened the nursery around it. No
         method waits for a call made in a task of an actor's own nursery.
         """
+        if not self.starts and task not in self._workers:
+            # The tasks of a program make most of the calls, and one is mostly beside the last.
+            nursery = task.parent_nursery
+            if nursery is None or nursery is self._outside():
+                return None
+            if self._is_outside(task):
+                self._outside = ref(nursery)
+                return None
         return self._waiting(task, self.starts.get(task), None)
+
+    def _is_outside(self, task: trio.lowlevel.Task) -> bool:
+        """True if neither the task nor one that it belongs to is a worker's."""
+        inside: trio.lowlevel.Task | None = task
+        while inside is not None:
+            if inside in self._workers:
+                return False
+            nursery = inside.parent_nursery
+            inside = nursery.parent_task if nursery is not None else None
+        return True
 
     def within_start(self, task: trio.lowlevel.Task) -> bool | None:
         """True for a task that is part of a start, False for one that is part of a method; None for

@@ -198,13 +198,26 @@ class Runner(Protocol):
 class TaskWorker:
     """The `Runner` of an invocation that one task of the pool of workers runs."""
 
-    __slots__ = ("scope",)
+    __slots__ = ("cancelled", "scope")
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
+        self.cancelled = False
+        """True once the scope is. Asked after each run: a scope would read the clock for it."""
+
+    def renew(self) -> None:
+        """The invocation that was stopped is over: the next ones need a new scope."""
+        self.scope = trio.CancelScope()
+        self.cancelled = False
+
+    def drop_deadline(self) -> None:
+        """The run of an invocation with a deadline is over, perhaps because of that."""
+        self.scope.deadline = math.inf
+        self.cancelled = self.scope.cancel_called
 
     def cancel(self) -> None:
         """Stop the invocation that it runs."""
+        self.cancelled = True
         self.scope.cancel()
 
 

@@ -357,7 +357,7 @@ class ActorHost:
             lambda invocation, method: self.completion_log.run(invocation, method),
             self.threads,
         )
-        self.turns = ActorTurns(self.workers.running, environment)
+        self.turns = ActorTurns(self.workers.running, self.workers.tasks, environment)
         self.completion_log = CompletionLog(claims, self.workers, environment, is_gone)
         self.counts = NodeCounts()
         """Usage counters of this node's actors. Higher rooms count in them as well."""

@@ -270,6 +270,8 @@ class TaskWorkers:
         """Workers that run or are about to, and are not suspended inside a method."""
         self.running: dict[trio.lowlevel.Task, Invocation] = {}
         """The invocation whose method runs directly in a task. Others may only read it."""
+        self.tasks: set[trio.lowlevel.Task] = set()
+        """The tasks of all workers."""
         threads.turn = lambda: self.running.get(trio.lowlevel.current_task())
 
     def record(self, recorder: TimelineRecorder | None) -> None:
@@ -366,10 +368,14 @@ class TaskWorkers:
     async def _work(self) -> None:
         worker = TaskWorker()
         task = trio.lowlevel.current_task()
-        if self.prepare is not None:
-            await self.prepare()
-        with self.inner_tasks():
-            await self._work_on(worker, task)
+        self.tasks.add(task)
+        try:
+            if self.prepare is not None:
+                await self.prepare()
+            with self.inner_tasks():
+                await self._work_on(worker, task)
+        finally:
+            self.tasks.discard(task)
 
     async def _work_on(self, worker: TaskWorker, task: trio.lowlevel.Task) -> None:
         try:
@@ -392,8 +398,7 @@ class TaskWorkers:
                         "%s",
                         str(left_open).partition("\n")[0],
                     )
-                # The invocation that ran here was cancelled; the next ones need a new scope.
-                worker.scope = trio.CancelScope()
+                worker.renew()
                 await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             self.running.pop(task, None)
@@ -439,11 +444,11 @@ class TaskWorkers:
                             count = CHECKPOINT_EVERY
                         elif not count & CLOCK_LOOK_MASK:
                             count, since = self._count_time(count, since)
-                        if worker.scope.cancel_called or count >= CHECKPOINT_EVERY:
+                        if worker.cancelled or count >= CHECKPOINT_EVERY:
                             # Fairness: a busy actor goes to the end of the queue.
                             self._requeue(item)
                             break
-                if worker.scope.cancel_called:
+                if worker.cancelled:
                     return
                 if count >= CHECKPOINT_EVERY:
                     count, since = 0, math.inf
@@ -557,7 +562,7 @@ class TaskWorkers:
             measured = timed and invocation.stream_output is None
             cell.finish(invocation, self._environment.now() - began if measured else None)
             if timed:
-                worker.scope.deadline = math.inf
+                worker.drop_deadline()
 
     def _goes_on(self, invocation: Invocation, error: BaseException) -> bool:
         """Report a method that raised something other than an Exception. Returns True if it must

@@ -114,6 +114,9 @@ class Outbound:
         """False while the peer leaves so many bytes unread that its requests could not be answered:
         they are refused.
         """
+        if not self._transfers.unfinished:
+            # Nothing waits for its turn then.
+            return self.session.keeps_less(self.most_backlog, BACKLOG_FRAMES)
         return self.backlog < self.most_backlog and self.backlog_frames < BACKLOG_FRAMES
 
     async def room(self, size: int = 0) -> None:

@@ -68,6 +68,12 @@ class Session:
         """Frames that were numbered and not acknowledged."""
         return len(self._kept)
 
+    def keeps_less(self, size: int, frames: int) -> bool:
+        """True if fewer bytes than `size`, and fewer than `frames`, were numbered and not
+        acknowledged. One call, because it is asked for each call of a peer.
+        """
+        return len(self._kept) < frames and self._kept_bytes + self._parts_bytes < size
+
     @property
     def has_room(self) -> bool:
         """False while the window is full: callers wait until the peer has acknowledged more."""

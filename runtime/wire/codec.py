@@ -1116,7 +1116,11 @@ class Codec:
         """
         if is_in_place(value):
             try:
-                return self._bounded(dumps(value), segments, path)
+                encoded = dumps(value)
+                # Inline, for the hot path.
+                if len(encoded) <= MAX_IN_PLACE:
+                    return encoded
+                return self._bounded(encoded, segments, path)
             except UnicodeEncodeError:
                 # The walk below says where in the text the lone surrogate is.
                 pass
