@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterator
 from types import CodeType, TracebackType
 from typing import Any, Final, cast
 
@@ -30,6 +31,13 @@ CLASSES_KEPT = 512
 
 MOST_OF_FRAME = 2048
 """Characters of the text of one frame that is kept; a longer one is written each time."""
+
+STACKS_KEPT = 256
+MOST_OF_STACK = 4096
+"""How many exceptions' frames, as one text, are kept; a longer text is put together each time."""
+
+_MOST_OF_KEY = 3 * 8
+"""Three numbers for each frame."""
 
 MOST_FRAMES = 64
 MOST_LINKS = 8
@@ -82,6 +90,8 @@ class TracebackWriter:
         # By identity: equal code objects may be of different files. The code itself is kept beside
         # the text, so that its identity cannot become that of another one.
         self._frames: dict[tuple[int, int, int], tuple[CodeType, str]] = {}
+        # The same of all frames of an exception, for those that have passed few.
+        self._stacks: dict[tuple[int, ...], tuple[tuple[CodeType, ...], str]] = {}
         self._classes: dict[type, str] = {}
 
     def text_of(self, error: BaseException, most: int = MOST_TRACEBACK) -> str:
@@ -89,25 +99,53 @@ class TracebackWriter:
         text = guarded(lambda: self._text(error), lambda failure: "")
         return shortened(sendable(text), most) if text else traceback_of(error, most)
 
-    def text_of_plain(self, error: BaseException, said: str) -> str:
-        """Return what `text_of` does, unshortened, for an exception without notes whose text is
-        `said`; "" for one with a cause or context, and where only the module `traceback` knows how
-        to write it. Runs no code of the user's.
+    def stack_of_plain(self, error: BaseException) -> str | None:
+        """Return the lines about the frames in what `text_of` returns; None for an exception with a
+        cause or context, and where only the module `traceback` knows how to write them. The same
+        frames give the same string object again. Runs no code of the user's.
         """
         context = None if _SUPPRESSED.__get__(error) else _CONTEXT.__get__(error)
-        if context is not None or _CAUSE.__get__(error) is not None:
-            return ""
-        head = self._head(type(error))
-        stack = self._stack(users_part(_TRACEBACK.__get__(error)))
-        if not head or stack is None:
-            return ""
-        return f"{stack}{head}: {said}\n" if said else f"{stack}{head}\n"
+        if (
+            context is not None
+            or _CAUSE.__get__(error) is not None
+            or "tracebacklimit" in vars(sys)
+        ):
+            return None
+        begin = entry = _TRACEBACK.__get__(error)
+        passed: list[int] = []
+        while entry is not None and len(passed) < _MOST_OF_KEY:
+            passed += id(entry.tb_frame.f_code), entry.tb_lasti, entry.tb_lineno
+            entry = entry.tb_next
+        if entry is not None:
+            return self._stack(users_part(begin))
+        key = tuple(passed)
+        kept = self._stacks.get(key)
+        if kept is not None:
+            return kept[1]
+        stack = self._stack(users_part(begin))
+        if stack is not None and len(stack) <= MOST_OF_STACK:
+            if len(self._stacks) >= STACKS_KEPT:
+                self._stacks.clear()
+            self._stacks[key] = tuple(_codes(begin)), stack
+        return stack
+
+    def last_line(self, cls: type, said: str) -> str:
+        """Return the last line in what `text_of` returns for an instance without notes whose text
+        is `said`; "" where only the module `traceback` knows how to write it.
+        """
+        head = self._head(cls)
+        return f"{head}: {said}\n" if head and said else f"{head}\n" if head else ""
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
         assert len(self._frames) <= FRAMES_KEPT
         assert len(self._classes) <= CLASSES_KEPT
         assert all(id(code) == key[0] for key, (code, _) in self._frames.items())
+        assert len(self._stacks) <= STACKS_KEPT
+        assert all(
+            key[::3] == tuple(map(id, codes)) and len(stack) <= MOST_OF_STACK
+            for key, (codes, stack) in self._stacks.items()
+        )
 
     def _text(self, error: BaseException) -> str:
         """The text; "" for an exception that only the module `traceback` knows how to write."""
@@ -177,6 +215,12 @@ class TracebackWriter:
                 self._frames.clear()
             self._frames[id(code), entry.tb_lasti, entry.tb_lineno] = code, text
         return text
+
+
+def _codes(entry: TracebackType | None) -> Iterator[CodeType]:
+    while entry is not None:
+        yield entry.tb_frame.f_code
+        entry = entry.tb_next
 
 
 def _same_place(code: CodeType, other: CodeType | None) -> bool:

@@ -54,6 +54,8 @@ from runtime.wire.exceptions import (
     fields_of,
     has_slots,
     notes_of,
+    set_attributes,
+    simple_maker,
 )
 
 RAISED = "raised"
@@ -478,16 +480,26 @@ class _Rebuilding:
         return error
 
 
-@attrs.frozen(eq=False)
 class RepeatableError:
     """The parts of a rebuilt error from which further errors of the same description are built:
-    without decoding it, and without looking for the class again.
+    without decoding it, and without looking for the class again. `make` makes an instance.
     """
 
-    cls: type[BaseException]
-    args: tuple[object, ...]
-    plain: Plain
-    classes: dict[str, type]
+    __slots__ = ("_attributes", "_classes", "_make", "_note", "_place", "_plain")
+
+    def __init__(
+        self,
+        make: Callable[[], RemoteError],
+        plain: Plain,
+        classes: dict[str, type],
+    ) -> None:
+        self._make = make
+        self._plain = plain
+        self._classes = classes
+        self._place: CallPlace | None = None
+        """That of the error before, whose attributes are kept."""
+        self._attributes: dict[str, Any] = {}
+        self._note = ""
 
     @classmethod
     def of(cls, error: CallError) -> RepeatableError | None:
@@ -499,12 +511,23 @@ class RepeatableError:
         # Members, fields and notes belong to one error.
         if any(map(plain.get, _OF_ONE)) or not all(map(size_of_small, args)):
             return None
-        return cls(type(error), args, plain, origin.classes)
+        make = simple_maker(type(error), args)
+        return None if make is None else cls(make, plain, origin.classes)
 
     def at(self, place: CallPlace) -> RemoteError:
         """Rebuild the error for a call at this place."""
-        error = cast("RemoteError", build(self.cls, self.args, {}, []))
-        _settle(error, self.plain, place, self.classes)
+        error = self._make()
+        if place is not self._place:
+            # Copied, for what follows: the attributes of an error are its owner's to change.
+            _settle(error, self._plain, place, self._classes)
+            self._attributes = attributes_of(error).copy()
+            self._note = self._attributes[_ORIGIN].note if _NOTES in self._attributes else ""
+            self._place = place
+            return error
+        attributes = self._attributes.copy()
+        if self._note:
+            attributes[_NOTES] = [self._note]
+        set_attributes(error, attributes)
         return error
 
 

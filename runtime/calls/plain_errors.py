@@ -16,12 +16,16 @@ from actors.errors import UnderstudyError
 from actors.messages import import_path, message_type
 from runtime.calls.error_codec import RAISED, size_of_small
 from runtime.tracebacks import TracebackWriter
-from runtime.user_errors import BUILTIN, MOST_TRACEBACK, guarded
+from runtime.user_errors import BUILTIN, MOST_TRACEBACK, is_interrupt
 from runtime.wire.exceptions import CLASSES_KEPT, has_slots
 
 MOST_ARGUMENTS = 8
 MOST_ARGUMENT_BYTES = 1024
 """Errors with more in their arguments are described."""
+
+MOST_SAID = 64
+MOST_SAID_BYTES = 4096
+"""How many errors, without their arguments, are kept encoded, and up to how many bytes each."""
 
 # The interpreter's own ways to what a class can define anew.
 _DICT = cast("Any", vars(BaseException)["__dict__"])
@@ -30,6 +34,8 @@ _ARGS = cast("Any", vars(BaseException)["args"])
 _TRACEBACK: Final = dumps("traceback")
 _REST: Final = dumps("notes") + b"\x80" + dumps("args")
 """An empty list of notes, then the name of the arguments, which follow."""
+_HEADS: Final = tuple(bytes((0x80 + length,)) for length in range(MOST_ARGUMENTS + 1))
+"""The heads of arrays of so many items."""
 _FIELDS: Final = dumps("fields") + b"\xa0"
 
 
@@ -44,6 +50,8 @@ class PlainErrorEncoder:
         """The bytes before the text, and those behind the arguments; twice b"" for classes whose
         instances have to be described.
         """
+        self._said: dict[tuple[type, str, str], bytes] = {}
+        """The bytes before the arguments, by class, text and frames."""
 
     def encoded(self, error: BaseException) -> bytes | None:
         """Return the code and the description of an ERROR frame, encoded; None for an error that
@@ -52,11 +60,18 @@ class PlainErrorEncoder:
         # The hash of a class with a metaclass of its own is code of the user's.
         if type(type(error)) is not type:
             return None
-        return guarded(lambda: self._encoded(error), lambda failure: None)
+        try:
+            return self._encoded(error)
+        except BaseException as failure:  # noqa: ASYNC103  no checkpoint; see `guarded`
+            if is_interrupt(failure):
+                raise
+            return None  # noqa: ASYNC104
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
         assert len(self._classes) <= CLASSES_KEPT
+        assert len(self._said) <= MOST_SAID
+        assert all(len(encoded) <= MOST_SAID_BYTES for encoded in self._said.values())
 
     def _encoded(self, error: BaseException) -> bytes | None:
         cls = type(error)
@@ -66,21 +81,27 @@ class PlainErrorEncoder:
             return None
         # May run code of the user's, which cannot change the arguments any more.
         text = str.__str__(str(error))
-        trace = self._tracebacks.text_of_plain(error, text)
-        if not trace or len(trace) > MOST_TRACEBACK or not (text.isascii() and trace.isascii()):
+        stack = self._tracebacks.stack_of_plain(error)
+        if stack is None:
             return None
-        return b"".join(
-            (
-                before,
-                dumps(text),
-                _TRACEBACK,
-                dumps(trace),
-                _REST,
-                bytes((0x80 + len(args),)),
-                *map(dumps, args),
-                behind,
-            )
-        )
+        said = self._said.get((cls, text, stack)) or self._say(cls, text, stack, before)
+        return b"".join((said, _HEADS[len(args)], *map(dumps, args), behind)) if said else None
+
+    def _say(self, cls: type, text: str, stack: str, before: bytes) -> bytes:
+        """Encode what stands before the arguments, and keep it for the next error that says the
+        same; b"" for an error that has to be described.
+        """
+        last = self._tracebacks.last_line(cls, text)
+        trace = stack + last
+        if not last or len(trace) > MOST_TRACEBACK or not (text.isascii() and trace.isascii()):
+            return b""
+        said = b"".join((before, dumps(text), _TRACEBACK, dumps(trace), _REST))
+        if len(said) <= MOST_SAID_BYTES:
+            # The table begins anew: which errors come again changes with what the program does.
+            if len(self._said) >= MOST_SAID:
+                self._said.clear()
+            self._said[cls, text, stack] = said
+        return said
 
     def _examined(self, cls: type) -> tuple[bytes, bytes]:
         if len(self._classes) >= CLASSES_KEPT:
@@ -99,5 +120,10 @@ class PlainErrorEncoder:
 def _are_plain(args: tuple[object, ...]) -> bool:
     if len(args) > MOST_ARGUMENTS:
         return False
-    sizes = [size_of_small(argument) for argument in args]
-    return 0 not in sizes and sum(sizes) <= MOST_ARGUMENT_BYTES
+    total = 0
+    for argument in args:
+        size = size_of_small(argument)
+        if not size:
+            return False
+        total += size
+    return total <= MOST_ARGUMENT_BYTES

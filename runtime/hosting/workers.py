@@ -682,6 +682,9 @@ class TaskWorkers:
                 self.statistics.run_raised(invocation.cell.address, invocation.definition.name)
             if self.on_failure is not None:
                 self.on_failure(invocation.cell, invocation.definition.name, error)
+            if not invocation.cell.paused:
+                invocation.sink.raised(invocation, error)
+                return
             report = functools.partial(invocation.sink.raised, invocation, error)
         if invocation.cell.paused:
             invocation.cell.hold(invocation, report)

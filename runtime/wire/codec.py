@@ -1158,12 +1158,17 @@ class Codec:
         """Like `encode_arguments`, for the hot path: encodes arguments that are all plain and
         small, bytes included; returns None for others.
         """
-        if not SCALARS.issuperset(map(type, args)) and not all(map(is_in_place, args)):
+        # One call of one number is two bytes, and building a list for cbor2 would cost as much as
+        # encoding it.
+        alone = len(args) == 1
+        if not (
+            (alone and type(args[0]) in SCALARS)
+            or SCALARS.issuperset(map(type, args))
+            or all(map(is_in_place, args))
+        ):
             return None
         try:
-            # One call of one number is two bytes, and building a list for cbor2 would cost as much
-            # as encoding it.
-            encoded = b"\x81" + dumps(args[0]) if len(args) == 1 else dumps(args)
+            encoded = b"\x81" + dumps(args[0]) if alone else dumps(args)
         except UnicodeEncodeError:
             return None
         return encoded if len(encoded) <= MAX_IN_PLACE else None

@@ -10,6 +10,7 @@ raises one, need not take the `args` back, and must not be able to do harm where
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import MemberDescriptorType
 from typing import Any, Final, cast
 
@@ -96,6 +97,29 @@ def annotate(error: BaseException, note: str) -> None:
     `__notes__`.
     """
     attributes_of(error)[_NOTES] = [*notes_of(error), note]
+
+
+def simple_maker(cls: type[BaseException], args: tuple[object, ...]) -> Callable[[], Any] | None:
+    """Return what makes one instance of `cls` with these `args` after the other, each with an empty
+    `__dict__`; None if they have more state than that, which only `build` sets.
+    """
+    shape = _shape(cls)
+    if shape.slots or shape.defaults:
+        return None
+    for maker in shape.makers:
+        make = functools.partial(cast("Any", maker).__new__, cls, *args)
+        try:
+            made = make()
+        except TypeError:
+            # See `_bare`.
+            continue
+        return make if type(made) is cls and _ARGS.__get__(made) == args else None
+    return None
+
+
+def set_attributes(error: BaseException, attributes: dict[str, Any]) -> None:
+    """Replace the real `__dict__` of an exception."""
+    _DICT.__set__(error, attributes)
 
 
 def build(

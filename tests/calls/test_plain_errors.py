@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,12 @@ import pytest
 from actors.errors import ActorNotFoundError
 from actors.messages import message
 from runtime.calls.error_codec import PassedOnError, raised_by_method
-from runtime.calls.plain_errors import MOST_ARGUMENT_BYTES, MOST_ARGUMENTS, PlainErrorEncoder
+from runtime.calls.plain_errors import (
+    MOST_ARGUMENT_BYTES,
+    MOST_ARGUMENTS,
+    MOST_SAID,
+    PlainErrorEncoder,
+)
 from runtime.tracebacks import TracebackWriter
 from runtime.wire.codec import Codec
 from runtime.wire.exceptions import CLASSES_KEPT
@@ -36,6 +42,13 @@ class ChangingError(Exception):
         self.late = object()
         self.args = (object(),)
         return "changed"
+
+
+class MuteError(Exception):
+    """Says the same whatever its arguments are."""
+
+    def __str__(self) -> str:
+        return "mute"
 
 
 class LongError(Exception):
@@ -111,6 +124,26 @@ def test_its_table_is_bounded() -> None:
         own: Any = type(f"Error{number}", (Exception,), {})
         assert encoder.encoded(own("x")) is not None
         encoder.check_invariants()
+
+
+def test_errors_that_say_the_same_keep_their_own_arguments() -> None:
+    encoder = PlainErrorEncoder(TracebackWriter())
+    for argument in (1, True, 1.0, 0.0, -0.0, None, "1"):
+        error = raised(partial(fail, MuteError(argument)))
+        encoded = encoder.encoded(error)
+        assert encoded is not None
+        (arrived,) = _read(encoded)[1]["args"]
+        assert repr(arrived) == repr(argument)
+    assert len(encoder._said) == 1
+
+
+def test_texts_that_are_kept_are_bounded() -> None:
+    encoder = PlainErrorEncoder(TracebackWriter())
+    for number in range(MOST_SAID + 10):
+        assert encoder.encoded(ValueError(str(number))) is not None
+        encoder.check_invariants()
+    assert encoder.encoded(ValueError("x" * (MOST_ARGUMENT_BYTES - 100))) is not None
+    encoder.check_invariants()
 
 
 def _read(encoded: bytes) -> list[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import attrs
 import pytest
 
 from actors.errors import CallError, RemoteError
@@ -31,6 +32,14 @@ THERE = CallPlace("other", "toil", "worker-2", 4)
 @message
 class KeptError(Exception):
     """Arrives as itself."""
+
+
+@message
+@attrs.define(auto_exc=True)
+class DefaultsError(Exception):
+    """Its peers may send fewer fields than it has."""
+
+    code: int = 3
 
 
 class Caller:
@@ -120,6 +129,23 @@ def test_what_errors_could_share_is_not_kept(case: tuple[str, Callable[[], objec
     for _ in range(2):
         assert isinstance(caller.outcome(error), RemoteError)
     assert not caller.kept
+
+
+def test_errors_of_a_class_with_defaults_have_them_each_time() -> None:
+    caller = Caller()
+    for _ in range(3):
+        found: Any = caller.outcome(DefaultsError())
+        assert found.code == 3
+
+
+def test_places_in_turn_are_not_mixed_up() -> None:
+    caller, error = Caller(), raised(SHARED["builtin"])
+    for place in (HERE, HERE, THERE, HERE, THERE, THERE):
+        found: Any = caller.outcome(error, place)
+        assert place_of(found) == place
+        assert found.actor == place.actor
+        (note,) = (note for note in found.__notes__ if note.startswith("raised by"))
+        assert f"{place.actor}.{place.method}" in note
 
 
 def test_an_answer_without_a_call_is_dropped() -> None:
