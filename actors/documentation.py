@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 def documented_as(source: object) -> Callable[[T], T]:
     """Decorate a function or class whose docstring goes on with that of `source`: first what is
-    particular here, then what holds for all of them. Changes nothing but `__doc__`.
+    particular here, then what holds for all of them. Changes only `__doc__`.
     """
 
     def append(target: T) -> T:

@@ -41,7 +41,8 @@ class UnderstudyError(Exception):
     @property
     def __notes__(self) -> list[str]:
         # Made when it is asked for, which is when a traceback is written: errors that programs
-        # catch are raised by the thousand, and nobody reads them. `add_note` appends to this list.
+        # catch are raised by the thousand, and their notes are not read. `add_note` appends to this
+        # list.
         notes: list[str] = self.__dict__.setdefault("__notes__", [])
         line = explained(type(self))
         if line and type(notes) is list and line not in notes:

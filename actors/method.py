@@ -111,7 +111,7 @@ class Stream(AsyncIterator[T]):
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
-    if not TYPE_CHECKING:  # to whom it is neither
+    if not TYPE_CHECKING:  # to a type checker it is neither
 
         def __await__(self):
             raise TypeError(

@@ -1,8 +1,8 @@
 """References: values that stay with the node that made them, and can be named, waited for, fetched
 and worked with from anywhere.
 
-The semantics are those of RRef in torch.distributed.rpc and of Ray's ObjectRef; who keeps count of
-whom is in `runtime.references`.
+The semantics are those of RRef in torch.distributed.rpc and of Ray's ObjectRef; how owners count
+the holders of their values is in `runtime.references`.
 """
 
 from __future__ import annotations

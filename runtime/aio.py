@@ -171,7 +171,7 @@ class AioOpening(Generic[A]):
     def __await__(self) -> Generator[Any, Any, A]:
         return self._open().__await__()
 
-    if not TYPE_CHECKING:  # to whom it has none of these
+    if not TYPE_CHECKING:  # to a type checker it has none of these
 
         def __enter__(self):
             raise TypeError(_OPENS)

@@ -429,7 +429,7 @@ class BlockingPool(ProcessBound, Generic[A]):
         self._door = door
         self._pool = pool
 
-    if not TYPE_CHECKING:  # to whom a pool has no methods but these
+    if not TYPE_CHECKING:  # to a type checker a pool has no other methods
 
         def __getattr__(self, name):
             raise no_attribute(None if name.startswith("_") else self._pool._actor, name)

@@ -99,7 +99,7 @@ def unwrap(error: BaseException) -> BaseException:
     while members := members_of(error):
         # An error that comes in the moment in which a scope outside is cancelled is in one group
         # with the cancellations of the nursery's other tasks. That scope takes these out of the
-        # group later, where nobody expects a group any more.
+        # group later, and leaves a group of one where the code outside expects the error itself.
         others = [one for one in members if not _is_cancelled(one)] if members[1:] else members
         if len(others) != 1:
             break

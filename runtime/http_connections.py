@@ -46,8 +46,8 @@ class ServedConnection:
 
 class ConnectionLimit:
     """Lets `most` connections be open at once. One more ends that which has waited longest for its
-    client: a stranger who opens connections, and then sends or reads nothing, keeps nobody out. No
-    I/O.
+    client: a stranger who opens connections, and then sends or reads nothing, keeps no client out.
+    No I/O.
     """
 
     def __init__(self, most: int) -> None:

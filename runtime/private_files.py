@@ -1,7 +1,7 @@
 """Files with secrets and keys, which must be for the user of the process alone.
 
-What others can read is refused, as ssh refuses keys and Erlang its cookie: nobody reads a warning,
-and with such a file another user of the machine can run code on every node.
+What others can read is refused, as ssh refuses keys and Erlang its cookie. A warning would be
+overlooked, and with such a file another user of the machine can run code on every node.
 """
 
 from __future__ import annotations

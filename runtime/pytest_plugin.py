@@ -8,7 +8,7 @@
     def test_it_survives(cluster, faults):
         ...
 
-`cluster` is simulated, `local_cluster` has real processes, `faults` befall either, `etcd` is a real
+`cluster` is simulated, `local_cluster` has real processes, `faults` act on either, `etcd` is a real
 one, `simulated` runs a scenario under many seeds. What they need is imported by the first test that
 uses one of them: pytest loads this in every run of everyone who has Understudy installed.
 
@@ -477,7 +477,7 @@ def faults(request: pytest.FixtureRequest) -> Iterator[VirtualFaults | ProcessFa
     """
     names = [name for name in ("cluster", "local_cluster") if name in request.fixturenames]
     if not names:
-        _fail("`faults` befall a cluster: ask for `cluster` or `local_cluster` as well")
+        _fail("`faults` act on a cluster: ask for `cluster` or `local_cluster` as well")
     request.getfixturevalue(names[0])
     item: Any = request.node
     plan: Plan | None = item.stash.get(PLAN, None)

@@ -1,4 +1,4 @@
-"""Writes lines to stderr from a thread, so that a stderr that nobody reads blocks no event loop.
+"""Writes lines to stderr from a thread, so that a stderr that is not read blocks no event loop.
 
 A pipe that is full blocks the thread that writes to it: `understudy node ... | less`, a journal or
 a container's log driver that stands still. In the event loop that would end the node's lease. So

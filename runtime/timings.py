@@ -69,7 +69,7 @@ class Timings:
 
     keyed_orphans: float = 30.0
     """How long a call with a key goes on when no request waits for it, so that its repeat, perhaps
-    through another gateway, finds it. Longer costs the work of calls that nobody asks for again.
+    through another gateway, finds it. Longer costs the work of calls that are never repeated.
     """
 
     unreachable_after: float = 0.1
@@ -114,7 +114,7 @@ class Timings:
 
     connection_age: float = 86400.0
     """The age at which a connection is made anew in any case where peers show certificates, so that
-    what nobody has noticed, as the end of a CA's certificate, counts after a day.
+    a change that no event reports, as the end of a CA's certificate, counts after a day.
     """
 
     # The store
@@ -203,7 +203,7 @@ class Timings:
 
     statistics_unread: float = 60.0
     """How long after the last reading a node measures its calls on, unless it was opened to measure
-    them all the time. Shorter than a reader's pause leaves gaps; longer measures for nobody.
+    them all the time. Shorter than a reader's pause leaves gaps; longer measures without a reader.
     """
 
     loop_answer: float = 1.0

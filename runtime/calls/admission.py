@@ -285,7 +285,7 @@ class CallAdmission:
         return all(self._is_its_own(peer, one) for one in cast("list[object]", named))
 
     def _is_its_own(self, peer: VerifiedPeer, actor: object) -> bool:
-        # What is no name and epoch is nobody's own.
+        # A value that is no name and epoch belongs to no peer.
         if not isinstance(actor, tuple):
             return False
         name, epoch, *more = (*cast("tuple[object, ...]", actor), None, None)[:3]

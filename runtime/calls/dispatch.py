@@ -206,8 +206,8 @@ class Dispatch:
             self._start(link, frame.flags, call)
 
     def _start_later(self, link: Link, flags: int, call: CallRequest, references: bool) -> None:
-        # A call that waited for a claim may outlast its link, which nobody would take out of the
-        # tables again.
+        # A call that waited for a claim may outlast its link. Its entries would then stay in the
+        # tables: the end of the link, which removes them, has passed.
         if link.ended is None:
             self._kept.remember_arrivals(references)
             self._start(link, flags, call)

@@ -333,7 +333,7 @@ def request(
     attempt = 1
     if len(items) > 9:
         # What is malformed is left out: neither is part of what the call asks for, so a mistake
-        # there costs nobody the call.
+        # there does not end the call.
         text = items[9]
         if type(text) is str and 0 < len(text) <= MOST_TEXT:
             context = contexts.read(text)

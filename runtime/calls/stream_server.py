@@ -115,7 +115,7 @@ class StreamProducer(ABC):
                 break
             if not window.open:
                 # No await between this look and the parking: a credit that arrived in between would
-                # wake nobody, and the stream would wait for ever.
+                # wake no task, and the stream would wait for ever.
                 assert self._producer is None, "one task produces the items"
                 self._producer = trio.lowlevel.current_task()
                 self._waits.begin(trio.current_time())

@@ -198,7 +198,7 @@ async def _archived(client: ClusterClient, name: str) -> str:
 
 
 async def _state_of_child(client: ClusterClient, name: str) -> str:
-    """What its supervisor says of a child that has no actor at the moment; "" if nobody does."""
+    """What its supervisor says of a child that has no actor at the moment; "" if none answers."""
     members = [NodeId(one["name"], one["incarnation"]) for one in client.status["members"]]
     tree = await ask_for_tree(client.endpoint, client.names, members, client.status["cluster"])
     for supervisor in tree.walk():

@@ -69,7 +69,7 @@ class _DemoDisplay:
     def progress(self, progress: Progress) -> None:
         if self._bar:
             filled = WIDTH * progress.done // progress.total
-            workers = ", ".join(progress.workers) or "nobody"
+            workers = ", ".join(progress.workers) or "no worker"
             click.echo(
                 f"\r\x1b[K{'#' * filled}{'-' * (WIDTH - filled)} {progress.done}/{progress.total} "
                 f"pieces, by {workers}",

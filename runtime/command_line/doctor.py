@@ -236,7 +236,7 @@ def _tls(cluster: str | None, name: str | None) -> Finding:
                     if mode == "off"
                     else "an intruder on the network can have encryption given up; "
                 )
-                + "unset it, unless nobody else is on the network between the nodes"
+                + "unset it, unless the network between the nodes is yours alone"
             )
         try:
             trio.run(talk, tls)

@@ -275,7 +275,7 @@ class Commands(click.Group):
             if not isinstance(what, Exception):
                 raise what from None
             if isinstance(what, BrokenPipeError) and _reader_is_gone():
-                # `understudy ... | head -1`: nobody asked for more. click ends without a line.
+                # `understudy ... | head -1`: the reader has enough. click ends without a line.
                 raise what from None
             if ctx.params.get("debug"):
                 raise
@@ -291,7 +291,7 @@ class Commands(click.Group):
 
 
 def _reader_is_gone() -> bool:
-    """Return True if stdout is a pipe, or a socket, that nobody reads any more."""
+    """Return True if stdout is a pipe, or a socket, that is no longer read."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)

@@ -1,4 +1,4 @@
-"""`understudy tree`: who supervises whom, and how they fare."""
+"""`understudy tree`: the trees of supervisors and their children, with states and restarts."""
 
 from __future__ import annotations
 

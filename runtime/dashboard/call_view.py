@@ -111,13 +111,13 @@ class CallView:
             )
             found.after(self._nodes.get(node))
             self._nodes[node] = found
-        # What a node that is gone has counted happened all the same, but nobody can say it again.
+        # The counts of a node that is gone are lost: no other node has them.
         self._nodes = {name: one for name, one in self._nodes.items() if name in incarnations}
         totals: dict[Key, _MethodCounts] = {}
         for measured in self._nodes.values():
             for key, counts in measured.counts.items():
                 totals.setdefault(key, _MethodCounts()).add(counts)
-        # A node that does not answer serves no calls that anybody knows of.
+        # Only nodes that answer: of others it is not known which calls they serve.
         heard = [self._nodes[name] for name in answers if name in self._nodes]
         rows = sorted((_row(key, counts, heard) for key, counts in totals.items()), key=_weight)
         shown = {f"{row['class']}\n{row['method']}": row for row in rows[:MOST_METHODS]}

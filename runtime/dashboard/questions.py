@@ -353,7 +353,7 @@ class ClusterQuestions:
                 address = await self._client.names.locate(name)
                 return next((one for one in self.members if one["name"] == address.node), None)
         except UnderstudyError:
-            # No such name, or a store that is away: the page says that nobody has the actor.
+            # No such name, or a store that is away: the page says that no node has the actor.
             return None
         return None
 

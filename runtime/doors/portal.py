@@ -138,7 +138,7 @@ class Request(Generic[T]):
     __slots__ = ("cancelled", "context", "function", "scope")
 
     waited_for = True
-    """Whether a thread does nothing but wait for it, and may make its next request at once."""
+    """Whether a thread only waits for it, and may make its next request at once."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self.function = function
@@ -166,7 +166,7 @@ class Request(Generic[T]):
                 value = await self.function()
             error = _cancelled_by_caller() if self.scope.cancelled_caught else None
         except BaseException as caught:  # noqa: ASYNC103  a cancellation goes on
-            # Also a group of nothing but cancellations, which nurseries of the function raise.
+            # Also a group that holds only cancellations, which nurseries of the function raise.
             if is_cancellation(caught):
                 # Not by its caller: the portal closes.
                 self.ended(None, _closed_meanwhile())

@@ -144,8 +144,8 @@ def _line(result: object) -> Object:
 
 
 def _used(paths: object, definitions: dict[str, object]) -> Object:
-    """The definitions that the paths refer to, directly or through others: those of methods that
-    may not be called are nobody's business.
+    """The definitions that the paths refer to, directly or through others. Those of methods that
+    may not be called are left out.
     """
     found: Object = {}
     waiting: list[object] = [paths]

@@ -33,7 +33,7 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 def bounded_text(value: object, most: int) -> str:
     """The value as text of about `most` characters; what is left out is marked by "...". A dict is
-    written one item a line. Raises nothing but a genuine interrupt.
+    written one item a line. Raises only a genuine interrupt.
     """
     if type(value) is str:
         return cut(value, most)

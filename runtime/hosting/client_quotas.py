@@ -3,7 +3,7 @@ how many bytes the arguments of their calls hold, and the results that they keep
 
 Each is known by the name in its certificate, so that a client that comes back, or connects
 twice, has one quota. One that has shown no certificate may name itself as it likes: it is counted
-by its process. An actor that a client has started lives on when the client goes, as it does when a
+by its process. An actor that a client has started goes on when the client goes, as it does when a
 node has started it, and counts until it ends. No I/O and no clock.
 """
 

@@ -438,6 +438,6 @@ async def _end_with_node(link: Link, patience: float, safe_for: Callable[[], flo
             with trio.move_on_after(left):
                 await link.connected_again()
         if link.ended is not None or not link.connected:
-            # The last lines say why, if anybody can still read them.
+            # The last lines say why, if the node can still read them.
             flush_stderr(LAST_LINES_SECONDS)
             os._exit(1)

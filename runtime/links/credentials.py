@@ -350,8 +350,8 @@ class FileCredentials:
                 before.role,
             ):
                 raise WrongCertificateError(
-                    f"it is for {plain(', '.join(certified.uris)) or 'nobody'}, and the one before "
-                    f"for {plain(', '.join(before.uris)) or 'nobody'}"
+                    f"it is for {plain(', '.join(certified.uris)) or 'no name'}, and the one "
+                    f"before for {plain(', '.join(before.uris)) or 'no name'}"
                 )
         except WrongCertificateError as error:
             raise _RefusedEverywhereError(

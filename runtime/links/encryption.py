@@ -5,9 +5,9 @@ loopback interface or a Unix socket never leaves the machine, and of Unix socket
 which user is at the other end. A listener tells TLS from plain by the first byte.
 
 With nothing but the cluster's secret, each process makes a key and a certificate of its own, which
-nobody trusts; what counts is that both sides prove the secret over the hash of the certificate that
-each sees (`runtime.wire.handshake`). An intruder between them can neither read nor change anything:
-it would have to show another certificate, and then both proofs fail.
+no CA has signed; what counts is that both sides prove the secret over the hash of the certificate
+that each sees (`runtime.wire.handshake`). An intruder between them can neither read nor change
+anything: it would have to show another certificate, and then both proofs fail.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ class EncryptedNetwork:
         certificate every role may be had, and "node" is that of every member.
         """
         certified = own_certified(self._files.current()) if self._files is not None else None
-        # What names nobody is refused by others, who say why.
+        # A certificate without a name of ours is refused by the other nodes, which say why.
         own: PeerRole = certified.role or "node" if certified is not None else "node"
         return wanted if wanted is not None and may_act_as(own, wanted) else own
 

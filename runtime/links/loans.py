@@ -17,10 +17,10 @@ read. What cannot be lent (too small, too large, the pool is full, the peer has 
 travels over the socket as before. All these frames are numbered by the session: a connection that
 breaks loses none.
 
-Each link has a pool of its own. When the link ends while the peer lives, nobody knows how long the
-peer reads, so the blocks are never used again: the pool is closed, and the kernel frees its memory
-when the last mapping has gone. The same holds for processes that are killed at any moment, because
-the memory has no name in any file system.
+Each link has a pool of its own. When the link ends while the peer lives, it is not known how long
+the peer reads, so the blocks are never used again: the pool is closed, and the kernel frees its
+memory when the last mapping has gone. The same holds for processes that are killed at any moment,
+because the memory has no name in any file system.
 
 No sockets and no clock: the link sends what is returned here. Handing out blocks and taking them
 back follows the shared buffers of Wayland (wl_buffer.release); mapping them once and reusing them

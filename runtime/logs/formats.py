@@ -96,7 +96,7 @@ def write_logs(level: int, log_format: LogFormat, *, times: bool = True) -> None
     """Write logs from `level` on to stderr, in a process that is the runtime's own. Lines of level
     INFO are made in any case, for `understudy logs`. Changes the handler that an earlier call has
     made; where others have configured logs already, nothing happens, as with `basicConfig`. A
-    stderr that nobody reads blocks nothing: lines are dropped, and counted.
+    stderr that is not read blocks nothing: lines are dropped, and counted.
     """
     root = logging.getLogger()
     ours = [one for one in root.handlers if isinstance(one.formatter, _FORMATTERS)]

@@ -112,8 +112,8 @@ class Expulsions:
         # The certificate first: a node that has another name now is expelled all the same.
         found = self._by_certificate.get(peer.certificate)
         if found is None and "node" in (peer.role, peer.certified):
-            # By its certificate, also where it comes with the rights of an operator and nobody had
-            # seen its certificate; or by what it calls itself where the secret is the proof.
+            # By its certificate, also where it comes with the rights of an operator and no member
+            # had seen its certificate; or by what it calls itself where the secret is the proof.
             found = self._by_name.get(peer.name) or self._by_name.get(peer.node)
         if found is None or found.name in self._spared:
             return None

@@ -208,7 +208,7 @@ class Journals:
             head = await self._store.get(HEADS + name)
             if head is None:
                 return False
-            # Looked at as its driver: nobody uses it from here on.
+            # Looked at as its driver: no map uses it from here on.
             unused = unused_seconds(await self._store.get(TIMES + name), self._clock())
             if unused_for > 0 and (unused is None or unused < unused_for):
                 return False

@@ -88,7 +88,7 @@ class Lookups:
         """Follow the names until cancelled. Calls `changed(event)` for every change (a name was
         claimed or released), and `missed()` when changes may have been missed.
         """
-        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
+        while True:  # noqa: ASYNC913  each turn waits for the store
             try:
                 # A prefix under which there is nothing: only the store's revision is wanted, not
                 # all names.

@@ -60,7 +60,7 @@ class CertifiedReaders:
         return secured, self._refusal(certified_by(shown, credentials.names))
 
     def _refusal(self, certified: Certified) -> str:
-        names = ", ".join(certified.uris) or "nobody"
+        names = ", ".join(certified.uris) or "no name"
         if not certified.role or certified.cluster != self._cluster:
             return self._asked_for(f"this one is for {names}")
         if not may_act_as(certified.role, "observer"):

@@ -524,7 +524,7 @@ class _Shelter:
             # Also for what raises in one of its tasks: the others end by that.
             if self.node is not None and not self.left:
                 self.node._on_tasks_ended()
-        # The node would live on otherwise, and its lease be renewed, while it serves nobody.
+        # Otherwise the node would go on and renew its lease, but serve no calls.
         if self.node is not None and not self.left:
             raise LeaseLostError(tasks_cancelled(self.node.name))
 

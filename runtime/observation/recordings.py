@@ -39,7 +39,7 @@ class Recordings:
             with trio.move_on_after(max(0.0, min(seconds, MOST_SECONDS))):
                 await recorder.watch_loop()
         finally:
-            # Also when the one who asked has gone: nothing is recorded that nobody reads.
+            # Also when the reader has gone: records without a reader only take memory.
             self._endpoint.record(None)
             self._recording = False
         recording = recorder.finish()

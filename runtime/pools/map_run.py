@@ -239,7 +239,7 @@ class MapRun:
         """True while a member would take an item that comes."""
 
     async def run(self) -> None:
-        """Run it to its end. Raises nothing but what cancels it."""
+        """Run it to its end. Raises only what cancels it."""
         environment = self._crew.environment
         try:
             with self.scope:
@@ -754,7 +754,7 @@ class MapResults(AsyncIterator[R], Generic[R]):
                 return
             await trio.sleep(every)
 
-    if not TYPE_CHECKING:  # to whom it is neither
+    if not TYPE_CHECKING:  # to a type checker it is neither
 
         def __await__(self):
             raise TypeError("the results of a map are read one by one: `async for result in ...`")

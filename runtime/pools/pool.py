@@ -388,7 +388,7 @@ class Pool(ProcessBound, Generic[A]):
         """By method."""
         self._token = trio.lowlevel.current_trio_token()
 
-    if not TYPE_CHECKING:  # to whom a pool has no methods but these
+    if not TYPE_CHECKING:  # to a type checker a pool has no other methods
 
         def __getattr__(self, name):
             raise no_attribute(None if name.startswith("_") else self._actor, name)

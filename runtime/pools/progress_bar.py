@@ -169,7 +169,7 @@ def open_bar(what: str, stream: TextIO | None) -> ProgressBar | None:
 async def show_progress(
     what: str, counts: Callable[[], MapCounts], environment: Environment
 ) -> None:
-    """Show the counts on stderr until it is cancelled, and once more then. Raises nothing but
+    """Show the counts on stderr until it is cancelled, and once more then. Raises only
     Cancelled: a stream that fails ends the bar, and not the map.
     """
     lock = threading.Lock()

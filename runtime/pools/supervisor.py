@@ -464,7 +464,7 @@ class PoolSupervisor(DynamicSupervisor):
         try:
             handle = await self._working().start_child(spec)
         except SupervisorStoppingError:
-            # The pool was stopped, or resized and stopped at once: nobody waits for this member.
+            # The pool was stopped, or resized and stopped at once: no caller waits for this member.
             return
         except (ChildError, CallError, SpawnError, StoreError) as error:
             self._failed(kind, error)

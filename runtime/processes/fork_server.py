@@ -73,7 +73,7 @@ async def open_fork_server(
     `on_line` is called with a child's name and each line that it or its descendants print; by
     default what `text_of` makes of the two, `[name] line`, is written to stderr. Output of the
     imports has the name `fork-server`. If `on_line` raises, that error ends the block, and it is
-    not called again. A stderr that nobody reads stops the children that print, not the event loop.
+    not called again. A stderr that is not read stops the children that print, not the event loop.
 
     When the block is left, children get SIGTERM, after `grace` seconds SIGKILL. Their orphaned
     descendants are killed too.

@@ -105,7 +105,7 @@ class Forks(Generic[T]):
     def on_node_ended(self, peer: NodeId) -> None:
         """Forget an incarnation that has ended: it registers nothing any more."""
         self._landed.pop(peer, None)
-        # Also those whose message may still be on its way: nobody will receive it.
+        # Also those whose message may still be on its way: no process receives it.
         for number in [number for number, fork in self._open.items() if fork.peer == peer]:
             del self._open[number]
 

@@ -98,7 +98,7 @@ class HandOver:
                         if holders := self._table.holders(state):
                             nursery.start_soon(give, state, holders)
         finally:
-            # From now on values that others offer are refused: nobody would move them on.
+            # From now on values that others offer are refused: this node moves no more values on.
             self._values.take_nothing_over()
         return lost
 

@@ -188,7 +188,7 @@ class WatchedLoop:
 
 
 def blocked_loops(seed: int) -> Report:
-    """Block the loop of a node, within the limit and beyond. The report depends on nothing but the
+    """Block the loop of a node, within the limit and beyond. The report depends only on the
     seed and this version of the code.
     """
     began = real_seconds()

@@ -129,7 +129,7 @@ class _Departures:
 
 
 def departures(seed: int) -> Report:
-    """Let nodes leave while the store is silent. The report depends on nothing but the seed and
+    """Let nodes leave while the store is silent. The report depends only on the seed and
     this version of the code.
     """
     began = real_seconds()

@@ -44,7 +44,7 @@ SHOWN = 20
 
 
 class Tenant(Actor):
-    """An actor whose start waits for nothing but its name, so that it may travel with others."""
+    """An actor whose start waits only for its name, so that it may travel with others."""
 
     @method
     async def report(self, call: str) -> None:
@@ -169,7 +169,7 @@ class JointStarts:
         for name in sorted(owners.keys() | running.keys()):
             if owners.get(name) != running.get(name):
                 self._say(
-                    f"in the calm {name} belongs to {owners.get(name, 'nobody')}, and runs on "
+                    f"in the calm {name} belongs to {owners.get(name, 'no node')}, and runs on "
                     f"{running.get(name, 'no node')} (node, incarnation, epoch)"
                 )
 

@@ -77,7 +77,7 @@ Place = tuple[str, int, str]
 
 
 class Contended(Actor):
-    """An actor whose start waits for nothing but its name."""
+    """An actor whose start waits only for its name."""
 
     @method
     async def answer(self) -> int:

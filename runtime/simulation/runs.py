@@ -432,7 +432,7 @@ class _SimulationRun:
         self._say(
             "nothing is left",
             wrong,
-            "no call, stream or reference is kept when nobody asks for anything",
+            "no call, stream or reference is kept after the last request",
         )
 
     def judge(self, cluster: SimulatedCluster, work: Workload) -> None:
@@ -566,7 +566,7 @@ def simulate_once(
     """Run the built-in workload on `nodes` machines under the faults that `seed` draws from
     `faults` (all there are) for `seconds`.
 
-    The report depends on nothing but the arguments and this version of the code, but for how long
+    The report depends only on the arguments and this version of the code, but for how long
     it took.
     """
     allowed = tuple(KINDS if faults is None else faults)

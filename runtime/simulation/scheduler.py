@@ -199,8 +199,8 @@ def run(
     main: Callable[[VirtualClock], Awaitable[T]],
     pump: Callable[[], None] | None = None,
 ) -> T:
-    """Run `main(clock)` on a virtual clock; the order in which tasks take their steps depends on
-    nothing but `seed`.
+    """Run `main(clock)` on a virtual clock; the order in which tasks take their steps depends
+    only on `seed`.
 
     Real time, threads, sockets and processes must not be used in there. Garbage is collected before
     and after, never meanwhile: when that happens would depend on what ran earlier in this process.

@@ -173,8 +173,8 @@ class Journal:
                 await self._medium.write(commit.changes)
         except StoreOutcomeUnknownError as error:
             commit.fail(error)
-            # The machine in memory may be ahead of the disk or not; nobody can tell. Going on would
-            # answer reads with what a restart may take back, so the store ends.
+            # The machine in memory may be ahead of the disk, and that cannot be found out. Going on
+            # would answer reads with what a restart may take back, so the store ends.
             raise StoreDataError(str(error)) from error
         except StoreError as error:
             # What is on disk is read, not computed: only the disk knows which steps it has.
@@ -281,7 +281,7 @@ class EmbeddedStore(Store):
             raise_alone(group)
         finally:
             # Also when the journal failed: calls that wait for a commit or a change must end with
-            # an error. Otherwise they would wait for a store that nobody drives.
+            # an error. Otherwise they would wait for a store that no task drives.
             self._close("the store has ended; see why on its node")
 
     def check_invariants(self) -> None:

@@ -64,7 +64,7 @@ def unpack_changes(packed: bytes) -> WatchBatch:
             raise TypeError("the revision of a batch is a number")
         return WatchBatch(tuple([_event(*row) for row in rows]), revision)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"what came is no packed changes: {error}") from None
+        raise ValueError(f"the bytes are not packed changes: {error}") from None
 
 
 def _event(

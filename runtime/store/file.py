@@ -642,7 +642,7 @@ class StoreFile:
                 ) from error
 
     def _check_places(self) -> None:
-        """Refuse to write to files that nobody would find again. Raises `StoreDataError`.
+        """Refuse to write to files that no path leads to any more. Raises `StoreDataError`.
 
         A file that is deleted or moved stays open, and SQLite writes to it as before. Such a commit
         would be acknowledged, and gone with this process. It costs microseconds, a sync thousands.

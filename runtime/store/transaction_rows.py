@@ -62,7 +62,7 @@ def unpack_transactions(packed: bytes) -> list[Transaction]:
             for compare, then, otherwise in read_rows(packed, DEPTH)
         ]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"what came is no packed transactions: {error}") from None
+        raise ValueError(f"the bytes are not packed transactions: {error}") from None
 
 
 def pack_outcomes(outcomes: Sequence[TransactionOutcome]) -> bytes:
@@ -77,7 +77,7 @@ def unpack_outcomes(packed: bytes) -> list[TransactionOutcome]:
     try:
         return [_outcome(*row) for row in read_rows(packed, DEPTH)]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"what came is no packed outcomes of transactions: {error}") from None
+        raise ValueError(f"the bytes are not packed outcomes of transactions: {error}") from None
 
 
 def refusal(kind: str, text: str) -> Exception:

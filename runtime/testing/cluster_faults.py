@@ -37,7 +37,7 @@ class OngoingFault:
 
 
 class VirtualFaults:
-    """Faults of the simulated cluster of the fixture `cluster`. They befall `worker-1`, `worker-2`,
+    """Faults of the simulated cluster of the fixture `cluster`. They act on `worker-1`, `worker-2`,
     ...; connections may be those of `driver`, the test's own node, too.
     """
 

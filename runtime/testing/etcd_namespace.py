@@ -98,7 +98,7 @@ class SessionEtcd:
 
 
 class EtcdNamespace:
-    """The part of a real etcd that belongs to one test, from the fixture `etcd`. Faults befall the
+    """The part of a real etcd that belongs to one test, from the fixture `etcd`. Faults act on the
     whole etcd, and end with the test.
     """
 

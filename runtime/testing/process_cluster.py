@@ -103,7 +103,7 @@ async def _cluster_of_test(
 ) -> AsyncIterator[LocalCluster]:
     opened: LocalCluster | None = None
     try:
-        # Actors are placed on nodes that faults befall, as on a simulated cluster's.
+        # Actors are placed on nodes on which faults act, as on a simulated cluster's.
         async with open_cluster_on(
             server, nodes, store=store, labels={CALLS_ONLY: "true"}
         ) as opened:

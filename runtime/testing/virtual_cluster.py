@@ -1,7 +1,7 @@
 """A simulated cluster for one test: the fixture `cluster`, in tests that are `async def`.
 
 The test function runs inside the simulation, as a part of the node `driver`. The nodes `worker-1`,
-`worker-2`, ... are those that faults befall. Time is virtual, and passes when no task can run.
+`worker-2`, ... are those on which faults act. Time is virtual, and passes when no task can run.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class VirtualRun:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The names of the nodes that faults befall."""
+        """The names of the nodes on which faults act."""
         return tuple(f"worker-{number}" for number in range(1, self.nodes + 1))
 
     @property
@@ -127,7 +127,7 @@ class VirtualRun:
         async def main(clock: VirtualClock) -> None:
             names = [DRIVER, *self.workers]
             cluster = SimulatedCluster(self.seed, names, clock)
-            # Actors are placed on nodes that faults befall, as on a local cluster's.
+            # Actors are placed on nodes on which faults act, as on a local cluster's.
             cluster.labels[DRIVER] = {CALLS_ONLY: "true"}
             self._trace, self._shown = cluster.trace, slice(0, None)
             await cluster.run(lambda: self._body(cluster, test))
@@ -185,7 +185,7 @@ class VirtualRun:
         try:
             await test()
         except BaseException as error:  # noqa: ASYNC103  a cancellation goes on
-            # Of the limit. Also a group of nothing but cancellations, which nurseries of the test
+            # Of the limit. Also a group that holds only cancellations, which nurseries of the test
             # raise.
             if is_cancellation(error):
                 raise
@@ -259,7 +259,7 @@ def known(run: VirtualRun, name: str) -> str:
     """Raises ValueError for the name of no worker."""
     if name not in run.workers:
         raise ValueError(
-            f"there is no node {name!r} in this cluster that faults befall; there are: "
+            f"there is no node {name!r} in this cluster on which faults act; there are: "
             f"{', '.join(run.workers)}"
         )
     return name
@@ -288,7 +288,7 @@ class VirtualCluster(RunsFunctions):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes that faults befall: `worker-1`, `worker-2`, ..."""
+        """The names of the nodes on which faults act: `worker-1`, `worker-2`, ..."""
         return self._run.workers
 
     @property

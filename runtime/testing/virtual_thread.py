@@ -2,8 +2,8 @@
 cluster whose calls block.
 
 The simulation runs in a thread of its own, and stands still, virtual time included, while nothing
-is asked of it. So the test and the simulation take turns, and a run depends on nothing but its seed
-and what the test asks for.
+is asked of it. So the test and the simulation take turns, and a run depends only on its seed and
+what the test asks for.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class BlockingVirtualCluster(BlockingCluster):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes that faults befall: `worker-1`, `worker-2`, ..."""
+        """The names of the nodes on which faults act: `worker-1`, `worker-2`, ..."""
         return self._thread.run.workers
 
     @property

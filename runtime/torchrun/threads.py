@@ -32,7 +32,7 @@ class _ThreadCall(Generic[T]):
             with self.scope:
                 self.future.set_result(await self.function())
         except BaseException as error:  # noqa: ASYNC103  a cancellation goes on
-            # Also a group of nothing but cancellations, which nurseries of the function raise.
+            # Also a group that holds only cancellations, which nurseries of the function raise.
             if is_cancellation(error):
                 self._end_with(
                     LoopEndedError("the event loop was stopped while this call was under way")

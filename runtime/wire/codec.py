@@ -1184,9 +1184,9 @@ class Codec:
         return self._load(control, decoders)
 
     def decode_stored(self, encoded: bytes, segments: Sequence[Segment] = ()) -> object:
-        """Like `decode`, for what the store has. Other nodes have written it, and everyone who can
-        write to an etcd: nobody's connection can be closed for bytes that are none of ours. Raises
-        DecodeError for these as well.
+        """Like `decode`, for a record of the store. Raises DecodeError, and never ProtocolError:
+        other nodes, or other programs with access to an etcd, have written it, so there is no
+        connection to close for bytes that are not ours.
         """
         try:
             return self.decode(encoded, segments)

@@ -278,7 +278,7 @@ class Certified:
 
     @property
     def names_several(self) -> bool:
-        """True if it names nobody because several of its URIs are understood."""
+        """True if it names no process because several of its URIs are understood."""
         return not self.role and sum(_understood(uri) is not None for uri in self.uris) > 1
 
 
@@ -510,8 +510,9 @@ class Dialer(_Side):
         return error
 
     def _is_proven(self, proof: object) -> bool:
-        """True if a refusal is from one that knows the secret: anybody may send another. Only after
-        this side's own proof, so that no refusal is judged by what a stranger has chosen alone.
+        """True if a refusal is from a peer that knows the secret: a stranger may send
+        another. Only after this side's own proof, so that no refusal is judged by what a stranger
+        has chosen alone.
         """
         return (
             bool(self._own_proof)
@@ -788,7 +789,7 @@ def _check_certificate(peer: Peer, cluster: str, certified: Certified | None, ro
     if certified is None:
         return
     check_certified(certified, cluster, role, peer.name)
-    assert certified.role, "a certificate that names nobody is refused"
+    assert certified.role, "a certificate without a role is refused"
     if peer.rights and not may_act_as(certified.role, peer.rights):
         raise WrongCertificateError(
             f"the certificate of {peer.name!r} is for the role {certified.role!r}, and it asks for "
@@ -802,7 +803,7 @@ def check_certified(certified: Certified, cluster: str, role: Role, name: str) -
     if certified.names_several:
         wrong = "has several names, of which none counts"
     elif not certified.role:
-        wrong = "names nobody in the form understudy://CLUSTER/ROLE/NAME"
+        wrong = "has no name of the form understudy://CLUSTER/ROLE/NAME"
     elif certified.cluster != cluster:
         wrong = f"is for the cluster {certified.cluster!r}"
     elif role == "node" and certified.role != "node":

@@ -155,7 +155,7 @@ async def test_each_wrong_certificate_is_named_and_disturbs_nobody(
             (node_uri("another"), "is for the node 'another'"),
             (node_uri("stranger", role="client"), "for the role 'client', and it comes as a node"),
             (node_uri("stranger", cluster="prod"), "is for the cluster 'prod'"),
-            ("spiffe://example.org/x", "names nobody"),
+            ("spiffe://example.org/x", "has no name"),
             (None, "it has no URI at all"),
         ):
             await refused(WrongCertificateError, text, node, authority.tls(uri))
@@ -171,7 +171,7 @@ async def test_each_wrong_certificate_is_named_and_disturbs_nobody(
         (Certified("understudy", "node", "another"), "is for the node 'another'"),
         (Certified("understudy", "client", "bob"), "and it comes as a node"),
         (Certified("prod", "node", "bob"), "is for the cluster 'prod'"),
-        (Certified(uris=("spiffe://x/y",)), "names nobody"),
+        (Certified(uris=("spiffe://x/y",)), "has no name"),
         (Certified.of((node_uri("bob"), node_uri("bob", role="client"))), "has several names"),
         (Certified.of((node_uri("bob"), node_uri("bob", "prod"))), "has several names"),
     ],
@@ -268,7 +268,7 @@ async def test_files_are_read_again_and_broken_ones_leave_the_old_in_use(
         ({"uri": node_uri("here", cluster="other")}, "is for the cluster 'other'"),
         ({"uri": node_uri("there")}, "is for the node 'there'"),
         ({"uri": node_uri("here", role="client")}, "is for the role 'client'"),
-        ({"uri": None}, "names nobody"),
+        ({"uri": None}, "has no name"),
         ({"uri": node_uri("here"), "ends": -0.5}, "certificate has expired"),
         ({"uri": node_uri("here"), "begins": 0.5}, "certificate is not yet valid"),
         ({"uri": node_uri("here"), "authority": "foreign"}, "unable to get local issuer"),
@@ -338,7 +338,7 @@ async def test_the_trust_is_renewed_where_the_own_certificate_ends_by_it(
         (node_uri("w1"), ("--cluster", "prod"), "is for the cluster 'understudy'"),
         (node_uri("ann", role="client"), ("--cluster", "prod"), "is for the cluster 'understudy'"),
         (node_uri("ann", role="client"), ("--name", "w1"), "is for the role 'client'"),
-        (None, (), "names nobody"),
+        (None, (), "has no name"),
         ("expired", (), "certificate has expired"),
     ],
 )
@@ -502,7 +502,7 @@ async def test_spiffe_ids_name_members_by_a_map(authority: Authority, tmp_path: 
         for path, text in (
             ("node/another", "is for the node 'another'"),
             ("ops/stranger", "for the role 'operator', and it comes as a node"),
-            ("other", "names nobody .*--tls-map"),
+            ("other", "has no name .*--tls-map"),
         ):
             await refused(WrongCertificateError, text, here, tls(path))
         found = await trio.run_process(
@@ -650,7 +650,7 @@ def test_names_of_all_kinds_come_back_from_their_uri() -> None:
     for evil in ("%0aline", "w%1b%5b31m", "w\x9b", "w%e2%80%a8"):
         found = Certified.of((f"understudy://a/node/{evil}",))
         assert found.role == "", "names in logs control nothing"
-        with pytest.raises(WrongCertificateError, match="names nobody") as caught:
+        with pytest.raises(WrongCertificateError, match="has no name") as caught:
             check_certified(found, "a", "node", "w")
         assert str(caught.value).partition("\nMore:")[0].isprintable()
 

@@ -59,7 +59,7 @@ def test_changes_come_back_as_they_were(events: list[StoreEvent], revision: int)
     ],
 )
 def test_rows_that_are_no_changes_are_refused(rows: Any) -> None:
-    with pytest.raises(ValueError, match="no packed changes"):
+    with pytest.raises(ValueError, match="not packed changes"):
         unpack_changes(cbor2.dumps(rows))
 
 

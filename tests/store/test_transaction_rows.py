@@ -113,7 +113,7 @@ def test_other_bytes_are_refused_with_a_value_error(data: bytes) -> None:
     ],
 )
 def test_rows_that_are_no_transactions_are_refused(rows: object) -> None:
-    with pytest.raises(ValueError, match="no packed transactions"):
+    with pytest.raises(ValueError, match="not packed transactions"):
         unpack_transactions(cbor2.dumps(rows))
 
 
@@ -132,5 +132,5 @@ def test_rows_that_are_no_transactions_are_refused(rows: object) -> None:
     ],
 )
 def test_rows_that_are_no_outcomes_are_refused(row: object) -> None:
-    with pytest.raises(ValueError, match="no packed outcomes"):
+    with pytest.raises(ValueError, match="not packed outcomes"):
         unpack_outcomes(cbor2.dumps([row]))

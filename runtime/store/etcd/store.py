@@ -256,7 +256,7 @@ class EtcdWatches:
         """
         until = trio.current_time() + self._timings.store_call
         failures = 0
-        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
+        while True:  # noqa: ASYNC913  each turn waits for the network
             begun = trio.current_time()
             try:
                 return await self._polled(prefix, from_revision)
@@ -604,7 +604,7 @@ class EtcdStore(Store):
 
         Raises `StoreOutcomeUnknownError` if that cannot be found out until the time `until`.
         """
-        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
+        while True:  # noqa: ASYNC913  each turn waits for the network
             try:
                 answer = await self._ask("/v3/kv/txn", marker.cancellation(token), once=True)
                 if answer.get("succeeded"):
