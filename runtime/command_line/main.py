@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import click
 
+from runtime.command_line.usage import NamingGroup
 from runtime.printable import plain
 from runtime.version import __version__
 
@@ -178,7 +179,7 @@ def _one_line_errors() -> Iterator[None]:
         raise OneLineError(error.format_message()) from None
 
 
-class Commands(click.Group):
+class Commands(NamingGroup):
     """A group that loads its commands late, suggests the nearest and turns our errors into one
     line.
     """

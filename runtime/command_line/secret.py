@@ -20,13 +20,14 @@ from runtime.command_line.secret_rotation import (
     rotate_secret,
 )
 from runtime.command_line.units import PathName
+from runtime.command_line.usage import NamingGroup
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring, secret_id
 from runtime.membership.keyring_service import KeyringFacts
 from runtime.printable import plain
 
 
-@click.group()
+@click.group(cls=NamingGroup)
 def secret() -> None:
     """Change the secret of a running cluster, and see which nodes have which."""
 

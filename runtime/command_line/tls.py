@@ -15,6 +15,7 @@ import click
 
 from runtime.command_line.connect import DEFAULT_CLUSTER
 from runtime.command_line.units import PathName
+from runtime.command_line.usage import NamingGroup
 from runtime.environment import SystemEnvironment
 from runtime.printable import plain
 from runtime.wire.handshake import ANY_NAME, Certified, CertifiedRole, certified_uri
@@ -30,7 +31,7 @@ BACKDATED = datetime.timedelta(minutes=5)
 """A certificate is valid a little before it is made, for machines whose clocks are behind."""
 
 
-@click.group()
+@click.group(cls=NamingGroup)
 def tls() -> None:
     """Make certificates, look at them, and find those that end soon."""
     try:

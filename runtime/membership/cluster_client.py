@@ -100,7 +100,7 @@ class ClusterClient:
                 return self.endpoint.make_handle(await self.names.locate(name))
             except ActorNotFoundError as error:
                 text = str(error)
-            near = nearest(name, [address.name for address in await self.names.all()])
+            near = nearest(name, await self.names.to_compare(name))
         raise ActorNotFoundError(f"{text}; did you mean {near[0]!r}?" if near else text, actor=name)
 
 

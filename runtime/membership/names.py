@@ -54,6 +54,9 @@ PROMISE_LOOK_SECONDS = 0.5
 claimed.
 """
 
+MOST_COMPARED = 10_000
+"""Names among which one is looked for that a misspelt name was meant to be."""
+
 
 @attrs.frozen
 class NameOwner:
@@ -268,6 +271,17 @@ class Names:
     async def all(self) -> list[Address]:
         """All named actors."""
         return [address for address, _ in await self.owners()]
+
+    async def to_compare(self, name: str) -> list[str]:
+        """Names among which to look for the one that `name` was meant to be: all of them, or of
+        more than `MOST_COMPARED` those first that begin with the same character.
+        """
+        found = await self._store.range(NAMES, MOST_COMPARED)
+        entries = list(found.entries)
+        if found.more and name:
+            alike = await self._store.range(f"{NAMES}{name[0]}", MOST_COMPARED)
+            entries = [*alike.entries, *entries][:MOST_COMPARED]
+        return list(dict.fromkeys(entry.key.removeprefix(NAMES) for entry in entries))
 
     async def owners(self) -> list[tuple[Address, NameOwner]]:
         """All named actors, with their records."""

@@ -160,8 +160,9 @@ class ActorListing:
         ]
 
     async def near(self, name: str, most: int = 3) -> list[str]:
-        """The names of actors here that are most like this one, of the first `MOST_COMPARED`: first
-        those that end in it, as `top/a` does for `a`.
+        """The names of actors here that are most like this one, of `MOST_COMPARED`: first those
+        that end in it, as `top/a` does for `a`. Names that were given are looked at before those
+        that were made up: nobody misspells these.
         """
         found: list[str] = []
         if len(name) > MOST_WANTED:
@@ -172,7 +173,11 @@ class ActorListing:
             names = [cell.address.name for cell in cells]
             found[:] = nearest(name, [*found, *names], most)
 
-        cells = self._cells()[:MOST_COMPARED]
+        every = self._cells()
+        cells = [cell for cell in every if cell.address.registered][:MOST_COMPARED]
+        if len(cells) < MOST_COMPARED:
+            others = (cell for cell in every if not cell.address.registered)
+            cells += itertools.islice(others, MOST_COMPARED - len(cells))
         # To compare names takes ten times as long as to look at an actor.
         for start in range(0, len(cells), SLICE // 10):
             look(cells[start : start + SLICE // 10])

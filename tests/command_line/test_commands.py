@@ -648,6 +648,12 @@ def test_unknown_words_are_answered_with_the_nearest_known_ones(shell: Shell) ->
     check_mistake(shell.run("spawn"), "shell", status=2)
     check_mistake(shell.run("status", "--jsno"), "--jsno", "--json", status=2)
     assert shell.run("node", "--label", "nonsense").returncode == 2
+    for words in (("list", "methods", "--filter"), ("tls", "cert", "--name"), ("node", "--name")):
+        *command, option = words
+        path = " ".join(one for one in command if one != "methods")
+        check_mistake(
+            shell.run(*words), f"{option!r} requires", f"(more: understudy {path} --help)", status=2
+        )
 
 
 def test_version_help_and_doctor_answer(shell: Shell) -> None:

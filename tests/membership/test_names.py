@@ -32,6 +32,7 @@ from actors.errors import (
     SpawnError,
 )
 from actors.messages import import_path
+from runtime.membership import names as name_records
 from runtime.node import Node, internals_of
 from tests.live_pair import Pair
 
@@ -198,6 +199,18 @@ async def test_a_name_that_nobody_has_is_said_to_be_unknown(pair: Pair) -> None:
         with trio.fail_after(60), pytest.raises(ActorNotFoundError, match="'nobody'") as caught:
             await node.lookup("nobody", Register)
         assert caught.value.outcome == "not executed"
+
+
+async def test_of_many_names_those_that_begin_alike_are_compared(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_records, "MOST_COMPARED", 5)
+    given = [f"{letter}-{number}" for letter in "abz" for number in range(4)]
+    await pair.here.spawn_many(Register, [()] * len(given), names=given)
+    found = await internals_of(pair.there).names.to_compare("zz-2")
+    assert found == ["z-0", "z-1", "z-2", "z-3", "a-0"]
+    monkeypatch.setattr(name_records, "MOST_COMPARED", 50)
+    assert await internals_of(pair.there).names.to_compare("zz-2") == given
 
 
 async def test_a_node_that_nobody_has_is_named_with_those_there_are(pair: Pair) -> None:

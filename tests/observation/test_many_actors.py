@@ -160,6 +160,15 @@ async def test_names_are_found_without_the_names_of_all(node: Node) -> None:
     assert turns >= COUNT // SLICE
 
 
+async def test_given_names_are_compared_before_those_that_were_made_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actor_listing, "MOST_COMPARED", 10)
+    # Started after more actors than one answer looks at.
+    await node.options(name="counter").spawn(Idle)
+    assert (await asked(node).near("countre"))[0] == "counter"
+
+
 async def test_a_tree_lists_the_first_children_and_counts_the_others(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
