@@ -49,11 +49,13 @@ from runtime.calls.replies import (
     taken_back,
 )
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
+from runtime.calls.rights import PLAIN
 from runtime.calls.stream_server import StreamServer
 from runtime.environment import Environment
 from runtime.faults import Faults
+from runtime.hosting import client_quotas
 from runtime.hosting.cell import ActorCell, Invocation, ReplySink
-from runtime.hosting.client_quotas import REFERENCE_BYTES
+from runtime.hosting.client_quotas import CALL_BYTES, REFERENCE_BYTES
 from runtime.hosting.held_bytes import COUNTED_FROM, HeldBytes
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
@@ -291,10 +293,23 @@ class Dispatch:
                     f"{values.held:,} bytes, of {values.limit:,} that one client may keep; release "
                     "some references, or await the method instead"
                 )
+        if (
+            call.actor.startswith("@")
+            # Those are calls of actors, and counted as such: by their bytes.
+            and not call.actor.startswith(PLAIN)
+            and not call.held_bytes.count_in(self._admission.quotas.questions_of(link.verified), 1)
+        ):
+            text = (
+                f"{client_quotas.CLIENT_QUESTIONS:,} questions of {link.verified} wait for answers "
+                f"on node {self._host.node.name}, the limit for one client"
+            )
+            if frame.flags & REPEAT:
+                raise ProtocolError(f"a repeated call, where {text}")
+            return MailboxFullError(f"{text}; wait for some of them first")
         budget = self._admission.quotas.budget_of(link.verified)
         # Where there are segments, bytes among the arguments may be from there.
         plain = 0 if frame.segments else sum(len(a) for a in call.args if type(a) is bytes)
-        size = call.held_bytes.size + (DECODED - 1) * (len(frame.control) - plain)
+        size = CALL_BYTES + call.held_bytes.size + (DECODED - 1) * (len(frame.control) - plain)
         if call.held_bytes.count_in(budget, size):
             return None
         text = (

@@ -31,6 +31,18 @@ CLIENT_ACTORS: Final = 1000
 CLIENT_BYTES: Final = 512 * 1024 * 1024
 """Bytes that the arguments of one client's calls may take on a node, in all of its mailboxes."""
 
+CALL_BYTES: Final = 8 * 1024
+"""Bytes for which a call counts besides its arguments while it waits or runs: its task, and what
+else the node keeps for it. Without them a million calls without arguments would be within the
+limit.
+"""
+
+CLIENT_QUESTIONS: Final = 2000
+"""Calls of one client to the runtime's own services that may wait or run on a node, over all of its
+sessions. Most are answered at once. Those that wait for something are woken together, and a task
+takes about 50 microseconds of the loop for that.
+"""
+
 CLIENT_VALUES: Final = 4 * 1024 * 1024 * 1024
 """Bytes of the results that one client may keep on a node, in memory and on disk."""
 
@@ -64,6 +76,8 @@ class ClientQuotas:
         # A budget lives as long as a call counts in it: there are no more of them than calls.
         self._values: WeakValueDictionary[str, ByteBudget] = WeakValueDictionary()
         # The same of results that are kept.
+        self._questions: WeakValueDictionary[str, ByteBudget] = WeakValueDictionary()
+        # The same of calls to services, each of which counts for 1.
 
     @property
     def actors(self) -> int:
@@ -80,6 +94,14 @@ class ClientQuotas:
         budget = self._budgets.get(key)
         if budget is None:
             budget = self._budgets[key] = ByteBudget(CLIENT_BYTES)
+        return budget
+
+    def questions_of(self, peer: VerifiedPeer) -> ByteBudget:
+        """The calls to services of the runtime that a client may have waiting or running."""
+        key = quota_key(peer)
+        budget = self._questions.get(key)
+        if budget is None:
+            budget = self._questions[key] = ByteBudget(CLIENT_QUESTIONS)
         return budget
 
     def values_of(self, peer: VerifiedPeer) -> ByteBudget:

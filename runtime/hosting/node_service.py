@@ -50,6 +50,9 @@ TICKETS_KEPT = 1024
 way, and few other spawns complete in that time.
 """
 
+MOST_TICKET = 64
+"""Characters of a ticket, which its caller draws at random: the tickets are kept."""
+
 
 STARTED_AT_ONCE = 32
 """Actors of one `spawn_many` whose constructors, or `on_start`, may run side by side on a node."""
@@ -163,6 +166,8 @@ class NodeService(Actor):
         """Yield the list of the actors that are started with this ticket. Without one, "", the
         spawn cannot be taken back.
         """
+        if len(ticket) > MOST_TICKET:
+            raise ValueError(f"a ticket has {MOST_TICKET} characters at most, not {len(ticket):,}")
         issued = StartTicket()
         if ticket:
             self._under_way[ticket] = issued

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from actors.errors import (
     MailboxFullError,
     NotAllowedError,
     NotExecutedError,
+    RemoteError,
     ReplyEncodeError,
     SpawnManyError,
     UnderstudyError,
@@ -26,6 +28,7 @@ from actors.supervision import ExitReason
 from runtime import open_node
 from runtime.hosting import client_quotas
 from runtime.hosting.client_quotas import ClientQuotas
+from runtime.hosting.node_service import MOST_TICKET
 from runtime.links import peers
 from runtime.node import Node
 from runtime.node.internals import internals_of
@@ -313,6 +316,84 @@ async def test_a_client_holds_so_many_bytes_over_all_actors_and_others_are_serve
         assert sorted(map(str, results)) == ["1000", "700000", "700000"]
         # Of the runtime's own questions some are always on their way.
         await until(lambda: all(one < 100_000 for one in held().values()), "the arguments are gone")
+
+
+async def test_questions_of_a_client_are_bounded_over_its_sessions_and_others_are_answered(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_quotas, "CLIENT_QUESTIONS", 20)
+    async with node_with_clients(authority, "ann", "ann", "ben") as (node, clients):
+        gate = await node.options(name="gate").spawn(Gate)
+        epoch = gate.address.epoch
+        services = [
+            internals_of(one).endpoint.node_service("here", node.incarnation) for one in clients
+        ]
+        refusals: list[str] = []
+
+        async def ask(service: Any, *, repeated: bool) -> None:
+            # As a changed program asks, which repeats nothing; and as ours do.
+            retry = RetryPolicy(max_retries=0, repeat_unknown=repeated)
+            asked = service.watch_actor.options(retry=retry)
+            try:
+                await asked("gate", epoch)
+            except MailboxFullError as error:
+                refusals.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(40):
+                nursery.start_soon(partial(ask, services[number % 2], repeated=number % 4 < 2))
+            await until(lambda: len(refusals) >= 20, "what is beyond the limit was refused")
+            assert all("questions of client 'ann' wait" in text for text in refusals)
+            assert "members" in await services[2].contact()
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(30):
+            # Those that were taken back count no more.
+            await until_answered(services[0])
+
+
+async def until_answered(service: Any) -> None:
+    while True:
+        try:
+            await service.contact.options(retry=ONCE)()
+        except MailboxFullError:
+            await trio.lowlevel.checkpoint()
+        else:
+            return
+
+
+async def test_a_call_without_arguments_counts_for_what_it_takes(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_quotas, "CLIENT_BYTES", 10 * client_quotas.CALL_BYTES)
+    async with node_with_clients(authority, "ann") as (node, (client,)):
+        await node.options(name="gate").spawn(Gate)
+        gate = await client.lookup("gate", Gate)
+        refusals: list[str] = []
+
+        async def hand_in() -> None:
+            try:
+                await gate.hand_in_beside.options(retry=ONCE)(b"")
+            except MailboxFullError as error:
+                refusals.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(hand_in)
+            await until(lambda: len(refusals) >= 10, "some were refused")
+            assert all("that one client may hold" in text for text in refusals)
+            await (await node.lookup("gate", Gate)).open()
+
+
+async def test_a_long_ticket_is_not_kept(authority: Authority) -> None:
+    async with node_with_clients(authority, "ann") as (node, (client,)):
+        service = internals_of(client).endpoint.node_service("here", node.incarnation)
+        path = f"{Gate.__module__}:Gate"
+        for ticket in ("t" * 10_000, "t" * (MOST_TICKET + 1)):
+            with pytest.raises(RemoteError, match="64 characters"):
+                await service.spawn(path, (), {}, SpawnOptions(), "", ticket)
+            with pytest.raises(RemoteError, match="64 characters"):
+                await service.spawn_many(path, [()], [], SpawnOptions(), ticket)
+        assert quotas_of(node).actors == 0
 
 
 async def test_bytes_count_once_and_what_is_decoded_from_few_bytes_counts_many_times(
