@@ -10,6 +10,11 @@ Promises: what decodes equals what was encoded, in value and in type, with nothi
 what cannot keep that promise is refused when it is encoded. Any bytes at all decode to a value, a
 DecodeError or a ProtocolError.
 
+The file has three parts: `PlainWriter`, which walks the values of users and turns them into what
+CBOR can express; the readers, one for each tag, which build values from decoded content; and
+`Codec`, which joins them, with bounds. `runtime.wire.keys` checks keys of dicts and sets, and
+`runtime.wire.refusals` says why a type is refused, and what to send instead.
+
 cbor2 ignores bytes after the item, so the control part is decoded as the first of two items, of
 which the second is a sentinel that peers cannot guess: one comparison then says that the first
 ended where it should.
@@ -22,8 +27,7 @@ import functools
 import math
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -36,7 +40,6 @@ from zoneinfo import ZoneInfo
 import attrs
 from cbor2 import CBORTag, dumps, loads
 
-from actors.actor import Actor
 from actors.converters import Converter, converter_at, converter_of
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import MessageType, import_path, message_type
@@ -44,6 +47,8 @@ from runtime.user_errors import guarded, is_interrupt, summary_of, text_of
 from runtime.wire import classes
 from runtime.wire.exceptions import args_of, build, fields_of, notes_of
 from runtime.wire.frames import Buffer, Outgoing, ReceivedSegment, Segment, writable
+from runtime.wire.keys import check_keys, distinct
+from runtime.wire.refusals import refusal
 from runtime.wire.standard_types import (
     BY_PATH,
     BY_TYPE,
@@ -78,8 +83,10 @@ from runtime.wire.tags import (
 if TYPE_CHECKING:
     import numpy
 
+__all__ = ["ALIKE_FOR_ALL", "MAX_IN_PLACE", "MAX_SEGMENTS", "SCALARS", "Codec", "Extension"]
 
-# From values to what CBOR can express: the half of the codec that walks the values of users.
+
+# From values to what CBOR can express.
 #
 # Plain types keep their exact type through tags of our own. Large bytes-like values become
 # segments, uncopied. Anything that is not plain data, registered with `@message` or an extension is
@@ -125,34 +132,6 @@ cannot make many collide.
 
 ARRAY_KINDS = "biufcSUMmV"
 """numpy's kinds of dtypes whose elements are plain bytes."""
-
-
-_ADVICE = (
-    "send plain data, mark a class of yours with @message, or give a class of another library a "
-    "converter with register_converter"
-)
-
-
-_CONVERSIONS = {
-    "builtins.builtin_function_or_method": "send its name; node.run(...) runs a function elsewhere",
-    "builtins.coroutine": "it was not awaited; await it in an `async def`, and send what it gives",
-    "builtins.function": "send its name; node.run(...) runs a function elsewhere",
-    "builtins.generator": "send list(...) of it, or make the method a stream",
-    "builtins.method": "send the handle of an actor, or the name of a function",
-    "builtins.type": "send its name, or an instance of it",
-    "pandas.DataFrame": "send its .to_dict('list'), or the .to_numpy() of columns of numbers",
-    "pandas.Series": "send its .to_numpy(), or its .to_list()",
-    "pandas.Timedelta": "send its .to_pytimedelta()",
-    "pandas.Timestamp": "send its .to_pydatetime()",
-    "pathlib.PurePath": "send str(...) of it",
-    "polars.DataFrame": "send its .to_dict(as_series=False), or the .to_numpy() of columns",
-    "polars.Series": "send its .to_numpy(), or its .to_list()",
-    "pydantic.BaseModel": "mark the model with @message, or send its .model_dump()",
-    "torch.Tensor": "send its .numpy(force=True)",
-}
-"""Advice what to send instead of a well-known type, by its top-level package and its name, because
-that package need not be installed.
-"""
 
 
 class PlainWriter:
@@ -290,7 +269,7 @@ class _Steps(dict[type, Step]):
     def __missing__(self, kind: type) -> Step:
         step = self._find(kind)
         if step is None:
-            raise UnsendableError(_refusal(kind))
+            raise UnsendableError(refusal(kind, _EXACT))
         self[kind] = step
         return step
 
@@ -320,9 +299,9 @@ class _Steps(dict[type, Step]):
         numpy = sys.modules.get("numpy")
         if numpy is not None:
             if kind is numpy.ndarray:
-                return _array
+                return _write_array
             if issubclass(kind, numpy.generic):
-                return _numpy_scalar
+                return _write_numpy_scalar
         return None
 
 
@@ -457,7 +436,7 @@ def _converter_step(kind: type) -> Step:
         # Looked up for each value: a notebook may register the class anew.
         converter = converter_of(kind)
         if converter is None:
-            raise UnsendableError(_refusal(kind))
+            raise UnsendableError(refusal(kind, _EXACT))
         plain = guarded(lambda: converter.to_plain(value), _converter_failed)
         try:
             written = writer.write(plain, depth)
@@ -480,25 +459,25 @@ def _enum_step(path: str, is_flag: bool) -> Step:
     return step
 
 
-def _bytes(writer: PlainWriter, value: Buffer, depth: int) -> object:
+def _write_bytes(writer: PlainWriter, value: Buffer, depth: int) -> object:
     return writer.raw(value)
 
 
-def _list(writer: PlainWriter, value: list[object], depth: int) -> object:
+def _write_list(writer: PlainWriter, value: list[object], depth: int) -> object:
     return writer.write_all(value, depth)
 
 
-def _tuple(writer: PlainWriter, value: tuple[object, ...], depth: int) -> object:
+def _write_tuple(writer: PlainWriter, value: tuple[object, ...], depth: int) -> object:
     return CBORTag(TUPLE, writer.write_all(value, depth))
 
 
-def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> object:
+def _write_dict(writer: PlainWriter, value: dict[object, object], depth: int) -> object:
     # Other keys travel as pairs, so that the reader can count equal hashes before it builds a dict.
     in_place = _KEYS.issuperset(map(type, value))
     if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
         return value
     if not in_place:
-        _check_keys(value)
+        check_keys(value)
     written: dict[object, object] = {}
     pairs: list[object] = []
     for key, item in value.items():
@@ -519,8 +498,8 @@ def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> objec
     return written if in_place else CBORTag(PAIRS, pairs)
 
 
-def _set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
-    _check_keys(value)
+def _write_set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
+    check_keys(value)
     try:
         items = [writer.write(item, depth) for item in value]
     except UnsendableError as error:
@@ -528,40 +507,14 @@ def _set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int
     return CBORTag(SET if type(value) is set else FROZENSET, items)
 
 
-def _check_keys(keys: Collection[object]) -> None:
-    """Raise UnsendableError for keys that a reader would refuse; see `_distinct`. Without this, the
-    value of an honest user would cost its node the link.
-    """
-    hashes, quick = guarded(functools.partial(_hashes_of, keys), _refuse_keys)
-    if len(keys) - hashes > MAX_COLLISIONS:
-        raise UnsendableError(
-            f"has {len(keys)} keys with only {hashes} different hashes, so that building it takes "
-            "quadratic time; send a list of pairs, or give the keys another hash"
-        )
-    if not quick:
-        raise UnsendableError(
-            f"has keys that share a hash, with an integer of more than {MAX_KEY_BITS} bits; send a "
-            "list of pairs"
-        )
-
-
-def _hashes_of(keys: Collection[object]) -> tuple[int, bool]:
-    hashes = len(set(map(hash, keys)))
-    return hashes, (
-        hashes == len(keys) or len(keys) - hashes > MAX_COLLISIONS or _compare_quickly(keys)
-    )
-
-
-def _refuse_keys(error: BaseException) -> NoReturn:
-    raise UnsendableError(f"has a key whose hash raised {summary_of(error)}")
-
-
-def _sorted_set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
-    tag = cast("CBORTag", _set(writer, value, depth))
+def _write_sorted_set(
+    writer: PlainWriter, value: set[object] | frozenset[object], depth: int
+) -> object:
+    tag = cast("CBORTag", _write_set(writer, value, depth))
     return CBORTag(tag.tag, sorted(tag.value, key=dumps))
 
 
-def _datetime(writer: PlainWriter, value: datetime, depth: int) -> object:
+def _write_datetime(writer: PlainWriter, value: datetime, depth: int) -> object:
     zone = value.tzinfo
     # A named zone keeps its name, so that arithmetic follows its rules. Any other zone is sent as
     # its offset at that moment.
@@ -571,7 +524,7 @@ def _datetime(writer: PlainWriter, value: datetime, depth: int) -> object:
     )
 
 
-def _time(writer: PlainWriter, value: time, depth: int) -> object:
+def _write_time(writer: PlainWriter, value: time, depth: int) -> object:
     zone = value.tzinfo
     key = zone.key if type(zone) is ZoneInfo else None
     if zone is not None and key is None and value.utcoffset() is None:
@@ -584,7 +537,7 @@ def _time(writer: PlainWriter, value: time, depth: int) -> object:
     )
 
 
-def _array(writer: PlainWriter, value: numpy.ndarray[Any, Any], depth: int) -> object:
+def _write_array(writer: PlainWriter, value: numpy.ndarray[Any, Any], depth: int) -> object:
     import numpy
 
     if (
@@ -609,7 +562,7 @@ def _array(writer: PlainWriter, value: numpy.ndarray[Any, Any], depth: int) -> o
     return CBORTag(ARRAY, [value.dtype.str, shape, raw.value if isinstance(raw, CBORTag) else raw])
 
 
-def _numpy_scalar(writer: PlainWriter, value: numpy.generic, depth: int) -> object:
+def _write_numpy_scalar(writer: PlainWriter, value: numpy.generic, depth: int) -> object:
     if (
         value.dtype.kind not in ARRAY_KINDS
         or value.dtype.fields is not None
@@ -629,65 +582,28 @@ def _shown(key: object) -> str:
     return f"<{type(key).__name__}>"
 
 
-def _refusal(kind: type) -> str:
-    name = (
-        kind.__qualname__ if kind.__module__ == "builtins" else import_path(kind).replace(":", ".")
-    )
-    article = "an" if name[0] in "aeiouAEIOU" else "a"
-    text = f"is {article} {name}, which cannot be sent"
-    if issubclass(kind, Actor):
-        return f"{text}: it is an actor itself; send its handle, in its methods `self.handle`"
-    if issubclass(kind, Enum) or named_tuple_fields(kind) is not None:
-        return (
-            f"{text}: the class is defined inside a function, where no other process can "
-            "import it; move it to the top of its module"
-        )
-    if found := _conversion(kind):
-        return f"{text}; {found}"
-    for base in kind.__mro__[1:]:
-        if base in _STEPS or base in SCALARS:
-            return (
-                f"{text}: it is a subclass of {base.__name__} and would arrive as a plain one; "
-                f"convert it with {base.__name__}(...)"
-            )
-        if base in BY_TYPE and not issubclass(base, Exception):
-            return (
-                f"{text}: it is a subclass of {base.__name__}, and only {base.__name__} itself is "
-                "sent as it is; convert it, or see register_converter"
-            )
-        if base.__module__ == "numpy" and base.__name__ == "ndarray":
-            return f"{text}: it is a subclass of numpy.ndarray; convert it with numpy.asarray(...)"
-        if message_type(base) is not None:
-            return (
-                f"{text}: the mark of {base.__qualname__} does not hold for its subclasses; "
-                "mark it with @message as well"
-            )
-    found = next(filter(None, map(_conversion, kind.__mro__)), _ADVICE)
-    return f"{text}; {found}"
-
-
-def _conversion(kind: type) -> str | None:
-    return _CONVERSIONS.get(f"{f'{kind.__module__}'.partition('.')[0]}.{kind.__qualname__}")
-
-
 _STEPS: Mapping[type, Step] = {
-    bytes: _bytes,
-    bytearray: _bytes,
-    memoryview: _bytes,
-    list: _list,
-    tuple: _tuple,
-    dict: _dict,
-    set: _set,
-    frozenset: _set,
-    datetime: _datetime,
+    bytes: _write_bytes,
+    bytearray: _write_bytes,
+    memoryview: _write_bytes,
+    list: _write_list,
+    tuple: _write_tuple,
+    dict: _write_dict,
+    set: _write_set,
+    frozenset: _write_set,
+    datetime: _write_datetime,
     date: lambda writer, value, depth: CBORTag(DATE, value.isoformat()),
-    time: _time,
+    time: _write_time,
     timedelta: lambda writer, value, depth: CBORTag(
         TIMEDELTA, [value.days, value.seconds, value.microseconds]
     ),
     Decimal: lambda writer, value, depth: CBORTag(DECIMAL, str(value)),
     UUID: lambda writer, value, depth: CBORTag(IDENTIFIER, value.bytes),
 }
+
+
+_EXACT = frozenset({*_STEPS, *SCALARS})
+"""Plain types, of which a subclass is refused."""
 
 
 # From decoded CBOR back to values: the content of each of our tags is checked, then the value is
@@ -703,19 +619,6 @@ ContentReader = Callable[[Any], object]
 MAX_DIMENSIONS = 64
 """Dimensions of an array: numpy's own limit. Multiplying the lengths of millions of dimensions
 would take hours.
-"""
-
-
-MAX_KEY_BITS = 8192
-"""Bits of an integer in a key whose hash another key shares. Comparing one of a megabyte with a
-Decimal converts it to decimal digits, in time that grows with its square.
-"""
-
-
-MAX_COLLISIONS = 64
-"""The number of keys of one dict or set that may share hashes with others. Honest data has almost
-none. Without the bound, a peer could make thousands of integers collide, and building the dict
-would take quadratic time.
 """
 
 
@@ -740,17 +643,17 @@ def content_readers(find_class: Callable[[str], type]) -> dict[int, ContentReade
     """Return the readers for the other tags. `find_class` finds a class by its import path."""
     return {
         SCALAR: _read_numpy_scalar,
-        MESSAGE: lambda content: _message(content, find_class),
-        ENUM: lambda content: _enum(content, find_class),
+        MESSAGE: lambda content: _read_message(content, find_class),
+        ENUM: lambda content: _read_enum(content, find_class),
         TUPLE: lambda content: tuple(_read_list(content)),
-        PAIRS: _pairs,
-        SET: lambda content: set(_distinct(_read_list(content))),
-        FROZENSET: lambda content: frozenset(_distinct(_read_list(content))),
+        PAIRS: _read_pairs,
+        SET: lambda content: set(distinct(_read_list(content))),
+        FROZENSET: lambda content: frozenset(distinct(_read_list(content))),
         DATETIME: _read_datetime,
         DATE: date.fromisoformat,
         TIME: _read_time,
-        TIMEDELTA: lambda content: timedelta(*_integers(content, 3)),
-        DECIMAL: _decimal,
+        TIMEDELTA: lambda content: timedelta(*_read_integers(content, 3)),
+        DECIMAL: _read_decimal,
         IDENTIFIER: lambda content: UUID(bytes=content),
     }
 
@@ -761,7 +664,7 @@ def _read_list(content: Any) -> list[object]:
     return content
 
 
-def _integers(content: Any, count: int) -> list[int]:
+def _read_integers(content: Any, count: int) -> list[int]:
     items = _read_list(content)
     integers = [item for item in items if type(item) is int]
     if len(items) != count or len(integers) != count:
@@ -769,86 +672,28 @@ def _integers(content: Any, count: int) -> list[int]:
     return integers
 
 
-def _text(content: Any) -> str:
+def _read_text(content: Any) -> str:
     if type(content) is not str:
         raise ProtocolError(f"expected a text, got a {type(content).__name__}")
     return content
 
 
-def _distinct(keys: Collection[object]) -> Collection[object]:
-    """Return `keys` if a dict or set of them is built in linear time and keeps all of them. Raises
-    ProtocolError otherwise.
-    """
-    try:
-        hashes = len(set(map(hash, keys)))
-        # Keys are compared only if they share a hash. So without collisions, as in nearly all
-        # honest data, nothing is compared; with them, the comparisons must be few and quick.
-        few = len(keys) - hashes <= MAX_COLLISIONS
-        quick = hashes == len(keys) or not few or _compare_quickly(keys)
-        different = len(set(keys)) if few and quick else 0
-    except BaseException as error:  # noqa: ASYNC103
-        # No checkpoint: keys may be messages, whose `__hash__` and `__eq__` are user code.
-        if is_interrupt(error):
-            raise
-        if all(_is_plain_key(key) for key in keys):
-            raise  # noqa: ASYNC104  a list, or what else no peer of ours sends as a key
-        raise DecodeError(  # noqa: ASYNC104
-            "a key cannot be used as one here: its hash, or a comparison, raised "
-            f"{summary_of(error)}"
-        ) from None
-    wrong = ""
-    if len(keys) - hashes > MAX_COLLISIONS:
-        wrong = f"{len(keys)} keys with only {hashes} hashes"
-    elif not quick:
-        wrong = f"keys that share a hash, with an integer of more than {MAX_KEY_BITS} bits"
-    elif different != len(keys):
-        wrong = "a key that occurs twice"
-    if not wrong:
-        return keys
-    # Code of users may judge keys in another way at the sender, which checks them as well.
-    raise ProtocolError(wrong) if all(map(_is_plain_key, keys)) else DecodeError(wrong)
-
-
-def _compare_quickly(keys: Collection[object]) -> bool:
-    """True unless keys that share their hash with others have large integers in them."""
-    times = Counter(map(hash, keys))
-    return not any(times[hash(key)] > 1 and _has_large_integer(key) for key in keys)
-
-
-def _is_plain_key(key: object) -> bool:
-    """True if no code of users runs when this is hashed, or compared."""
-    return message_type(type(key)) is None and converter_of(type(key)) is None
-
-
-def _has_large_integer(key: Any) -> bool:
-    # The recursion ends where the decoded value does, which has a limit on its depth.
-    if type(key) is int:
-        return key.bit_length() > MAX_KEY_BITS
-    if isinstance(key, tuple) or type(key) is frozenset:
-        return any(map(_has_large_integer, cast("Any", key)))
-    mark = message_type(type(key))
-    return mark is not None and any(
-        _has_large_integer(getattr(key, name, None))
-        for name in (*(name for name, _ in mark.fields), *mark.later)
-    )
-
-
-def _pairs(content: Any) -> dict[object, object]:
+def _read_pairs(content: Any) -> dict[object, object]:
     items = _read_list(content)
     if len(items) % 2:
         raise ProtocolError("a key without a value")
-    return dict(zip(_distinct(items[::2]), items[1::2], strict=True))
+    return dict(zip(distinct(items[::2]), items[1::2], strict=True))
 
 
-def _zoned(content: Any) -> tuple[str, bool, ZoneInfo | None]:
+def _read_zoned(content: Any) -> tuple[str, bool, ZoneInfo | None]:
     text, fold, key = _read_list(content)
     if type(fold) is not int or fold not in (0, 1):
         raise ProtocolError("a fold that is neither 0 nor 1")
     if key is None:
-        return _text(text), bool(fold), None
+        return _read_text(text), bool(fold), None
     try:
         # ZoneInfo itself refuses a key that leads out of its folder, and keeps only a few zones.
-        return _text(text), bool(fold), ZoneInfo(_text(key))
+        return _read_text(text), bool(fold), ZoneInfo(_read_text(key))
     except (KeyError, OSError, ValueError) as error:
         raise DecodeError(
             f"the time zone {key!r} is not known here; install the tzdata package on this node"
@@ -856,28 +701,28 @@ def _zoned(content: Any) -> tuple[str, bool, ZoneInfo | None]:
 
 
 def _read_datetime(content: Any) -> datetime:
-    text, fold, zone = _zoned(content)
+    text, fold, zone = _read_zoned(content)
     found = datetime.fromisoformat(text).replace(fold=fold)
     return found if zone is None else found.replace(tzinfo=zone)
 
 
 def _read_time(content: Any) -> time:
-    text, fold, zone = _zoned(content)
+    text, fold, zone = _read_zoned(content)
     found = time.fromisoformat(text).replace(fold=fold)
     return found if zone is None else found.replace(tzinfo=zone)
 
 
-def _decimal(content: Any) -> Decimal:
+def _read_decimal(content: Any) -> Decimal:
     try:
         # Exact and linear in the digits: the precision of the context holds for arithmetic alone.
-        return Decimal(_text(content))
+        return Decimal(_read_text(content))
     except ArithmeticError as error:
         raise ProtocolError("a text that is not a decimal number") from error
 
 
-def _enum(content: Any, find_class: Callable[[str], type]) -> Enum:
+def _read_enum(content: Any, find_class: Callable[[str], type]) -> Enum:
     path, name = _read_list(content)
-    cls = find_class(_text(path))
+    cls = find_class(_read_text(path))
     if not issubclass(cls, Enum):
         raise DecodeError(f"{path} is not an Enum here; run the same code on both nodes")
     if issubclass(cls, Flag):
@@ -895,14 +740,14 @@ def _enum(content: Any, find_class: Callable[[str], type]) -> Enum:
     raise DecodeError(f"{path} has no member {name!r} here; run the same code on both nodes")
 
 
-def _message(content: Any, find_class: Callable[[str], type]) -> object:
+def _read_message(content: Any, find_class: Callable[[str], type]) -> object:
     name, fields, *more = _read_list(content)
-    path = _text(name)
+    path = _read_text(name)
     standard = BY_PATH.get(path)
     if standard is not None:
         return standard.build(fields, *more)
     if more and type(more[0]) is str and more[0] == CONVERTED:
-        return _converted(path, fields)
+        return _read_converted(path, fields)
     cls = find_class(path)
     mark = message_type(cls)
     try:
@@ -920,7 +765,7 @@ def _message(content: Any, find_class: Callable[[str], type]) -> object:
                 *fields_and_notes(more),
             )
         # The class's own constructor and validators, which are user code, run here.
-        return _instance(cls, mark, fields, more)
+        return _build_message(cls, mark, fields, more)
     except (DecodeError, ProtocolError):
         raise
     except BaseException as error:  # noqa: ASYNC103  no checkpoint
@@ -931,7 +776,7 @@ def _message(content: Any, find_class: Callable[[str], type]) -> object:
         ) from None
 
 
-def _converted(path: str, plain: object) -> object:
+def _read_converted(path: str, plain: object) -> object:
     converter = converter_at(path)
     if converter is None:
         raise DecodeError(
@@ -957,7 +802,7 @@ def _not_converted(converter: Converter, error: BaseException) -> NoReturn:
     )
 
 
-def _instance(cls: type, mark: MessageType, fields: object, more: list[Any]) -> object:
+def _build_message(cls: type, mark: MessageType, fields: object, more: list[Any]) -> object:
     """Build a message. Fields that this side does not know are ignored; those that the peer does
     not know get their defaults. So versions of a class can differ.
     """
@@ -985,7 +830,7 @@ def _read_numpy_scalar(content: Any) -> object:
     dtype, data = _read_list(content)
     if type(data) is not bytes:
         raise ProtocolError("a numpy scalar without its bytes")
-    return _ndarray(dtype, [], bytearray(data))[()]
+    return _build_array(dtype, [], bytearray(data))[()]
 
 
 def _read_array(
@@ -994,7 +839,9 @@ def _read_array(
     dtype, shape, data = _read_list(content)
     # Users write into arrays. Whether they can must not depend on how the bytes happened to arrive,
     # so a read-only buffer is copied.
-    return _ndarray(dtype, _read_list(shape), memory(data if type(data) is bytes else take(data)))
+    return _build_array(
+        dtype, _read_list(shape), memory(data if type(data) is bytes else take(data))
+    )
 
 
 def _read_only(segment: Segment) -> Buffer:
@@ -1003,7 +850,7 @@ def _read_only(segment: Segment) -> Buffer:
     )
 
 
-def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
+def _build_array(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
     try:
         import numpy
     except ImportError as error:
@@ -1011,9 +858,9 @@ def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
             "a numpy value cannot be read here, because numpy is not installed; install it on "
             "this node"
         ) from error
-    if not _DTYPE.fullmatch(_text(dtype)):
+    if not _DTYPE.fullmatch(_read_text(dtype)):
         raise ProtocolError("a dtype that is not plain")
-    found = numpy.dtype(_text(dtype))
+    found = numpy.dtype(_read_text(dtype))
     # Both bounds come before the product, which would be slow without them.
     if len(shape) > MAX_DIMENSIONS or any(
         type(length) is not int or not 0 <= length <= sys.maxsize for length in shape
@@ -1025,9 +872,6 @@ def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
         return numpy.ndarray(shape, found, buffer)
     # numpy.ndarray would look through the view at the object behind it, which may be writable.
     return numpy.frombuffer(buffer, found).reshape(shape)
-
-
-__all__ = ["Codec", "Extension"]
 
 
 MAX_IN_PLACE = 96 * 1024
@@ -1250,7 +1094,7 @@ class Codec:
         """
         codec = copy.copy(self)
         codec._steps = copy.copy(self._steps)
-        codec._steps[set] = codec._steps[frozenset] = _sorted_set
+        codec._steps[set] = codec._steps[frozenset] = _write_sorted_set
         return codec
 
     def size_of(self, value: object) -> int | None:

@@ -166,5 +166,4 @@ async def test_a_frame_passes_eight_files_behind_the_link_and_five_back_to_it(
     assert home == [
         "runtime/calls/reply_handler.py",
         "runtime/wire/codec.py",
-        "runtime/calls/protocol.py",
     ]
