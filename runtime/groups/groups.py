@@ -8,6 +8,7 @@ is referenced; the following task checks this every `GROUP_LOOK_SECONDS`.
 from __future__ import annotations
 
 import logging
+import math
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
@@ -254,8 +255,9 @@ class Groups:
         """
         seen = 0
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
-            # The poll is interrupted from time to time to check whether the group is still held.
-            with trio.move_on_after(GROUP_LOOK_SECONDS):
+            # The poll is interrupted from time to time to check whether the group is still held. A
+            # first read is not: it ends by itself, and who waits for the group hears how.
+            with trio.move_on_after(GROUP_LOOK_SECONDS if seen else math.inf):
                 try:
                     if not seen:
                         found = await self._store.range(prefix)

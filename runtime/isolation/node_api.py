@@ -218,7 +218,9 @@ class NodeApi:
         """
         name, why = address.name, ExitReason("stopped", reason)
         self._lifetime.check()
-        with self._lifetime.asking(f"{name} was not stopped", acts=True):
+        # An `on_stop` may stop other actors of its node, also where that was given up, and leaves.
+        here = NodeId(address.node, address.incarnation) == self._endpoint.identity
+        with self._lifetime.asking(f"{name} was not stopped", acts=True, alone=here):
             # Where the handle says, if it is there: the store is asked only if it is not.
             stopped = await self._spawner.stop_together(address, why)
         if stopped:
@@ -231,12 +233,13 @@ class NodeApi:
                 self._lookups.forget(name)
                 return
             address = found
+            here = NodeId(address.node, address.incarnation) == self._endpoint.identity
         invocation = self._endpoint.host.workers.running.get(trio.lowlevel.current_task())
         if invocation is not None and invocation.cell.address == address:
             # An actor that stops itself cannot wait for its own end: it ends when this method has.
             self._nursery.start_soon(self._spawner.stop_address, address, why)
         else:
-            with self._lifetime.asking(f"{name} was not stopped", acts=True):
+            with self._lifetime.asking(f"{name} was not stopped", acts=True, alone=here):
                 await self._spawner.stop_address(address, why)
         self._lookups.forget(name)
 

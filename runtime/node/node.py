@@ -559,9 +559,36 @@ class Node(BaseNode):
         # Expelled nodes lose their lease as well. What counts is why.
         if self._given_up is None or isinstance(why, ExpelledError):
             self._given_up = why
-        # A store that was begun anew never answers what a joining node has asked the one before.
+        # A store that was begun anew never answers what a joining node has asked the one before,
+        # and no member answers a node that it counts as dead.
         self._joining.cancel()
+        if not self._lifetime.given_up:
+            self._nursery.start_soon(self._end_silent_links, name="silent links")
+        self._lifetime.give_up(str(self._given_up))
         self.leave()
+
+    async def _end_silent_links(self) -> None:
+        """End the links whose peers are not heard for as long as a lease lasts: no store tells this
+        node, which was given up, that they have died. Calls over them would wait for ever.
+        """
+        timings, links = self._environment.timings, self._endpoint.peers.links
+        silent: dict[Link, float] = {}
+        while True:
+            now = self._environment.now()
+            # Some were never connected: counted from when that is noticed.
+            silent = {
+                link: silent.get(link, now)
+                for link in links.values()
+                if link.ended is None and not link.connected
+            }
+            for link, since in silent.items():
+                if now - since > timings.lease:
+                    self._ended(
+                        link.peer.identity,
+                        f"it was not heard for {timings.lease:g} s, and this node, {self.name}, is "
+                        "no longer a member of the cluster, which would know",
+                    )
+            await trio.sleep(timings.renewal_retry)
 
     def _was_expelled(self, error: ExpelledError) -> None:
         """The cluster has expelled this node. It may learn that in several ways."""
@@ -875,7 +902,12 @@ class Node(BaseNode):
                 # Before the members know: what comes meanwhile is refused, and goes elsewhere.
                 self._endpoint.host.take_no_new_work()
                 with trio.move_on_after(0 if alone else timings.goodbye):
-                    await self._registration.set_state("draining")
+                    try:
+                        await self._registration.set_state("draining")
+                    except (StoreError, CallError) as error:
+                        # The actors are stopped in order all the same, also of a node that the
+                        # store does not know any more.
+                        logger.info("the other nodes do not see this node draining: %s", error)
                 await self._endpoint.host.drain(timings.drain_calls, timings.drain_actors)
                 # After the actors have ended: the last of them may have made references.
                 if self._parameters.memory.on_leave == "move" and not alone:

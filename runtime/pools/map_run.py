@@ -528,7 +528,7 @@ class MapRun:
             schedule.on_failed(batch, error, now())
         except NotExecutedError as error:
             gone = isinstance(error, _GONE)
-            if isinstance(error, NotAMemberError) and self._crew.endpoint.lifetime.has_ended:
+            if isinstance(error, NotAMemberError) and self._crew.endpoint.lifetime.is_over:
                 self.failure = error
             schedule.on_refused(batch, error, gone=gone)
             if gone:

@@ -251,6 +251,15 @@ class PoolMembers:
 
     async def follow(self) -> None:
         """Follow every change of the members, until the pool has ended or is no longer held."""
+        try:
+            await self._follow()
+        finally:
+            # Cancelled with the tasks of the node: what waits for members would wait for ever.
+            if self.failure is None and not self.scope.cancel_called:
+                self.failure = self.endpoint.lifetime.error()
+            self._tell()
+
+    async def _follow(self) -> None:
         with self.scope:
             missing_since: float | None = None
             while self.failure is None:
@@ -273,7 +282,7 @@ class PoolMembers:
                         self.failure = PoolStoppedError(
                             f"pool {self.name} has ended: {error}", actor=self.name
                         )
-                    elif self.endpoint.lifetime.has_ended:
+                    elif self.endpoint.lifetime.is_over:
                         self.failure = error
                 self._tell()
                 if self.failure is None:
@@ -409,9 +418,10 @@ class Pool(ProcessBound, Generic[A]):
         `PoolStoppedError`.
         """
         check_whole_number("count", count)
-        while len(list(self._members.present())) < count:
-            self._check()
-            await self._members.wait_changed()
+        with self._members.endpoint.lifetime.asking(f"pool {self.name} cannot be waited for"):
+            while len(list(self._members.present())) < count:
+                self._check()
+                await self._members.wait_changed()
         self._check()
         await trio.lowlevel.checkpoint()
         return self

@@ -309,6 +309,10 @@ SHORT_LIMIT = 3.0
 """Seconds for which the lease of a node whose loop is blocked is kept in some of the runs."""
 
 
+CRASHES_AT_JOINS = 0.25
+"""The share of the seeds with crashes in which the founder is also killed while others join."""
+
+
 MOST_CALLS = 12
 """Calls of the runtime itself that an idle node may have open: watches of the store and of
 children.
@@ -338,6 +342,11 @@ class _SimulationRun:
         work = Workload(cluster)
         work.oracle.fair = not self.faults
         cluster.scenario, cluster.program = work, work.program
+        if work.programs is not None:
+            cluster.linger = work.programs.linger
+        crashes = random.Random(f"{self.seed} crashes at joins")
+        if "crash" in self.faults and crashes.random() < CRASHES_AT_JOINS:
+            cluster.crashes_at_joins = crashes
         injector = FaultInjector(cluster, self.faults, disk_lost=work.disk_lost)
         try:
             await cluster.run(lambda: self._body(cluster, work, injector))
@@ -358,6 +367,7 @@ class _SimulationRun:
                 nursery.start_soon(work.watch_queues)
                 await trio.sleep_forever()
         injector.heal()
+        cluster.crashes_at_joins = None
         await self._converge(cluster, work)
         work.calling, work.reference_oracle.calm, work.crowds.over = False, True, True
         if work.outbursts is not None:
@@ -366,6 +376,8 @@ class _SimulationRun:
             work.joint_starts.over = True
         if work.name_races is not None:
             work.name_races.over = True
+        if work.programs is not None:
+            await work.programs.end()
         await trio.sleep(cluster.timings.quiescence)
         if any(
             len(internals_of(node).references) or internals_of(node).references.held
@@ -516,6 +528,10 @@ class _SimulationRun:
             races = work.name_races
             said = f"{races.answered} handles answered, {races.cancelled} acts were cancelled"
             self._say("what is found answers", races.wrong, said)
+        if work.programs is not None:
+            programs = work.programs
+            said = f"{programs.ended} of them ended, and {programs.stopped} trees were stopped"
+            self._say("every wait ends", programs.wrong, said)
 
     def _judge_references(self, work: Workload) -> None:
         """Return the results of the checks on references."""

@@ -34,6 +34,7 @@ from runtime.simulation.joint_starts import JointStarts, has_joint_starts
 from runtime.simulation.name_races import NameRaces, has_name_races
 from runtime.simulation.oracle import SHOWN, Oracle
 from runtime.simulation.outbursts import Outbursts, has_outbursts
+from runtime.simulation.programs import Programs, has_programs
 from runtime.simulation.report import CallHistory, Operation
 
 # References that are forwarded between the nodes of a simulated cluster, and what must never happen
@@ -529,6 +530,8 @@ class Workload:
     """Likewise."""
     name_races: NameRaces | None = attrs.field(init=False)
     """Likewise."""
+    programs: Programs | None = attrs.field(init=False)
+    """Likewise."""
     places: dict[str, Place] = attrs.field(factory=dict)
     """Where children of supervisors were started last."""
     history: CallHistory = attrs.field(factory=CallHistory)
@@ -561,6 +564,7 @@ class Workload:
             if has_name_races(self.cluster.seed)
             else None
         )
+        self.programs = Programs(self.cluster) if has_programs(self.cluster.seed) else None
 
     @property
     def keys(self) -> list[str]:
@@ -610,6 +614,8 @@ class Workload:
                     self.generation,
                     self.oracle.fair,
                 )
+            if self.programs is not None:
+                nursery.start_soon(self.programs.run, node, random.Random(f"{seed} programs"))
             if node.name == self.cluster.founder:
                 nursery.start_soon(self._supervise, node, random.Random(f"{seed} supervision"))
                 nursery.start_soon(self._supervise_steady, node)

@@ -24,7 +24,6 @@ from trio.testing import MockClock
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, method
 from actors.errors import (
     CallError,
-    DirectoryUnavailableError,
     ExpelledError,
     LeaseLostError,
     NotAMemberError,
@@ -170,7 +169,7 @@ async def test_calls_in_the_block_of_an_expelled_node_end_though_they_have_no_de
             with pytest.raises(NotAMemberError):
                 await w3.options(on="w2").spawn(Keeper)
             # Where it runs now stands in the store, which answers the node no more.
-            with pytest.raises(DirectoryUnavailableError):
+            with pytest.raises(NotAMemberError, match="'w3' was expelled"):
                 await moved.place()
 
 

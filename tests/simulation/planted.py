@@ -56,6 +56,7 @@ from runtime.simulation.departures import departures
 from runtime.simulation.joint_starts import has_joint_starts
 from runtime.simulation.name_races import has_name_races
 from runtime.simulation.outbursts import PanicError
+from runtime.simulation.programs import has_programs
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
 from runtime.supervision.spawner import ActorSpawner
@@ -94,6 +95,7 @@ SELDOM = frozenset(
 
 COSTLY = frozenset(
     {
+        "a node that was given up waits on",
         "blocked node is kept for ever",
         "calls on their way to the last life are overtaken",
         "cancelled call never freed",
@@ -124,6 +126,11 @@ def racing(seed: int) -> Report:
     return fair(next(islice(filter(has_name_races, count()), seed, None)))
 
 
+def waiting(seed: int) -> Report:
+    """Run it under one of the seeds whose programs wait without a deadline."""
+    return simulate_once(next(islice(filter(has_programs, count()), seed, None)))
+
+
 def in_containers(seed: int) -> Report:
     """Run it under one of the seeds whose processes are in containers, which end and start anew."""
     chosen = next(islice(filter(runs_in_containers, count()), seed, None))
@@ -148,6 +155,7 @@ RUNS: dict[str, Run] = {
     "actors that are being stopped are found": racing,
     "actors that were found once are found for ever": racing,
     "actors that others have found are taken back": racing,
+    "a node that was given up waits on": waiting,
     "a restarted founder takes itself for the one before": in_containers,
     "death of a node counts a restart for each child": partial(
         simulate_once, faults=("crash", "power")
@@ -680,6 +688,12 @@ def actors_that_others_have_found_are_taken_back() -> AbstractContextManager[obj
         await self.stop(name, epoch, ExitReason("stopped", "its start was cancelled"))
 
     return planted(ActorHost, "take_back", take_back)
+
+
+@plant
+def a_node_that_was_given_up_waits_on() -> AbstractContextManager[object]:
+    """What waits for the cluster goes on waiting when that has given the node up."""
+    return planted(Lifetime, "give_up", lambda self, why: None)
 
 
 @contextmanager
