@@ -75,6 +75,7 @@ from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loo
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import ActorId, NodeId
+from runtime.limited_log import LimitedLog
 from runtime.statistics.call_statistics import class_of, reason_of
 from runtime.statistics.counts import NodeCounts
 from runtime.tracing import NO_SPANS, Spans
@@ -338,14 +339,13 @@ class ActorHost:
         threads: int = NODE_THREADS,
         is_gone: Callable[[str, int], bool] = lambda name, incarnation: False,
     ) -> None:
-        self.node = node
-        self._nursery = nursery
-        self._environment = environment
+        self.node, self._nursery, self._environment = node, nursery, environment
         self.claims = claims
         self.make_handle = make_handle
         self.make_supervision = make_supervision
         self._make_instance = make_instance
         self.extensions = Extensions()
+        self._log = LimitedLog(logger, environment.now)
         self.threads = Threads(environment, threads)
         self.workers = TaskWorkers(
             nursery,
@@ -1032,7 +1032,10 @@ class ActorHost:
         """
         answers: list[StopAnswer] = []
         stopping: list[ActorCell] = []
-        for name, epoch in actors:
+        for number, (name, epoch) in enumerate(actors, 1):
+            if number % STOPS_IN_A_ROW == 0:
+                # Not one that can be cancelled: what has begun to end here has to end.
+                await trio.lowlevel.cancel_shielded_checkpoint()
             cell = self.cells.get(name)
             if cell is None or cell.system or cell.address.epoch != epoch:
                 answers.append("gone")
@@ -1060,8 +1063,10 @@ class ActorHost:
             if named:
                 what = ", ".join(actor.name for actor in named[:3])
                 await self._released(what, partial(self.claims().release_many, named))
-            for cell in stopping:
+            for number, cell in enumerate(stopping, 1):
                 self._end(cell, reason)
+                if number % STOPS_IN_A_ROW == 0:
+                    await trio.lowlevel.checkpoint()
         return answers
 
     async def _stop_when_idle(self, cell: ActorCell, seconds: float) -> None:
@@ -1344,7 +1349,8 @@ class ActorHost:
             try:
                 await release()
             except StoreError as error:
-                logger.warning(
+                # Limited: thousands may stop while the store is away.
+                self._log.warning(
                     "%s: the name could not be released; it becomes free when the node's lease "
                     "ends: %s",
                     names,

@@ -304,6 +304,11 @@ class ActorSpawner:
         self._environment = environment
 
     @property
+    def nursery(self) -> trio.Nursery:
+        """For tasks that may go on when the actor has ended for which they do something."""
+        return self._endpoint.nursery
+
+    @property
     def spans(self) -> Spans:
         """Makes the spans of this node."""
         return self._endpoint.spans

@@ -74,6 +74,14 @@ MOST_RECORDED = 1_000
 """How many ended children are recorded in the store for callers that wait for them."""
 
 
+LEFT_BEHIND_SECONDS = 1.0
+"""Seconds for which children that did not stop are gathered for one line of the log."""
+
+
+LEFT_BEHIND_SHOWN = 10
+"""How many of them the line names."""
+
+
 @attrs.frozen
 class _Due:
     """An effect in the queue, with the child that the machine meant: another may have its id by
@@ -123,6 +131,9 @@ class SupervisionWork:
         self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
         self._start_deadlines = SharedDeadlines()
         self._stop_deadlines = SharedDeadlines(STOP_MARGIN)
+        self._left_behind: list[str] = []
+        """Children that did not stop in their time, until they are logged."""
+        self._node_nursery = spawner.nursery
         self._ended: set[str] = set()
         """Children whose actors have ended. If they are not restarted, their intents are withdrawn,
         so that no caller waits for them.
@@ -781,7 +792,14 @@ class SupervisionWork:
         shutdown = child.spec.shutdown
         with self._stop_deadlines.given(seconds_of(shutdown)) as scope:
             try:
-                ended = await self._spawner.stop_address(address, reason, shutdown)
+                # Thousands of children that have nothing to do are stopped in a few messages, and
+                # their names given back in as many writes. "kill" has an exit reason of its own.
+                together = shutdown != "kill" and await self._spawner.stop_together(address, reason)
+                ended = (
+                    reason
+                    if together
+                    else await self._spawner.stop_address(address, reason, shutdown)
+                )
             except (CallError, UnderstudyError) as error:
                 logger.info("%s could not be asked to stop: %s", child.name, error)
             else:
@@ -799,12 +817,29 @@ class SupervisionWork:
                     "killed", f"{reason}; it did not stop within {shutdown} s, and is left behind"
                 ),
             )
+            self._on_left_behind(
+                f"{self._path(child.spec.id)} (epoch {address.epoch}) on {address.node}"
+            )
+
+    def _on_left_behind(self, child: str) -> None:
+        self._left_behind.append(child)
+        if len(self._left_behind) == 1:
+            self._node_nursery.start_soon(self._report_left_behind)
+
+    async def _report_left_behind(self) -> None:
+        """Log the children that did not stop in their time: in one line, however many there are."""
+        try:
+            await trio.sleep(LEFT_BEHIND_SECONDS)
+        finally:
+            left, self._left_behind = self._left_behind, []
+            shown, others = left[:LEFT_BEHIND_SHOWN], len(left) - LEFT_BEHIND_SHOWN
             logger.error(
-                "%s on %s did not stop within %s s: it is left behind, and its epoch %d with it",
-                self._path(child.spec.id),
-                address.node,
-                shutdown,
-                address.epoch,
+                "%s: %d of its children did not stop within their shutdown time, and are left "
+                "behind: %s%s",
+                self._name,
+                len(left),
+                ", ".join(shown),
+                f" and {others} others" if others > 0 else "",
             )
 
     async def _try_again(self, effect: TryAgain) -> None:
