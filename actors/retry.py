@@ -485,7 +485,7 @@ class RetrySchedule:
                 "RetryPolicy says repeat_unknown=True"
             )
         return (
-            "a repeat would meet the same"
+            "a repeat would end in the same way"
             if self._outcome == "not executed"
             else "its RetryPolicy does not list that in retry_on"
         )

@@ -27,7 +27,7 @@ from actors.keywords import names_options, unknown_keyword
 from actors.messages import import_path, message
 from actors.method import fitting, method
 from actors.options import SpawnChanges, SpawnOptions
-from actors.reference import check_constructor
+from actors.reference import Reference, check_constructor
 from actors.restarts import RestartMachine
 from actors.retry import check_number
 from actors.supervision import (
@@ -255,6 +255,14 @@ def check_start(
         # Supervisors that users write may do anything with specs.
         return
     children, template = given.get("children"), given.get("template")
+    if "children" in given and not isinstance(children, list | tuple | Reference):
+        kind = children if isinstance(children, type) else type(children)
+        raise BadArgumentsError(
+            f"{what or 'a supervisor'} was not started: children must be a list of ChildSpecs, as "
+            f'in [ChildSpec.of("cart", Cart)], and not '
+            f"{'the class' if kind is children else 'of type'} {qualified_name(kind)}",
+            method="__init__",
+        )
     specs: dict[str, object] = {
         f"children[{place}]": spec
         for place, spec in enumerate(children if isinstance(children, list | tuple) else ())

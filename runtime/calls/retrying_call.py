@@ -452,7 +452,7 @@ class RetryingCall:
         schedule = self._schedule
         set_attempts(last, schedule.total)
         unsure = schedule.outcome == "unknown" and outcome_of(last) != "unknown"
-        why = f"({decision.why}), for {schedule.explain(decision, self._budget)}"
+        why = f"({decision.why}), because {schedule.explain(decision, self._budget)}"
         if isinstance(last, RemoteError):
             # It is what the method raised, down to its type, and stays that.
             if schedule.total > 1 or (

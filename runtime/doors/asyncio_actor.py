@@ -50,6 +50,7 @@ from runtime.doors.asyncio_pools import AioPool
 from runtime.doors.asyncio_sources import AsyncioTask, items_in_trio
 from runtime.doors.portal import Portal
 from runtime.hosting.breakpoints import ASYNCIO_RUN, AsyncioRun
+from runtime.hosting.lazy_nursery import check_task_function
 
 if TYPE_CHECKING:
     from runtime.pools.pool import Pool
@@ -301,7 +302,10 @@ class AioNursery:
     def start_soon(
         self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
     ) -> None:
-        """Start a task soon, in the actor's loop. One that raises ends the actor."""
+        """Start a task soon, in the actor's loop. One that raises ends the actor. Raises TypeError
+        for what is no function.
+        """
+        check_task_function(function)
 
         async def task() -> None:
             # No part of the method that starts it.

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
+from inspect import iscoroutine
 from typing import Any, TypeVarTuple
 
 import trio
@@ -47,8 +48,9 @@ class LazyNursery:
         self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
     ) -> None:
         """Start a task that ends with the actor; also from a thread of the actor's. Raises
-        RuntimeError if the actor has ended.
+        RuntimeError if the actor has ended, and TypeError for what is no function.
         """
+        check_task_function(function)
         on_loop(self._start_soon, function, args, name)
 
     def _start_soon(
@@ -82,7 +84,7 @@ class LazyNursery:
         Exceptions do not leave it: trio cannot handle every exception at the end of a task.
         """
         try:
-            await function(*args)
+            await awaitable_of(function(*args))
         except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
             if is_cancellation(error) or is_interrupt(error):
                 raise
@@ -102,6 +104,27 @@ class LazyNursery:
         finally:
             self._own = None
             self._closed.set()
+
+
+def check_task_function(function: object) -> None:
+    """Raise TypeError if this cannot be called. Otherwise the mistake would end the actor, later
+    and without the line that made it.
+    """
+    if not callable(function):
+        raise TypeError(
+            "start_soon takes a function and its arguments, as in start_soon(self.work, 5), and "
+            f"not {'the coroutine that it returns' if iscoroutine(function) else type(function)}"
+        )
+
+
+def awaitable_of(given: Awaitable[object]) -> Awaitable[object]:
+    """Return what the function of a task has returned. Raise TypeError if it cannot be awaited."""
+    if not hasattr(type(given), "__await__"):
+        raise TypeError(
+            "start_soon takes an `async def` function, and was given one that is none; run that "
+            "in a thread, as in start_soon(trio.to_thread.run_sync, function)"
+        )
+    return given
 
 
 def own_task_of(task: trio.lowlevel.Task) -> str | None:

@@ -94,6 +94,46 @@ async def test_a_supervisor_is_given_specs_and_says_what_it_was_given(
         await node.spawn(supervisor, argument)
 
 
+async def test_a_supervisor_is_given_a_list_of_specs(node: Node) -> None:
+    anything: Any = Supervisor
+    for given, named in ((Worker, "the class Worker"), ("worker", "of type str")):
+        with pytest.raises(BadArgumentsError, match=rf"children must be a list.*not {named}"):
+            await node.spawn(anything, given)
+
+
+class Busy(Actor):
+    @method
+    async def begin(self, kind: str) -> None:
+        if kind == "coroutine":
+            coroutine: Any = self.work()
+            try:
+                self.nursery.start_soon(coroutine)
+            finally:
+                coroutine.close()
+        else:
+            self.nursery.start_soon(self.plain)  # type: ignore[arg-type]
+
+    async def work(self) -> None: ...
+
+    def plain(self) -> None: ...
+
+    @method
+    async def echo(self, value: int) -> int:
+        return value
+
+
+async def test_a_task_of_an_actor_is_started_by_its_function(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    busy = await node.spawn(Busy)
+    with pytest.raises(TypeError, match=r"start_soon\(self.work, 5\), and not the coroutine"):
+        await busy.begin("coroutine")
+    assert await busy.echo(1) == 1
+    await busy.begin("plain")
+    ended = await node.wait_ended(busy)
+    assert "start_soon takes an `async def` function" in ended.reason.text
+
+
 async def test_an_actor_in_the_place_of_its_handle_is_refused_with_what_to_send(
     node: Node,
 ) -> None:
