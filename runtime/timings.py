@@ -189,9 +189,18 @@ class Timings:
     """The longest pause between two looks at the members."""
 
     name_pause: float = 0.005
-    """The pause between two looks at the names. Shorter costs every node an answer of the store for
-    almost each name that is claimed or released; longer lets a lookup answer for longer with an
-    address that another node has just ended.
+    """What each change of the names that a look at them has shown adds to the pause before the
+    next. Shorter costs every node an answer of the store for almost each name that is claimed or
+    released; longer lets a lookup answer for longer with an address that another node has just
+    ended.
+    """
+
+    most_name_pause: float = 0.05
+    """The longest pause between two looks at the names."""
+
+    most_name_changes: int = 500
+    """After a look that has shown more changes than this the pause is `name_pause`: a node that
+    falls behind would miss what the store keeps no longer.
     """
 
     # Looking at a node
@@ -303,6 +312,14 @@ class Timings:
         which of them have changed.
         """
         return min(self.most_pause, self.member_pause * max(0, members - self.few_members))
+
+    def names_pause(self, changes: int) -> float:
+        """How long a node leaves the store alone after it has answered that so many names have
+        changed. The more change at once, the more come together next time.
+        """
+        if changes > self.most_name_changes:
+            return self.name_pause
+        return min(self.most_name_pause, self.name_pause * max(1, changes))
 
     @property
     def held(self) -> float:

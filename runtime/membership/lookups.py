@@ -34,7 +34,8 @@ class Lookups:
     store.
 
     `may_live(address)`: False if this node knows that the actor has ended, even if the store does
-    not yet. `pause`: seconds from one answer of the store to the next question.
+    not yet. `pause(changes)`: seconds from an answer of the store with so many changes to the next
+    question.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Lookups:
         names: Names,
         prefix: str,
         may_live: Callable[[Address], bool],
-        pause: float,
+        pause: Callable[[int], float],
     ) -> None:
         self._may_live = may_live
         self._store = store
@@ -106,7 +107,7 @@ class Lookups:
                     # The first change after a quiet time is seen at once. Those that follow it
                     # closely come together: without the pause, each name that is claimed or
                     # released would cost every node a question and its answer.
-                    await trio.sleep(self._pause)
+                    await trio.sleep(self._pause(len(batch.events)))
             except StoreCompactedError:
                 missed()
                 self._drop()

@@ -449,25 +449,27 @@ class RemoteStore(Store):
             # waited for below is set already, and the call is repeated at once.
             asked, moved = self._service if waits else self._in_time, self._moved
             failure: CallError | None = None
-            with trio.CancelScope() as scope:
-                if not writes:
-                    self._reads[scope] = None
-                try:
+            try:
+                if writes:
                     return await call(asked)
-                except RemoteError as error:
-                    # The store's own errors came over the wire as a method's. Here they are the
-                    # store's again.
-                    plain = plain_error(error)
-                    if plain is None:
-                        raise
-                    raise plain from None
-                except (NotAllowedError, MethodNotFoundError, BadArgumentsError):
-                    # Asking again, here or of another incarnation, changes nothing.
+                with trio.CancelScope() as scope:
+                    self._reads[scope] = None
+                    try:
+                        return await call(asked)
+                    finally:
+                        del self._reads[scope]
+            except RemoteError as error:
+                # The store's own errors came over the wire as a method's. Here they are the store's
+                # again.
+                plain = plain_error(error)
+                if plain is None:
                     raise
-                except CallError as error:
-                    failure = error
-                finally:
-                    self._reads.pop(scope, None)
+                raise plain from None
+            except (NotAllowedError, MethodNotFoundError, BadArgumentsError):
+                # Asking again, here or of another incarnation, changes nothing.
+                raise
+            except CallError as error:
+                failure = error
             if failure is None:
                 # A read that the move of the store has ended: it is made again.
                 assert not writes

@@ -284,7 +284,7 @@ class Node(BaseNode):
         """Add what finds, places and starts actors, and proves the death of nodes."""
         environment, store = self._environment, self._store
         self._lookups = lookups = Lookups(
-            *(store, self._names, NAMES, self._may_live, environment.timings.name_pause)
+            *(store, self._names, NAMES, self._may_live, environment.timings.names_pause)
         )
         self._placement = ActorPlacement(self._members, self._names, environment, lookups)
         self._failure_detector = FailureDetector(

@@ -136,8 +136,9 @@ class ChangeHistory:
         found = [event for event in self.after(from_revision - 1) if event.key.startswith(prefix)]
         if not found:
             return None
-        if len(found) == 1:
-            return WatchBatch((found[0],), present)
+        if len(found) == 1 or (len(found) < BATCH_EVENTS and self._bytes < BATCH_BYTES):
+            # Nothing to cut: the sizes of the events need not be counted.
+            return WatchBatch(tuple(found), present)
         batch: list[StoreEvent] = []
         size = 0
         # The cut is made between revisions, never within: a client acts on a batch as on a state

@@ -17,6 +17,7 @@ from runtime.membership.lookups import Lookups
 from runtime.membership.names import Names
 from runtime.node import internals_of
 from runtime.store.interface import Operation, RangeResult, Store, StoreEvent, WatchBatch
+from runtime.timings import Timings
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -137,15 +138,33 @@ async def test_changes_in_quick_succession_come_together(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     feed, seen = Feed(), list[tuple[int, float]]()
+    timings = Timings()
     lookups = Lookups(
-        *(cast("Store", feed), cast("Names", None), "names/", lambda address: True, 0.005)
+        cast("Store", feed),
+        cast("Names", None),
+        "names/",
+        lambda address: True,
+        timings.names_pause,
     )
-    with trio.move_on_after(0.1):
+    with trio.move_on_after(1.0):
         await lookups.run(
             lambda event: seen.append((event.revision, trio.current_time())), lambda: None
         )
     assert [revision for revision, _ in seen] == list(range(2, len(seen) + 2)), "none is missed"
     # The first one at once, the others within the pause.
     assert seen[0][1] == pytest.approx(0.002)
-    assert all(at - revision / 1000 <= 0.0051 for revision, at in seen)
-    assert len(feed.asked) <= 0.1 / 0.005 + 1
+    # The pause before it depends on how many came before: at most five then.
+    assert all(
+        at - revision / 1000 <= timings.name_pause + 1e-4 for revision, at in seen if at <= 0.01
+    )
+    assert all(at - revision / 1000 <= timings.most_name_pause + 1e-4 for revision, at in seen)
+    assert len(feed.asked) <= 1.0 / timings.most_name_pause + 5
+
+
+def test_the_pause_is_bounded_and_short_for_a_node_that_falls_behind() -> None:
+    timings = Timings()
+    assert timings.names_pause(0) == timings.names_pause(1) == timings.name_pause
+    assert timings.name_pause < timings.names_pause(3) < timings.most_name_pause
+    most = timings.most_name_changes
+    assert timings.names_pause(most) == timings.most_name_pause
+    assert timings.names_pause(most + 1) == timings.name_pause
