@@ -41,7 +41,7 @@ from actors.retry import (
 )
 from runtime.calls.call_queues import Occupancy, where
 from runtime.calls.call_sender import MOVED, CallSender, addresses_of
-from runtime.calls.deadlines import Waiting, wait_woken
+from runtime.calls.deadlines import Waiting, effective_deadline, wait_woken
 from runtime.calls.error_codec import set_attempts
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
 from runtime.calls.protocol import (
@@ -161,7 +161,7 @@ class RetryingCall:
         self._first = 0
         self._may_have_run: set[Occupancy] = set()
         """The places of attempts that may have run."""
-        deadline = min(trio.current_effective_deadline(), expires)
+        deadline = min(effective_deadline(trio.lowlevel.current_task()), expires)
         self._schedule = RetrySchedule(
             policy,
             idempotent=bound._definition.idempotent,

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import attrs
 import trio
+from cbor2 import dumps
 
 from actors.errors import (
     ActorNotFoundError,
@@ -91,6 +92,9 @@ class Names:
             "is a reference and ends with its node, so it cannot be kept; keep the value itself",
         )
         self._claims = itertools.count(1)
+        self._claimed_class: str | None = None
+        self._around_number = b"", b""
+        """The value of a claim of that class, before and behind its number."""
 
     async def run(self) -> None:
         """Release the names in `owed`, and delete what is kept for a time; runs until cancelled."""
@@ -133,24 +137,24 @@ class Names:
         the epoch of each, or the error that `claim` raises.
         """
         batch: list[Transaction] = []
-        ours: list[Compare] = []
+        claims: list[Put] = []
         for name in names:
             key, value = NAMES + name, self._claim_value(class_path, "", resources)
             free, put = Compare(key, "create_revision", 0), Put(key, value, self._lease)
             batch.append(Transaction((free,), (put,), (Get(key),)))
-            ours.append(Compare(key, "value", value))
+            claims.append(put)
         try:
             results = await self._store.transactions(batch)
         except (trio.Cancelled, StoreOutcomeUnknownError):
             # As in `claim`, for each of them.
-            for each in ours:
-                self.owed.owe(each)
+            for put in claims:
+                self.owed.owe(Compare(put.key, "value", put.value))
             raise
         epochs: list[int | Exception] = []
-        for name, each, result in zip(names, ours, results, strict=True):
+        for name, put, result in zip(names, claims, results, strict=True):
             if isinstance(result, Exception):
                 if isinstance(result, StoreOutcomeUnknownError):
-                    self.owed.owe(each)
+                    self.owed.owe(Compare(put.key, "value", put.value))
                 epochs.append(result)
             else:
                 epochs.append(result.revision if result.succeeded else self._taken(name, result))
@@ -161,6 +165,18 @@ class Names:
     ) -> bytes:
         # Its number tells this claim from all others of this node.
         number = next(self._claims)
+        if not resources and not on_behalf_of:
+            # Of many actors of a class one after the other: all but the number is encoded once.
+            if class_path != self._claimed_class:
+                self._claimed_class = class_path
+                parts = [self._node, self._incarnation, class_path, "", {}]
+                encoded = [self._encode(part) for part in parts]
+                assert not any(part[0] for part in encoded), "names and numbers have no segments"
+                # That they have none, and the head of an array of six items.
+                before = b"\0\x86" + b"".join(part[1:] for part in encoded[:3])
+                self._around_number = before, b"".join(part[1:] for part in encoded[3:])
+            before, behind = self._around_number
+            return before + dumps(number) + behind
         return self._encode(
             [
                 self._node,
