@@ -291,6 +291,26 @@ class Commands(NamingGroup):
             sys.exit(EXPELLED_STATUS if isinstance(what, ExpelledError) else 1)
 
 
+def _open_standard_files() -> None:
+    """Open those of stdin, stdout and stderr that this process was started without (`>&-`), to read
+    and write nothing. Otherwise the next file or socket would get the number, and with it what is
+    written there; and `sys.stdout` is None.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            # For child processes too.
+            os.set_inheritable(number, True)
+            if getattr(sys, name) is None:
+                mode = "r" if number == 0 else "w"
+                setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def _reader_is_gone() -> bool:
     """Return True if stdout is a pipe, or a socket, that is no longer read."""
     poll = select.poll()
@@ -361,4 +381,5 @@ def run(prog_name: str | None = None) -> None:
     """Run the command that the arguments of this process name, and end the process: what the script
     `understudy` does. `prog_name`: how its help calls it, otherwise by the name of the script.
     """
+    _open_standard_files()
     main(prog_name=prog_name, obj=ALONE)

@@ -261,6 +261,27 @@ def test_what_cannot_be_printed_is_one_line(shell: Shell, words: list[str]) -> N
     check_mistake(done, "No space left on device")
 
 
+def test_a_command_is_started_without_one_of_its_standard_files(shell: Shell) -> None:
+    _, facts = shell.start_node("--name", "w1", "--listen", "127.0.0.1:0")
+    tree = ["tree", "--address", facts["address"]]
+    for sign, words, status in (
+        ("0<", tree, 0),
+        ("1>", tree, 0),
+        ("2>", tree, 0),
+        ("2>", ["nope"], 2),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$@" {sign}&-', "sh", *UNDERSTUDY, *words],
+            env=shell.environment,
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (status, ""), done
+        assert bool(done.stdout) == (sign != "1>" and not status)
+
+
 MENU = """
 import attrs
 from actors import message
