@@ -11,10 +11,10 @@ from actors.peers import VerifiedPeer
 from runtime.limited_log import LimitedLog
 
 REFUSED_LINES = 30
-"""Lines about refused calls in a minute. Anyone who may connect can cause them."""
+"""Lines about refused calls of one peer in a minute. Anyone who may connect can cause them."""
 
 ACTED_LINES = 300
-"""Lines about acts of administration in a minute."""
+"""Lines about acts of administration for one peer in a minute."""
 
 MOST_TEXT = 300
 """Characters of what a peer has sent that a line shows."""
@@ -42,6 +42,8 @@ class AuditLog:
             peer.incarnation,
             _shown(what),
             _shown(why),
+            # One peer's lines must not use up those of another.
+            about=str(peer),
         )
 
     def on_acted(self, peer: VerifiedPeer, what: str) -> None:
@@ -55,6 +57,7 @@ class AuditLog:
             _shown(peer.node),
             peer.incarnation,
             _shown(what),
+            about=str(peer),
         )
 
 

@@ -302,13 +302,14 @@ class CallAdmission:
         """Why a call asks for the start of a class that others than nodes may not start; "" if it
         does not.
         """
+        # What is no text is no listed class, and could not be looked up.
         asked: list[object] = []
         if name == "@node" and method in ("spawn", "spawn_many"):
             asked.append(args[0] if args else None)
         # Any method may be one that starts what it is given, as those of supervisors do.
         asked += child_classes((args, kwargs))
         for path in asked:
-            if path not in self._spawnable:
+            if not isinstance(path, str) or path not in self._spawnable:
                 return (
                     f"only nodes may start {path!r} here; for others a node lists classes with "
                     "--spawnable or open_node(spawnable=...)"

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.waiting import until_blocking
 pytestmark = pytest.mark.cluster
 
 UNDERSTUDY = [sys.executable, "-P", "-m", "runtime.command_line"]
+LONG_LEASES = [sys.executable, "-P", "-m", "tests.command_line.long_leases"]
 ROOT = Path(__file__).resolve().parents[2]
 
 APPLICATION = """
@@ -84,10 +85,10 @@ class Shell:
         )
 
     def start_node(
-        self, *words: str, **environment: str
+        self, *words: str, command: Sequence[str] = UNDERSTUDY, **environment: str
     ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
         process = forked_python.Popen(
-            [*UNDERSTUDY, "node", "--json", *words],
+            [*command, "node", "--json", *words],
             cwd=self.place,
             env={**self.environment, **environment},
             text=True,
@@ -765,7 +766,7 @@ def test_a_founder_whose_log_is_gone_says_so_and_does_not_begin_anew(shell: Shel
 
 ODD = """
 import trio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from actors import Actor, method
 from runtime import open_node
 

@@ -19,7 +19,7 @@ from runtime.command_line.debug import obstacles
 from runtime.command_line.node_answers import Answers, why
 from runtime.command_line.tables import ordered, table
 from runtime.command_line.why import WaitSubject, wait_lines
-from tests.command_line.test_commands import Shell, check_mistake
+from tests.command_line.test_commands import LONG_LEASES, Shell, check_mistake
 from tests.observation.test_timeline import check_trace
 
 CREW = """
@@ -102,9 +102,13 @@ class Cluster:
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         (shell.place / "crew.py").write_text(CREW)
-        self.founder, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+        self.founder, founder = shell.start_node(
+            "--name", "first", "--listen", "127.0.0.1:0", command=LONG_LEASES
+        )
         self.address: str = founder["address"]
-        self.worker, worker = shell.start_node("--name", "w1", "--join", self.address)
+        self.worker, worker = shell.start_node(
+            "--name", "w1", "--join", self.address, command=LONG_LEASES
+        )
         self.worker_address: str = worker["address"]
         self.script, _ = shell.start_script(SCRIPT, self.address)
 
@@ -287,7 +291,6 @@ def test_wrong_input_is_one_line(cluster: Cluster) -> None:
 def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> None:
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
-        # At once: its lease ends five seconds after it was stopped, and the node with it.
         with ThreadPoolExecutor(5) as threads:
             commands = (
                 *(["list", "actors"], ["list", "deaths"]),

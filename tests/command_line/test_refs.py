@@ -15,7 +15,7 @@ import pytest
 
 from runtime.command_line.units import age, size
 from runtime.printable import many
-from tests.command_line.test_commands import Shell, check_mistake
+from tests.command_line.test_commands import LONG_LEASES, Shell, check_mistake
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,9 @@ class Cluster:
         words = ["--trace-references"] if traces else []
         _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
-        self.worker, _ = shell.start_node("--name", "w1", "--join", self.address, *words)
+        self.worker, _ = shell.start_node(
+            "--name", "w1", "--join", self.address, *words, command=LONG_LEASES
+        )
         self.script, _ = shell.start_script(SCRIPT, self.address, "trace" if traces else "not")
 
     def refs(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests import forked_python
-from tests.command_line.test_commands import UNDERSTUDY, Shell, check_mistake
+from tests.command_line.test_commands import LONG_LEASES, UNDERSTUDY, Shell, check_mistake
 
 pytestmark = pytest.mark.cluster
 
@@ -81,7 +81,9 @@ class Cluster:
         self.shell = shell
         _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
         self.address: str = founder["address"]
-        self.worker, _ = shell.start_node("--name", "w1", "--join", self.address)
+        self.worker, _ = shell.start_node(
+            "--name", "w1", "--join", self.address, command=LONG_LEASES
+        )
         (shell.place / "crew.py").write_text(CREW)
         self.script, _ = shell.start_script(SCRIPT, self.address)
 

@@ -13,9 +13,11 @@ import trio.testing
 from trio.testing import MockClock
 
 from actors import Actor, method
+from actors.peers import VerifiedPeer
 from runtime import open_node
+from runtime.audit import REFUSED_LINES, AuditLog
 from runtime.groups.memberships import prefix_of
-from runtime.limited_log import BURST, PERIOD_SECONDS
+from runtime.limited_log import BURST, MOST_KINDS, PERIOD_SECONDS
 from runtime.membership.members import PREFIX
 from runtime.node import Node, internals_of
 from runtime.wire.handshake import Peer
@@ -145,3 +147,30 @@ def test_thousands_of_events_give_a_few_lines_that_say_how_many_were_left_out(
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert len(lines()) <= 2 * BURST + 1
     assert any("more lines like this one were left out" in line.getMessage() for line in lines())
+
+
+def test_refused_calls_of_one_peer_leave_room_for_the_lines_about_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "understudy.audit")
+    now = 0.0
+    log = AuditLog("w1", lambda: now)
+
+    def peer(name: str) -> VerifiedPeer:
+        return VerifiedPeer("client", name, f"client-{name}", 1, "certificate")
+
+    def lines(name: str) -> int:
+        return sum(f"client {name!r}" in text for text in caplog.messages)
+
+    for number in range(1000):
+        log.on_refused(peer("loud"), f"@node.leave_cluster\nFAKE {number}", "no right to it")
+    log.on_refused(peer("quiet"), "ledger.erase", "no right to it")
+    assert (lines("loud"), lines("quiet")) == (REFUSED_LINES, 1)
+    assert not any("\n" in text for text in caplog.messages)
+    # Under however many names: the others share the lines of one.
+    for number in range(10_000):
+        log.on_refused(peer(f"name-{number}"), "ledger.erase", "no right to it")
+    assert len(caplog.messages) <= (MOST_KINDS + 1) * REFUSED_LINES
+    now = 61.0
+    log.on_refused(peer("loud"), "ledger.erase", "no right to it")
+    assert "970 more lines like this one were left out" in caplog.messages[-1]

@@ -192,6 +192,9 @@ async def test_a_client_has_nothing_started_or_imported_through_what_it_hands_ov
             ("supervisor", "start_child", (spec,)),
             ("ledger", "note", ([{"deep": (spec,)}],)),
             ("@node", "spawn", ("antigravity:Anything", (), {}, None)),
+            # No text, and not to be looked up: refused as well, and not the end of the link.
+            ("@node", "spawn", (["antigravity:Anything"], (), {}, None)),
+            ("@node", "spawn_many", ({"a": "antigravity:Anything"}, [()], [], None)),
         ):
             with pytest.raises(NotAllowedError, match="antigravity:Anything"):
                 await raw(client, node, name, called)(*arguments)
