@@ -74,6 +74,12 @@ MOST_RECORDED = 1_000
 """How many ended children are recorded in the store for callers that wait for them."""
 
 
+BEGUN_IN_A_ROW = 50
+"""Starts and stops of children that are begun before the other tasks of the event loop have their
+turns: thousands may be due at once, and the task of each runs in the same pass of the scheduler.
+"""
+
+
 LEFT_BEHIND_SECONDS = 1.0
 """Seconds for which children that did not stop are gathered for one line of the log."""
 
@@ -450,8 +456,12 @@ class SupervisionWork:
                         # Replaced before the look at the queue: an effect that is queued from now
                         # on sets the new event.
                         self._has_effects = trio.Event()
+                        begun = 0
                         while self._queue:
                             await self._carry_out_one(self._queue.popleft(), tasks)
+                            begun += 1
+                            if begun % BEGUN_IN_A_ROW == 0:
+                                await trio.lowlevel.checkpoint()
                         await self._withdraw_void_intents()
         finally:
             # However this task ends, wake all that wait for it.

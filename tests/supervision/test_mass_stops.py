@@ -1,4 +1,6 @@
-"""The stop of a supervisor with very many children: how many messages it takes, and its log."""
+"""Starts and stops of very many children: how many messages they take, and lines of the log; and
+other tasks have their turns meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from runtime import open_node
 from runtime.hosting.host import STOPS_IN_A_ROW, ActorHost
 from runtime.identifiers import ActorId
 from runtime.node import internals_of
+from runtime.supervision.supervisor_work import BEGUN_IN_A_ROW, SupervisionWork
 from runtime.testing import Platform
 from tests.memory_network import MemoryNetwork
 
@@ -106,6 +109,39 @@ async def test_actors_that_are_stopped_together_leave_turns_to_other_tasks(
         assert answers == ["stopped"] * CHILDREN
         # Trio runs the tasks of one pass in any order: two parts may come after one another.
         assert longest <= 2 * STOPS_IN_A_ROW
+
+
+async def test_starts_and_stops_of_many_children_leave_turns_to_other_tasks(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    begun, in_this_turn, longest = 0, 0, 0
+    carry_out_one = SupervisionWork._carry_out_one
+
+    async def counted(self: SupervisionWork, *rest: Any) -> None:
+        nonlocal begun, in_this_turn, longest
+        begun += 1
+        in_this_turn += 1
+        longest = max(longest, in_this_turn)
+        await carry_out_one(self, *rest)
+
+    async def have_turns(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        nonlocal in_this_turn
+        with trio.CancelScope() as scope:
+            task_status.started(scope)
+            while True:
+                in_this_turn = 0
+                await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(SupervisionWork, "_carry_out_one", counted)
+    async with open_node("alone", **_place()) as node, trio.open_nursery() as nursery:
+        turns: trio.CancelScope = await nursery.start(have_turns)
+        supervisor = await _tree(node, Idle, CHILDREN)
+        await node.stop(supervisor)
+        turns.cancel()
+        # A start and a stop of each.
+        assert begun >= 2 * CHILDREN
+        # Trio runs the tasks of one pass in any order.
+        assert longest <= 2 * BEGUN_IN_A_ROW
 
 
 async def test_children_that_do_not_stop_are_one_line_of_the_log(
