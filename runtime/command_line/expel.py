@@ -231,7 +231,7 @@ def _tell(
         return
     again = " already" if answer["expelled"]["again"] else ""
     click.echo(
-        f"node {node} was expelled{again}: it is no member, and is refused when it comes back"
+        f"node {node} was expelled{again}: it is not a member, and is refused when it comes back"
     )
     if known:
         click.echo(warning, err=True)

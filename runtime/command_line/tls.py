@@ -250,7 +250,9 @@ def _revoked(
     try:
         found = x509.load_pem_x509_crl(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"{file} is no list of revoked certificates: {error}") from None
+        raise click.ClickException(
+            f"{file} is not a list of revoked certificates: {error}"
+        ) from None
     try:
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     except x509.ExtensionNotFound:
@@ -373,7 +375,7 @@ def _signer(directory: Path) -> EllipticCurvePrivateKey:
             f"{file} cannot be read ({error}); `understudy tls ca` makes it"
         ) from None
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise click.ClickException(f"{file} is no key of `understudy tls ca`")
+        raise click.ClickException(f"{file} is not a key of `understudy tls ca`")
     return signer
 
 
@@ -383,7 +385,7 @@ def _read(file: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(file.read_bytes())
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no certificate in PEM"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a certificate in PEM"
         raise click.ClickException(f"{file} cannot be read: {reason}") from None
 
 

@@ -22,7 +22,7 @@ class Number(click.FloatRange):
         """The number. Fails with a UsageError."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
+            self.fail(f"{value} is not a finite number.", param, ctx)
         return number
 
 

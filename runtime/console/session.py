@@ -104,7 +104,7 @@ class ConsoleSession:
                 _say("KeyboardInterrupt")
                 continue
             except UnreadableLineError as error:
-                _say(f"this line is no text: {error}")
+                _say(f"this line is not a text: {error}")
                 if not prompts:
                     return 1
                 continue

@@ -117,7 +117,7 @@ def parse_masks(option: str, text: str, local_world_size: int) -> dict[int, int]
         rank, _, value = part.partition(":")
         if not rank.strip().isdecimal() or int(rank) >= local_world_size:
             raise ValueError(
-                f"{option} {text}: {rank!r} is no local rank; they go from 0 to "
+                f"{option} {text}: {rank!r} is not a local rank; they go from 0 to "
                 f"{local_world_size - 1}"
             )
         if int(rank) in masks:
@@ -134,7 +134,7 @@ def parse_ranks(option: str, text: str, local_world_size: int) -> frozenset[int]
     for rank in ranks:
         if not rank.isdecimal() or int(rank) >= local_world_size:
             raise ValueError(
-                f"{option} {text}: {rank!r} is no local rank; they go from 0 to "
+                f"{option} {text}: {rank!r} is not a local rank; they go from 0 to "
                 f"{local_world_size - 1}"
             )
     return frozenset(int(rank) for rank in ranks)

@@ -135,7 +135,7 @@ def _no_constant(text: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is no number that a float can hold")
+        raise ValueError(f"{text[:40]} is not a number that a float can hold")
     return value
 
 

@@ -297,7 +297,7 @@ def _parts(path: str, root: str) -> tuple[str, ...]:
     try:
         return tuple(unquote_to_bytes(part).decode() for part in path.strip("/").split("/"))
     except UnicodeDecodeError:
-        _refuse(400, "BadPath", "the path is no UTF-8", "percent-encode the name as UTF-8")
+        _refuse(400, "BadPath", "the path is not UTF-8", "percent-encode the name as UTF-8")
 
 
 def _digest(text: str) -> bytes:

@@ -474,7 +474,9 @@ class NodeApiProxy:
         # Asked of the table, because a handle has attributes of its own. The handle is made here,
         # not in the constructor: the endpoint makes its host, which needs this, before its client.
         if name not in OPERATIONS:
-            raise AttributeError(f"{name!r} is no operation of the node API: mark it @operation")
+            raise AttributeError(
+                f"{name!r} is not an operation of the node API: mark it @operation"
+            )
         address = Address(ISOLATION_SERVICE, *self._node)
         bound = getattr(Handle(self._endpoint.caller, address, OPERATIONS), name)
         asked: Callable[..., object] = (

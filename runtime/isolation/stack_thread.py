@@ -85,7 +85,7 @@ async def ask_for_stacks(identity: str) -> list[dict[str, object]]:
     """
     answer = json.loads(await _ask(identity, {}))
     if not isinstance(answer, list):
-        raise ValueError("the answer is no list of threads")
+        raise ValueError("the answer is not a list of threads")
     return answer
 
 

@@ -198,7 +198,7 @@ def read_credentials(files: CertificateFiles) -> Credentials:
     try:
         names = NameMap(content[files.map].decode())
     except ValueError as error:
-        raise ValueError(f"{files.map} is no map of names: {error}") from None
+        raise ValueError(f"{files.map} is not a map of names: {error}") from None
     trust = b"\0".join(content[file] for file in (files.ca, files.crl, files.map))
     return Credentials(server, client, certificate, trust, names, for_anyone)
 

@@ -534,7 +534,7 @@ class Peers:
         if self._is_stranger(link):
             self.give_up(
                 link,
-                f"{link.peer.name} is no member of the cluster, and did not come back within "
+                f"{link.peer.name} is not a member of the cluster, and did not come back within "
                 f"{patience:g} s",
             )
 

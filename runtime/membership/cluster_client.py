@@ -120,7 +120,7 @@ class _ClientDirectory:
         for member in list(self.members):
             identity = NodeId(member["name"], member["incarnation"])
             if identity not in present:
-                self.ended(identity, "it is no member of the cluster any more")
+                self.ended(identity, "it is not a member of the cluster any more")
         self.members = members
 
     def ended(self, identity: NodeId, reason: str) -> None:

@@ -1060,7 +1060,7 @@ class Node(BaseNode):
 
     def _forget_stranger(self, peer: Peer) -> None:
         self._endpoint.on_peer_ended(
-            peer.identity, f"{peer.name} is no member of the cluster, and has gone"
+            peer.identity, f"{peer.name} is not a member of the cluster, and has gone"
         )
         self._watching.on_node_gone(peer.identity)
 

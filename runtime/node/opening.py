@@ -431,7 +431,7 @@ def _role(asked: PeerRole | None, network: Network, options: Mapping[str, object
     """
     if asked is not None and asked not in get_args(PeerRole):
         raise ValueError(
-            f"role={asked!r} is no role; the roles are {', '.join(get_args(PeerRole))}"
+            f"role={asked!r} is not a role; the roles are {', '.join(get_args(PeerRole))}"
         )
     role = asked or (network.role_within(None) if isinstance(network, EncryptedNetwork) else "node")
     if role == "node":

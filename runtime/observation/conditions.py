@@ -62,7 +62,7 @@ class Condition:
                 object.__setattr__(self, "_number", float(self.wanted))
             except ValueError:
                 text = f"{self.column}{self.sign}{self.wanted}"
-                raise ValueError(f"{text!r}: {self.wanted!r} is no number") from None
+                raise ValueError(f"{text!r}: {self.wanted!r} is not a number") from None
 
     def holds(self, value: object) -> bool:
         """True if it holds for this value of the column."""

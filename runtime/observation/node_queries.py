@@ -174,7 +174,7 @@ class _NodeQueries:
     def _silence(self, node: NodeId) -> str:
         if node in self.silent:
             return f"its node {node[0]} does not answer: {self.silent[node]}"
-        return f"its node {node[0]} is no member of the cluster"
+        return f"its node {node[0]} is not a member of the cluster"
 
     def left_out(self) -> list[str]:
         """Return what nodes have left out of their answers, one sentence each."""

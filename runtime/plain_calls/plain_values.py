@@ -76,9 +76,9 @@ def decoded(data: bytes) -> object:
             tag_hook=_refuse_tag,
         )
     except Exception as error:
-        raise DecodeError(f"this is no CBOR of plain data: {error}") from None
+        raise DecodeError(f"this is not CBOR of plain data: {error}") from None
     if type(pair) is not list or len(pair) != 2 or pair[1] != _END_TEXT:
-        raise DecodeError("this is no single item of CBOR: something follows it, or is missing")
+        raise DecodeError("this is not a single item of CBOR: something follows it, or is missing")
     check_plain(pair[0], 0)
     return pair[0]
 
@@ -110,7 +110,7 @@ def check_plain(value: object, depth: int = 0) -> None:
         if value.bit_length() > MOST_INTEGER_BITS:  # type: ignore[attr-defined]
             raise DecodeError(f"a whole number has more than {MOST_INTEGER_BITS} bits")
     elif kind not in _AS_IT_IS:
-        raise DecodeError(f"{kind.__name__} is no plain data")
+        raise DecodeError(f"{kind.__name__} is not plain data")
 
 
 def plain(value: Any, path: str, depth: int) -> object:

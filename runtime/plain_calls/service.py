@@ -485,7 +485,7 @@ class _WrongKindError(BadArgumentsError):
 
     def __init__(self, kind: str) -> None:
         super().__init__(
-            "the method is a stream" if kind == IS_STREAM else "the method is no stream"
+            "the method is a stream" if kind == IS_STREAM else "the method is not a stream"
         )
         self.kind = kind
 
@@ -493,7 +493,7 @@ class _WrongKindError(BadArgumentsError):
 def _check_seconds(seconds: float | None) -> None:
     """Raises BadArgumentsError for what is no time: it would become the deadline of a worker."""
     if seconds is not None and not 0 <= seconds < math.inf:
-        raise BadArgumentsError(f"{seconds!r} is no number of seconds that a call may take")
+        raise BadArgumentsError(f"{seconds!r} is not a number of seconds that a call may take")
 
 
 def described_error(error: CallError) -> PlainOutcome:

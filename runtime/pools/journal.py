@@ -227,7 +227,7 @@ def count_items(part: bytes) -> int:
     except Exception as error:
         raise JournalError(f"a part of a journal cannot be read: {error}") from error
     if not isinstance(entries, list):
-        raise JournalError("a part of a journal is no list of items")
+        raise JournalError("a part of a journal is not a list of items")
     return len(entries)
 
 

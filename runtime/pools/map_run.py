@@ -719,7 +719,7 @@ def checked_answer(answer: object, count: int) -> tuple[float, list[int], list[o
             if {int}.issuperset(map(type, codes)):
                 values = [outcome[1] for outcome in outcomes]
                 return float(answer[0]), cast("list[int]", codes), values
-    raise ProtocolError(f"a member answers {count} items with what is no list of outcomes")
+    raise ProtocolError(f"a member answers {count} items with what is not a list of outcomes")
 
 
 class MapResults(AsyncIterator[R], Generic[R]):

@@ -301,7 +301,7 @@ class PoolMembers:
             address = self._addresses.get(member)
             if address is None:
                 raise ActorNotFoundError(
-                    f"{member.name} is no member of pool {self.name} any more", actor=member.name
+                    f"{member.name} is not a member of pool {self.name} any more", actor=member.name
                 )
             caller = CountingCaller(self.endpoint.caller, self._loads[member])
             found = self._handles[member] = Handle(caller, address, self._methods)

@@ -578,7 +578,7 @@ class ReferenceState:
 def state_of(reference: Reference[Any]) -> ReferenceState:
     """Return what this node knows of the value that `reference` names, at whichever door."""
     state = reference._state
-    assert isinstance(state, ReferenceState), f"{state!r} is no state of this runtime"
+    assert isinstance(state, ReferenceState), f"{state!r} is not a state of this runtime"
     return state
 
 

@@ -378,7 +378,7 @@ class SimulatedNetwork:
             else address.removeprefix("tcp:").rpartition(":")[0]
         )
         if not host:
-            raise ValueError(f"{address!r} is no address")
+            raise ValueError(f"{address!r} is not an address")
         key = (
             f"{host}|{address}"
             if address.startswith("unix:")

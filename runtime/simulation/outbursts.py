@@ -286,7 +286,7 @@ class Outbursts:
         if not isinstance(error, CallError):
             self._say(
                 node,
-                f"{said}: it ended with {type(error).__name__}, which is no outcome of a call: "
+                f"{said}: it ended with {type(error).__name__}, which is not an outcome of a call: "
                 f"{error}",
             )
 

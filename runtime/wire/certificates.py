@@ -188,7 +188,7 @@ def valid_until(certificate: bytes) -> float:
     # The version is left out of version 1. Then: serial number, algorithm, issuer, validity.
     place = 4 if fields and fields[0][0] == _CONTEXT_0 else 3
     if len(fields) <= place:
-        raise ValueError("this is no certificate")
+        raise ValueError("this is not a certificate")
     validity = fields[place][1]
     tag, end = _read(validity[_size(validity) :])
     text = end.decode("ascii")

@@ -830,7 +830,7 @@ MISTAKES: list[tuple[str, list[str], int, str]] = [
     ("call", ["odd", "lines"], 1, "odd.lines raised ValueError: first line"),
     ("call", ["odd", "items", "1"], 1, "takes 1 positional argument"),
     ("call", ["--timeout", "0.1", "odd", "wait"], 1, "odd.wait "),
-    ("call", ["--timeout", "nan", "odd", "take", "1"], 2, "no finite number"),
+    ("call", ["--timeout", "nan", "odd", "take", "1"], 2, "is not a finite number"),
     ("call", ["--timeout", "0", "odd", "take", "1"], 2, "is not in the range"),
     ("call", ["--secret-file", "/dev/zero", "odd", "take", "1"], 1, "more than 65536 bytes"),
     ("call", ["nobody", "take"], 1, "no actor called 'nobody'"),
@@ -838,14 +838,14 @@ MISTAKES: list[tuple[str, list[str], int, str]] = [
     ("stop", [""], 1, "no node called ''"),
     ("stop", ["--actor", "nobody"], 1, "no actor called 'nobody'"),
     ("tree", ["nobody"], 1, "no supervisor called 'nobody'"),
-    ("tree", ["--watch", "--interval", "nan"], 2, "no finite number"),
+    ("tree", ["--watch", "--interval", "nan"], 2, "is not a finite number"),
     ("refs", ["--node", "nobody"], 1, "no node called 'nobody'"),
     ("status", ["too many"], 2, "unexpected extra argument"),
 ]
 
 ALONE: list[tuple[list[str], int, str]] = [
-    (["simulate", "--minutes", "inf"], 2, "no finite number"),
-    (["simulate", "--minutes", "nan"], 2, "no finite number"),
+    (["simulate", "--minutes", "inf"], 2, "is not a finite number"),
+    (["simulate", "--minutes", "nan"], 2, "is not a finite number"),
     (["simulate", "--faults", "nonsense"], 2, "there is no fault 'nonsense'. There are"),
     (
         ["simulate", "--minutes", "0.001", "--nodes", "1", "--html", "/nonexistent/page.html"],
@@ -862,8 +862,8 @@ ALONE: list[tuple[list[str], int, str]] = [
     (["node", "--reference-directory", ""], 2, "an empty text names no file or directory"),
     (["doctor", "--data-dir", ""], 2, "an empty text names no file or directory"),
     (["status", "--secret-file", ""], 2, "an empty text names no file or directory"),
-    (["run", "--shutdown-timeout", "nan", "script.py"], 2, "no finite number"),
-    (["run", "--restart-window", "nan", "script.py"], 2, "no finite number"),
+    (["run", "--shutdown-timeout", "nan", "script.py"], 2, "is not a finite number"),
+    (["run", "--restart-window", "nan", "script.py"], 2, "is not a finite number"),
     (["run", "nonexistent.py"], 2, "there is no script 'nonexistent.py'"),
     (["demo", "--store", "nowhere"], 1, "a store's address is etcd://"),
     (["reopen", "--rdzv-endpoint", "nowhere", "--rdzv-id", "x"], 2, "'nowhere' is not an address"),

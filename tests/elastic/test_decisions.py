@@ -287,7 +287,7 @@ def test_other_options_are_understood_and_refused() -> None:
     for bad in ("gpus", "0", "-1", "1.5"):
         with pytest.raises(ValueError, match="--nproc-per-node"):
             parse_processes(bad, 2)
-    with pytest.raises(ValueError, match="no local rank"):
+    with pytest.raises(ValueError, match="is not a local rank"):
         parse_ranks("--local-ranks-filter", "2", 2)
 
 

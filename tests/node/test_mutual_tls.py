@@ -513,7 +513,7 @@ async def test_spiffe_ids_name_members_by_a_map(authority: Authority, tmp_path: 
         )  # fmt: skip
         assert "there" in found.stdout.decode()
     names.write_text("spiffe://x")
-    with pytest.raises(ValueError, match="is no map of names: line 1: a rule is two words"):
+    with pytest.raises(ValueError, match="is not a map of names: line 1: a rule is two words"):
         async with open_node("here", tls=tls("node/here")):
             pytest.fail("opened")
 
@@ -580,7 +580,7 @@ def test_the_command_revokes_certificates_of_its_ca_only(tmp_path: Path) -> None
     (other / "crl.pem").write_bytes((place / "crl.pem").read_bytes())
     assert "another CA's list" in run("revoke", "--dir", str(other)).output
     (place / "crl.pem").write_text("no")
-    assert "is no list of revoked certificates" in run("revoke", "--dir", str(place)).output
+    assert "is not a list of revoked certificates" in run("revoke", "--dir", str(place)).output
     assert sorted(path.name for path in place.glob("crl*")) == ["crl.pem"]
 
 

@@ -216,7 +216,7 @@ async def test_a_node_that_is_no_member_any_more_is_reported_and_what_it_ran_is_
             "understudy",
         )
         assert states(tree) == {"top": "does not answer", "a": "running"}
-        assert tree.roots[0].problem == "its node there is no member of the cluster"
+        assert tree.roots[0].problem == "its node there is not a member of the cluster"
 
 
 @LONG_LEASE

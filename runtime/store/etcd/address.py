@@ -130,7 +130,7 @@ def _endpoint(text: str) -> HostPort:
     if host and not port.isdigit():
         # Not quoted in the error: it may be a password whose @ is missing.
         raise ValueError(
-            f"a member of an etcd is HOST:PORT; what follows {host + ':'!r} is no number; its "
+            f"a member of an etcd is HOST:PORT; what follows {host + ':'!r} is not a number; its "
             "clients' port is 2379 by default"
         )
     if (

@@ -581,5 +581,7 @@ def _parsed(content: bytes) -> Json:
     except (ValueError, RecursionError):
         found = None
     return (
-        found if isinstance(found, dict) else {"error": f"{content[:60]!r} is no answer of etcd's"}
+        found
+        if isinstance(found, dict)
+        else {"error": f"{content[:60]!r} is not an answer of etcd's"}
     )
