@@ -67,27 +67,27 @@ class Unready(Actor):
         await trio.sleep_forever()
 
 
-class Heir(Actor):
+class Recipient(Actor):
     """Is called by children that end."""
 
     @method
-    async def leave_to(self, child: str) -> str:
+    async def receive(self, child: str) -> str:
         """Take a moment."""
         await trio.sleep(CLUSTER.get().draw.choice((0.0, 0.0, 0.3)))
         return child
 
 
-class Testator(Actor):
+class CallerAtStop(Actor):
     """A child that calls another actor when it is stopped, without a deadline."""
 
-    def __init__(self, heir: str) -> None:
-        self.heir = heir
+    def __init__(self, recipient: str) -> None:
+        self.recipient = recipient
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """Call the heir, who may be anywhere, and gone."""
+        """Call the recipient, which may be on any node, and may have ended."""
         try:
-            heir: Any = await self.node.lookup(self.heir, Heir)
-            await heir.leave_to(self.name)
+            recipient: Any = await self.node.lookup(self.recipient, Recipient)
+            await recipient.receive(self.name)
         except CallError:
             return
 
@@ -119,11 +119,11 @@ class Programs:
     _nurseries: dict[Node, trio.Nursery] = attrs.field(factory=dict)
 
     async def run(self, node: Node, draw: random.Random) -> None:
-        """Wait for this and that, and start and stop trees, until the node's process ends."""
+        """Wait for different things, and start and stop trees, until the node's process ends."""
         self.waits[node] = []
         async with trio.open_nursery() as nursery:
             self._nurseries[node] = nursery
-            nursery.start_soon(self._plant_trees, node, draw)
+            nursery.start_soon(self._run_trees, node, draw)
             while not self.over:
                 await trio.sleep(draw.expovariate(1 / PAUSE))
                 if len(self.waits[node]) < MOST_WAITS and not self.over:
@@ -188,7 +188,7 @@ class Programs:
         if what == "members":
             return lambda: node.wait_for(99)
         if what == "end of member":
-            # Nobody may ever leave of his own accord.
+            # It may never leave.
             return lambda: node.wait_gone(other)
         if what == "changes":
             return lambda: _read_all(node.watch_members())
@@ -202,7 +202,7 @@ class Programs:
             return endless.wait if what == "call" else lambda: node.wait_ended(endless)
         raise CallError("nothing to wait for")
 
-    async def _plant_trees(self, node: Node, draw: random.Random) -> None:
+    async def _run_trees(self, node: Node, draw: random.Random) -> None:
         number = 0
         while True:
             await trio.sleep(draw.expovariate(1 / PAUSE))
@@ -210,12 +210,12 @@ class Programs:
                 return
             number += 1
             members = [one.name for one in node.members() if one.state == "up"]
-            heir = f"heir-{draw.choice(members)}" if members else "nobody"
+            recipient = f"recipient-{draw.choice(members)}" if members else "no-recipient"
             specs = [
                 ChildSpec(
                     id=f"{child}",
-                    actor=Testator,
-                    args=(heir,),
+                    actor=CallerAtStop,
+                    args=(recipient,),
                     shutdown=draw.choice((0.5, 5.0)),
                     options=SpawnOptions(on=draw.choice([None, *members])),
                 )
@@ -223,8 +223,8 @@ class Programs:
             ]
             try:
                 with trio.move_on_after(6.0):
-                    on = heir.removeprefix("heir-")
-                    await node.options(name=heir, on=on).get_or_spawn(Heir)
+                    on = recipient.removeprefix("recipient-")
+                    await node.options(name=recipient, on=on).get_or_spawn(Recipient)
                 tree = None
                 with trio.move_on_after(10.0):
                     tree = await node.options(on=draw.choice([None, *members])).spawn(
@@ -233,11 +233,11 @@ class Programs:
                 if tree is None:
                     continue
                 await trio.sleep(draw.choice((0.0, 0.5, 4.0)) * draw.random())
-                await self._fell(node, tree)
+                await self._stop_tree(node, tree)
             except UnderstudyError:
                 continue
 
-    async def _fell(self, node: Node, tree: Supervisor) -> None:
+    async def _stop_tree(self, node: Node, tree: Supervisor) -> None:
         began = self.cluster.now()
         try:
             await node.stop(tree)
