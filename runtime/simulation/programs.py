@@ -131,17 +131,33 @@ class Programs:
 
     async def linger(self, node: Node) -> None:
         """Stay in the block of a node that was given up, until all its waits have ended."""
-        waits = self.waits.get(node, [])
         with trio.move_on_after(GIVEN_UP_SECONDS) as patience:
-            while waits:  # noqa: ASYNC110  asked as any outsider would
+            while self._overdue(node):  # noqa: ASYNC110  asked as any outsider would
                 await trio.sleep(0.1)
         if patience.cancelled_caught:
-            for wait in waits:
+            for wait in self._overdue(node):
                 self._say(
                     node,
                     f"{wait.what} by {node.name} still waits {GIVEN_UP_SECONDS:g} s after the "
                     "cluster has given the node up",
                 )
+
+    def _overdue(self, node: Node) -> list[OpenWait]:
+        """The waits that the end of the node's membership has to end. A call to a node that was
+        given up as well goes on: that one lives, runs it, and answers over a link that works.
+        """
+        return [wait for wait in self.waits.get(node, ()) if not self._runs_at_given_up(wait)]
+
+    def _runs_at_given_up(self, wait: OpenWait) -> bool:
+        place = wait.place
+        there = self.cluster.live(place.node) if place is not None else None
+        return (
+            wait.what.startswith("call")
+            and place is not None
+            and there is not None
+            and there.incarnation == place.incarnation
+            and internals_of(there).given_up is not None
+        )
 
     async def end(self) -> None:
         """In the calm: give all waits that still run the time to notice that what they wait for has
