@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +17,7 @@ import click
 
 from runtime.command_line.units import Number, PathName
 from runtime.printable import many
+from runtime.processes.fork_loop import die_with_parent
 from runtime.simulation.faults import KINDS, check_kinds
 from runtime.simulation.first_contacts import first_contacts
 from runtime.simulation.page import page
@@ -157,7 +159,13 @@ def _side_by_side(
     """
     # Started anew rather than forked: what this process has done must not matter. Each does many
     # runs, for importing takes longest. One seed at a time: it may run for minutes.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    # They end with this process, also if it is killed: each would wait for seeds for ever.
+    with ProcessPoolExecutor(
+        jobs,
+        mp_context=get_context("spawn"),
+        initializer=die_with_parent,
+        initargs=(signal.SIGKILL, os.getpid()),
+    ) as pool:
         yield from pool.map(partial(_without_events, run=run), seeds)
 
 

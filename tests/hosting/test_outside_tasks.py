@@ -44,6 +44,7 @@ async def test_tasks_below_a_worker_are_never_taken_for_tasks_outside() -> None:
         look("method")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outside, "below the method")
+            await trio.testing.wait_all_tasks_blocked()
         del running[task]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outside, "below the worker")

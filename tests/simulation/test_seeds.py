@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import trio
+
+from tests.waiting import until
 
 SEEDS = 500
 AT_ONCE = 2
@@ -69,3 +73,33 @@ def test_what_ran_before_in_the_same_process_changes_nothing() -> None:
     assert again.trace_hash == first.trace_hash
     assert again.events == first.events
     assert simulate_once(5, seconds=10).trace_hash != first.trace_hash
+
+
+async def test_a_run_of_seeds_that_is_killed_leaves_no_process_behind() -> None:
+    command = [sys.executable, "-m", "runtime.command_line", "simulate", "--seeds", "100000"]
+    run = await trio.lowlevel.open_process([*command, "--jobs", "2"], stdout=subprocess.DEVNULL)
+    try:
+        children = await until(
+            lambda: simulating(run.pid), "two processes simulate", lambda found: len(found) == 2
+        )
+    finally:
+        run.kill()
+        with trio.CancelScope(shield=True):
+            await run.wait()
+    await until(lambda: not any(map(is_alive, children)), "they have ended with it")
+
+
+def simulating(parent: int) -> list[int]:
+    """The children of a process that run code of their own, and not the tracker of semaphores."""
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [
+        int(pid) for pid in listed if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def is_alive(pid: int) -> bool:
+    """True while the process runs. A zombie has ended: its new parent may be slow."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
