@@ -124,17 +124,17 @@ async def test_starts_and_stops_of_many_children_leave_turns_to_other_tasks(
         longest = max(longest, in_this_turn)
         await carry_out_one(self, *rest)
 
-    async def have_turns(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+    async def have_turns(scope: trio.CancelScope) -> None:
         nonlocal in_this_turn
-        with trio.CancelScope() as scope:
-            task_status.started(scope)
+        with scope:
             while True:
                 in_this_turn = 0
                 await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(SupervisionWork, "_carry_out_one", counted)
     async with open_node("alone", **_place()) as node, trio.open_nursery() as nursery:
-        turns: trio.CancelScope = await nursery.start(have_turns)
+        turns = trio.CancelScope()
+        nursery.start_soon(have_turns, turns)
         supervisor = await _tree(node, Idle, CHILDREN)
         await node.stop(supervisor)
         turns.cancel()
