@@ -216,6 +216,10 @@ class NodeLoads:
         self._expected = False
         self._carried: dict[str, PlacedActor] = {}
         self._gone: dict[str, int] = {}
+        self._stopped: dict[str, int] = {}
+        """Names whose actors were stopped before their claims were reported, until their releases
+        are: the claims must not count then.
+        """
         self._placed: dict[str, tuple[NodeId, Mapping[str, float]]] = {}
 
     @property
@@ -250,9 +254,12 @@ class NodeLoads:
         if not self._expected:
             return
         before = self._carried.get(name)
-        if (before is not None and before.revision >= carried.revision) or self._gone.get(
-            name, 0
-        ) >= carried.revision:
+        known_until = max(
+            before.revision if before is not None else 0,
+            self._gone.get(name, 0),
+            self._stopped.get(name, 0),
+        )
+        if known_until >= carried.revision:
             return
         self._remove(name)
         self.on_settled(name)
@@ -263,12 +270,26 @@ class NodeLoads:
         """Note that no actor has the name since this revision."""
         if not self._expected:
             return
+        if self._stopped.get(name, revision) <= revision:
+            self._stopped.pop(name, None)
         before = self._carried.get(name)
         if before is None or before.revision < revision:
             self._remove(name)
             if not self.known:
                 # The names that are being read may be older than this release, and contain it.
                 self._gone[name] = revision
+
+    def on_stopped(self, name: str, revision: int) -> None:
+        """Like `on_gone`, for an actor whose claim of the name, before this revision, has not been
+        reported yet.
+        """
+        if not self._expected:
+            return
+        before = self._carried.get(name)
+        if before is None or before.revision < revision:
+            self._remove(name)
+            # Bounded by the changes that are about to be reported: each of these takes one out.
+            self._stopped[name] = max(revision, self._stopped.get(name, 0))
 
     def on_placed(self, name: str, node: NodeId, resources: Mapping[str, float]) -> None:
         """An actor of this name is about to start on that node."""
@@ -290,6 +311,7 @@ class NodeLoads:
         self._missed += 1
         self._carried.clear()
         self._gone.clear()
+        self._stopped.clear()
         # A new table: `ActorPlacement.place` may still use the old one.
         self.of = {}
         for node, resources in self._placed.values():
@@ -299,10 +321,11 @@ class NodeLoads:
         """Assert what must hold between any two steps. Looks at all names: for tests and
         simulations.
         """
-        assert self._expected or not (self._carried or self._gone or self.known)
+        ends = self._gone or self._stopped
+        assert self._expected or not (self._carried or ends or self.known)
         assert not self.known or not self._gone, "ends are kept only until all names are known"
         assert self._carried.keys().isdisjoint(self._placed), "a start counts once"
-        for name, revision in self._gone.items():
+        for name, revision in (*self._gone.items(), *self._stopped.items()):
             assert name not in self._carried or revision < self._carried[name].revision
         nodes = [carried.node for carried in self._carried.values()]
         nodes += [node for node, _ in self._placed.values()]

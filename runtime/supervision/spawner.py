@@ -230,9 +230,13 @@ class ActorPlacement:
         """An actor has been stopped for this node: its resources are free for the next placement,
         before the release of its name is reported.
         """
-        # Not before its claim is reported: that would count it again.
-        if address.registered and not self._lookups.will_report(address.epoch):
-            # The release is later than the claim, and any later claim of the name later than both.
+        if not address.registered:
+            return
+        # The release is later than the claim, and any later claim of the name later than both.
+        if self._lookups.will_report(address.epoch):
+            # The claim must not count when it is reported.
+            self._loads.on_stopped(address.name, address.epoch + 1)
+        else:
             self._loads.on_gone(address.name, address.epoch + 1)
 
     async def _ask(self) -> None:

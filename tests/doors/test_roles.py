@@ -307,7 +307,7 @@ async def test_what_makes_no_sense_for_a_client_is_refused(authority: Authority)
         async with open_node(join="127.0.0.1:1", metrics="0", role="client"):
             pass
     bad: Any = "king"
-    with pytest.raises(ValueError, match="is no role"):
+    with pytest.raises(ValueError, match="is not a role"):
         async with open_node(join="127.0.0.1:1", role=bad):
             pass
     with pytest.raises(JoinError):

@@ -93,6 +93,26 @@ async def test_the_next_placement_finds_no_room_where_an_actor_has_just_started(
 
 
 @pytest.mark.parametrize("together", [False, True])
+async def test_what_an_actor_has_taken_is_free_once_it_was_stopped_before_its_claim_is_reported(
+    node: Node, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    watch = await held(node, monkeypatch)
+    if together:
+        pair = await node.options(resources=GPU).spawn_many(Quiet, [(), ()])
+    else:
+        pair = [await node.options(resources=GPU).spawn(Quiet) for _ in range(2)]
+    assert not has_reported(node, pair[0].address.epoch)
+    await node.stop(pair[0])
+    third = await node.options(resources=GPU).spawn(Quiet)
+    assert third.address.node == pair[0].address.node
+    watch.go_on.set()
+    await until(lambda: has_reported(node, third.address.epoch), "the claims are reported")
+    with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
+        await node.options(resources=GPU).spawn(Quiet)
+    internals_of(node).check_invariants()
+
+
+@pytest.mark.parametrize("together", [False, True])
 async def test_an_actor_without_a_name_takes_its_resources_until_it_ends(
     node: Node, together: bool
 ) -> None:
