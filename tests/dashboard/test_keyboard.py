@@ -19,6 +19,7 @@ KEYS = {
     "Enter": 13,
     "Escape": 27,
     "End": 35,
+    "Home": 36,
     "ArrowLeft": 37,
     "ArrowRight": 39,
     "ArrowDown": 40,
@@ -172,6 +173,34 @@ async def test_many_log_lines_are_one_row_for_the_tab_key(tmp_path: Path) -> Non
         assert await page.run(stops) <= 3
         await press(page, "End")
         assert await page.run(f"document.activeElement === {rows}[{rows}.length - 1]")
+        assert browser.errors == []
+
+
+async def test_many_rows_of_a_table_are_one_row_for_the_tab_key(tmp_path: Path) -> None:
+    async with open_world() as world, open_browser(tmp_path) as browser:
+        page = await browser.page()
+        await opened(world, page)
+        names = [f"actor-{number}" for number in range(40)]
+        await world.node.spawn_many(Clerk, [()] * len(names), names=names)
+        table = "document.querySelector('[aria-label=Actors]')"
+        rows = f"{table}.tBodies[0].rows"
+        await show(page, "actors", f"{table} && {rows}.length >= 42")
+        stops = f"[...{table}.tBodies[0].querySelectorAll('a')].filter((one) => one.tabIndex >= 0)"
+        in_row = f"{rows}[0].querySelectorAll('a').length"
+        await page.until(f"{stops}.length === {in_row} && {in_row} > 0", "the first row's links")
+        await page.run(f"{rows}[0].querySelector('a').focus()")
+        await press(page, "ArrowDown")
+        assert await page.run(f"{rows}[1].querySelector('a') === document.activeElement")
+        assert await page.run(f"{stops}.every((one) => {rows}[1].contains(one))")
+        await press(page, "End")
+        last = f"{rows}[{rows}.length - 1]"
+        assert await page.run(f"{last}.contains(document.activeElement)")
+        await press(page, "Home")
+        assert await page.run(f"{rows}[0].contains(document.activeElement)")
+        # What is filtered away is no stop, and the first of the others is one.
+        await press(page, "/")
+        await page.send("Input.insertText", text="actor-39")
+        await page.until(f"{rows}.length === 1 && {stops}.length === {in_row}", "one is left")
         assert browser.errors == []
 
 

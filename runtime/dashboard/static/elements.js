@@ -231,6 +231,9 @@ export class Table {
     this.root = h("div", { class: "table" }, this.filter || null, this.frame, this.blank, this.more);
     this.body.addEventListener("pointerenter", () => { this.held = true; });
     this.body.addEventListener("pointerleave", () => { this.held = false; });
+    this.reached = null;
+    this.body.addEventListener("focusin", (event) => this.reach(event.target.closest("tr")));
+    this.body.addEventListener("keydown", (event) => this.move(event));
     this.marks();
   }
 
@@ -240,8 +243,27 @@ export class Table {
     this.down = this.sort === column.id ? !this.down : Boolean(column.number);
     this.sort = column.id;
     this.ordered = 0;
+    this.reach(null);
     this.marks();
     this.draw();
+  }
+
+  // The links of one row are reached by Tab, and those of the others from there by the arrow keys: see `roving`.
+  reach(row) {
+    if (this.reached !== row) for (const one of this.reached?.querySelectorAll("a") ?? []) attribute(one, "tabindex", "-1");
+    this.reached = row;
+    for (const one of row?.querySelectorAll("a") ?? []) attribute(one, "tabindex", null);
+  }
+
+  move(event) {
+    // A column that a narrow window leaves out has links that take no focus.
+    const links = (row) => [...row.querySelectorAll("a")].filter((one) => one.offsetParent);
+    const rows = [...this.body.rows].filter((row) => links(row).length), here = event.target.closest("tr"), place = rows.indexOf(here);
+    const to = { ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: rows.length - 1 }[event.key];
+    if (to === undefined || place < 0 || !rows[to]) return;
+    event.preventDefault();
+    const there = links(rows[to]), column = links(here).indexOf(event.target);
+    there[Math.min(Math.max(column, 0), there.length - 1)].focus();
   }
 
   marks() {
@@ -278,6 +300,7 @@ export class Table {
       if (next !== row.root) this.body.insertBefore(row.root, next);
       before = row.root;
     }
+    if (!this.reached?.isConnected || !this.reached.querySelector("a")) this.reach([...this.body.rows].find((row) => row.querySelector("a")) ?? null);
     const missing = keys.length - shown.length + (this.leftOut ?? 0);
     text(this.more, missing > 0 ? `${count(missing)} more are left out${this.filter ? "; the filter looks at those that were told" : ""}.` : "");
     this.blank.hidden = this.data === undefined || keys.length > 0;
@@ -316,7 +339,10 @@ export class Table {
       row.seen[place] = seen;
       if (column.show) {
         const shown = column.show(data);
-        if (shown instanceof Node) cell.replaceChildren(shown);
+        if (shown instanceof Node) {
+          cell.replaceChildren(shown);
+          if (row.root !== this.reached) for (const one of cell.querySelectorAll("a")) one.setAttribute("tabindex", "-1");
+        }
         else text(cell, shown);
       } else text(cell, column.format ? column.format(value) : value ?? "–");
       if (!column.number && !(cell.firstElementChild)) attribute(cell, "title", cell.textContent);
