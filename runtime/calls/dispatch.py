@@ -49,11 +49,10 @@ from runtime.calls.replies import (
     taken_back,
 )
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
-from runtime.calls.rights import PLAIN
+from runtime.calls.rights import PLAIN_SERVICE
 from runtime.calls.stream_server import StreamServer
 from runtime.environment import Environment
 from runtime.faults import Faults
-from runtime.hosting import client_quotas
 from runtime.hosting.cell import ActorCell, Invocation, ReplySink
 from runtime.hosting.client_quotas import CALL_BYTES, REFERENCE_BYTES
 from runtime.hosting.held_bytes import COUNTED_FROM, HeldBytes
@@ -293,15 +292,16 @@ class Dispatch:
                     f"{values.held:,} bytes, of {values.limit:,} that one client may keep; release "
                     "some references, or await the method instead"
                 )
+        questions = self._admission.quotas.questions_of(link.verified)
         if (
             call.actor.startswith("@")
             # Those are calls of actors, and counted as such: by their bytes.
-            and not call.actor.startswith(PLAIN)
-            and not call.held_bytes.count_in(self._admission.quotas.questions_of(link.verified), 1)
+            and call.actor != PLAIN_SERVICE
+            and not call.held_bytes.count_in(questions, 1)
         ):
             text = (
-                f"{client_quotas.CLIENT_QUESTIONS:,} questions of {link.verified} wait for answers "
-                f"on node {self._host.node.name}, the limit for one client"
+                f"{questions.limit:,} questions of {link.verified} wait for answers on node "
+                f"{self._host.node.name}, the limit for one client"
             )
             if frame.flags & REPEAT:
                 raise ProtocolError(f"a repeated call, where {text}")

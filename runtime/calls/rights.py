@@ -22,7 +22,7 @@ OPERATORS: Final[Roles] = frozenset(("operator",))
 
 STORE: Final = "@store"
 
-PLAIN: Final = "@plain"
+PLAIN_SERVICE: Final = "@plain"
 """The service that passes calls on to actors."""
 
 SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
@@ -46,7 +46,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
         # In the name of the peer itself only; what else the service has is for members.
         "@watching": {"ask": ALL, "take_back": ALL},
         # The method that is called through it is judged as any call of that method.
-        PLAIN: {"describe": ALL, "call": CALLERS, "call_keyed": CALLERS, "stream": CALLERS},
+        PLAIN_SERVICE: {"describe": ALL, "call": CALLERS, "call_keyed": CALLERS, "stream": CALLERS},
         "@inspection": {
             "overview": READERS,
             # The same as a node's status has.

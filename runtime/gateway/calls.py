@@ -30,6 +30,7 @@ from actors.errors import (
 )
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS, CallOptions
+from runtime.calls.rights import PLAIN_SERVICE
 from runtime.gateway.openapi import DescribedActors
 from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
@@ -42,7 +43,6 @@ from runtime.plain_calls.keyed_calls import (
     fingerprint,
 )
 from runtime.plain_calls.service import (
-    PLAIN_SERVICE,
     PlainCallService,
     PlainTarget,
     described_error,

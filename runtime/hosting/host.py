@@ -339,7 +339,9 @@ class ActorHost:
         threads: int = NODE_THREADS,
         is_gone: Callable[[str, int], bool] = lambda name, incarnation: False,
     ) -> None:
-        self.node, self._nursery, self._environment = node, nursery, environment
+        self.node = node
+        self._nursery = nursery
+        self._environment = environment
         self.claims = claims
         self.make_handle = make_handle
         self.make_supervision = make_supervision
@@ -392,9 +394,8 @@ class ActorHost:
         self.names_paused = False
         """True while named actors pause because the lease is in doubt."""
         self.claiming: dict[str, AwaitedClaim] = {}
-        """Names that this node is claiming for actors it is about to start, with the calls that
-        have arrived for them. Other nodes may see the claim in the store before this node gets the
-        store's answer: their calls wait here, so that they are not refused while later ones run.
+        """Names that this node claims for actors about to start, with the calls that have arrived
+        for them: other nodes may see a claim first, and calls refused run after later ones.
         """
 
     def allow_breakpoints(self, nursery: trio.Nursery, address: str) -> None:

@@ -227,7 +227,7 @@ class Peers:
                 self._environment.token(32),
                 connection.channel,
                 others,
-                lambda peer: self._policy.judge(verified_peer(peer, connection.channel)),
+                lambda peer: self._judge(peer, verified_peer(peer, connection.channel)),
             )
             settled = await self._shake_hands(connection, acceptor)
             connection.channel.on_proven()
@@ -253,6 +253,19 @@ class Peers:
             logger.debug("a connection broke while it was being set up: %s", error)
         finally:
             connection.close()
+
+    def _judge(self, peer: Peer, verified: VerifiedPeer) -> HandshakeError | None:
+        """Why a peer that has proven itself is refused, None if it is not. In the handshake, so
+        that the peer is sent the reason: afterwards it would wait for answers.
+        """
+        if (refused := self._policy.judge(verified)) is not None:
+            return refused
+        link = self.links.get(peer.identity)
+        return (
+            self._refused_for_room(peer, verified)
+            if link is None or link.ended is not None
+            else None
+        )
 
     def on_peer_ended(self, name: str, incarnation: int, reason: str) -> None:
         """Note that an incarnation has ended: end its link, and the calls that wait on it."""
@@ -538,40 +551,51 @@ class Peers:
                 f"{patience:g} s",
             )
 
-    def _make_room_for(self, peer: Peer, verified: VerifiedPeer) -> None:
-        """Bound the number of strangers: end an unconnected one if there are too many. Raises
-        HandshakeError if all of them are connected.
+    def _competing(self, peer: Peer, verified: VerifiedPeer) -> tuple[list[Link], str]:
+        """The sessions of which one has to end before `peer` may have a new one, and how the limit
+        that they have reached is called; none if there is room. So the number of strangers is
+        bounded.
 
         The sessions of one client, by its certificate, may be as many as there is room for more: by
         themselves half of all, so that one client keeps no other out.
         """
         # While half of the places are free, no client has more than are left.
         if 2 * len(self.links) < MOST_STRANGERS or (peer.role == "node" and self._member(peer)):
-            return
+            return [], ""
         strangers = [link for link in self.links.values() if self._is_stranger(link)]
         free = MOST_STRANGERS - len(strangers)
-        if free > 0:
-            own = [link for link in strangers if _is_same_client(link.verified, verified)]
-            if len(own) < free:
-                return
-            strangers = own
-        # Only sessions without a connection are ended: the outcomes of a session's calls are lost
-        # with it.
-        lost = [link for link in strangers if not link.connected]
-        if not lost:
-            raise HandshakeError(
-                f"{peer.name} is refused: this node serves {len(strangers)} sessions of {verified} "
-                f"already, its share of {MOST_STRANGERS} for all clients"
-                if free > 0
-                else f"{peer.name} is refused: this node serves {len(strangers)} clients already, "
-                "the limit"
+        if free <= 0:
+            return strangers, f"{len(strangers)} clients already, the limit"
+        own = [link for link in strangers if _is_same_client(link.verified, verified)]
+        if len(own) < free:
+            return [], ""
+        share = f"its share of {MOST_STRANGERS} for all clients"
+        return own, f"{len(own)} sessions of {verified} already, {share}"
+
+    def _refused_for_room(self, peer: Peer, verified: VerifiedPeer) -> HandshakeError | None:
+        """Why `peer` cannot have a new session; None if it can. Only sessions without a connection
+        are ended for it: the outcomes of a session's calls are lost with it.
+        """
+        competing, limit = self._competing(peer, verified)
+        if not competing or not all(link.connected for link in competing):
+            return None
+        return HandshakeError(f"{peer.name} is refused: this node serves {limit}")
+
+    def _make_room_for(self, peer: Peer, verified: VerifiedPeer) -> None:
+        """End the session that has been without a connection for the longest time, if `peer` needs
+        its room. Raises HandshakeError if there is none.
+        """
+        if (refused := self._refused_for_room(peer, verified)) is not None:
+            raise refused
+        competing, _ = self._competing(peer, verified)
+        if competing:
+            lost = [link for link in competing if not link.connected]
+            longest = min(lost, key=lambda link: link.lost_at or 0.0)
+            self.give_up(
+                longest,
+                f"{longest.peer.name} was without a connection for the longest time when another "
+                "client needed its room",
             )
-        longest = min(lost, key=lambda link: link.lost_at or 0.0)
-        self.give_up(
-            longest,
-            f"{longest.peer.name} was without a connection for the longest time when another "
-            "client needed its room",
-        )
 
     async def _dial(self, link: Link, addresses: Sequence[str]) -> bool:
         """Try the addresses in turn; True if a connection stood."""

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import attrs
 import trio
-from cbor2 import dumps
 
 from actors.errors import (
     ActorNotFoundError,
@@ -92,9 +91,6 @@ class Names:
             "is a reference and ends with its node, so it cannot be kept; keep the value itself",
         )
         self._claims = itertools.count(1)
-        self._claimed_class: str | None = None
-        self._around_number = b"", b""
-        """The value of a claim of that class, before and behind its number."""
 
     async def run(self) -> None:
         """Release the names in `owed`, and delete what is kept for a time; runs until cancelled."""
@@ -165,18 +161,6 @@ class Names:
     ) -> bytes:
         # Its number tells this claim from all others of this node.
         number = next(self._claims)
-        if not resources and not on_behalf_of:
-            # Of many actors of a class one after the other: all but the number is encoded once.
-            if class_path != self._claimed_class:
-                self._claimed_class = class_path
-                parts = [self._node, self._incarnation, class_path, "", {}]
-                encoded = [self._encode(part) for part in parts]
-                assert not any(part[0] for part in encoded), "names and numbers have no segments"
-                # That they have none, and the head of an array of six items.
-                before = b"\0\x86" + b"".join(part[1:] for part in encoded[:3])
-                self._around_number = before, b"".join(part[1:] for part in encoded[3:])
-            before, behind = self._around_number
-            return before + dumps(number) + behind
         return self._encode(
             [
                 self._node,

@@ -34,6 +34,7 @@ from actors.supervisor import Supervisor
 from runtime.calls.admission import AdmissionRules
 from runtime.calls.arguments import StartRequest
 from runtime.calls.endpoint import NO_RULES, UNSHARED, RpcEndpoint
+from runtime.calls.rights import PLAIN_SERVICE
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Beside, Environment
 from runtime.faults import Faults
@@ -93,7 +94,7 @@ from runtime.observation.overviews import ActorsSummary
 from runtime.observation.recordings import Recordings
 from runtime.observation.slices import in_slices
 from runtime.observation.tree import Tree
-from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService
+from runtime.plain_calls.service import PlainCallService
 from runtime.pools.journal_service import JOURNAL_SERVICE, JournalService
 from runtime.references.inspection import totals
 from runtime.references.manager import MemoryOptions

@@ -65,8 +65,6 @@ from runtime.wire.codec import Codec
 
 T = TypeVar("T")
 
-PLAIN_SERVICE = "@plain"
-
 LARGE_BODY = 64 * 1024
 """Bytes. Larger ones are read in a thread: reading them would hold up the node."""
 

@@ -399,10 +399,6 @@ SHOWN = 20
 """How many violated invariants are kept as text."""
 
 
-CRASHED_AT_JOIN = 0.4
-"""The share of the joins during which the founder is killed, in the seeds that have that."""
-
-
 Program = Callable[[Node], Awaitable[None]]
 
 
@@ -472,8 +468,8 @@ class SimulatedCluster:
         self.program: Program | None = None
         self.linger: Program | None = None
         """What the program still does in the block of a node that was given up."""
-        self.crashes_at_joins: random.Random | None = None
-        """Draws when the founder is killed while another node joins; None if it is not."""
+        self.at_join: Callable[[SimulatedProcess], Awaitable[None]] | None = None
+        """Run beside each process whose node joins the founder's."""
         self.scenario: object = None
         """What runs on it, for actors that report to it."""
         self.labels: dict[str, dict[str, str]] = {}
@@ -723,8 +719,8 @@ class SimulatedCluster:
     async def _live(self, machine: Machine, process: SimulatedProcess) -> None:
         """Run the main task of a process."""
         founds = machine.name == self.founder
-        if not founds and self.crashes_at_joins is not None:
-            self._nursery.start_soon(self._crash_founder, self.crashes_at_joins.uniform(0.0, 0.15))
+        if not founds and self.at_join is not None:
+            self._nursery.start_soon(self.at_join, process)
         try:
             with process.scope:
                 async with open_node(
@@ -790,14 +786,6 @@ class SimulatedCluster:
                 process.network.end(notified=True)
                 process.node = None
                 process.ended.set()
-
-    async def _crash_founder(self, seconds: float) -> None:
-        """Kill the node that keeps the store, between two answers to one that joins."""
-        await trio.sleep(seconds)
-        draw = self.crashes_at_joins
-        if draw is not None and draw.random() < CRASHED_AT_JOIN:
-            self.machines[self.founder].restart_after = draw.choice((0.01, 0.5, 8.0))
-            self.crash(self.founder)
 
     def _judge_end(self, process: SimulatedProcess) -> None:
         """Compare the time since the request to leave with what the timings allow. Called at the

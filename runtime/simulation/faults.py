@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import attrs
 import trio
 
-from runtime.simulation.cluster import SimulatedCluster
+from runtime.simulation.cluster import SimulatedCluster, SimulatedProcess
 
 INCLUDED = 0.5
 """The probability that a possible fault occurs in a run."""
@@ -71,6 +71,16 @@ def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
     return found
 
 
+CRASHES_AT_JOINS = 0.25
+"""The share of the runs with crashes in which the founder is also killed while others join."""
+
+CRASHED_AT_JOIN = 0.4
+"""The share of the joins during which it is killed then."""
+
+JOINING_SECONDS = 0.15
+"""About what a join takes."""
+
+
 @attrs.define(eq=False)
 class FaultInjector:
     """Injects `faults` into the machines of `cluster`, except those in `spared`. `run` while faults
@@ -82,13 +92,22 @@ class FaultInjector:
     spared: frozenset[str] = frozenset()
     disk_lost: Callable[[], None] = lambda: None
     """Called before the store loses its disk: it may forget what it has acknowledged."""
+    strikes_joins: bool = attrs.field(init=False)
+    """True if `crash_founder` is to be run beside each join."""
     _draw: random.Random = attrs.field(init=False)
+    _draw_at_joins: random.Random = attrs.field(init=False)
     _ends: dict[Callable[[], None], None] = attrs.field(factory=dict)
     _healed: bool = False
 
     def __attrs_post_init__(self) -> None:
         # An older word for faults: another text would change the faults of every seed.
         self._draw = random.Random(f"{self.cluster.seed} weather")
+        self._draw_at_joins = random.Random(f"{self.cluster.seed} crashes at joins")
+        self.strikes_joins = (
+            self._draw_at_joins.random() < CRASHES_AT_JOINS
+            and "crash" in self.faults
+            and self.cluster.founder not in self.spared
+        )
 
     async def run(self) -> None:
         """Inflict faults until cancelled."""
@@ -161,6 +180,40 @@ class FaultInjector:
             )
             self.cluster.crash(name)
         await trio.lowlevel.checkpoint()
+
+    async def crash_founder(self, joining: SimulatedProcess) -> None:
+        """Kill the node that keeps the store while the node of another process joins: at any moment
+        of the join, or at its end, when the store has taken the write that the node is up, and has
+        not answered all that the node asks about it.
+        """
+        draw, founder = self._draw_at_joins, self.cluster.founder
+        crashes, at_end = draw.random() < CRASHED_AT_JOIN, draw.random() < 0.5
+        seconds = draw.uniform(0.0, JOINING_SECONDS)
+        restart_after = draw.choice((0.01, 0.5, 8.0))
+        keeps_disk = draw.random() < 0.5 or "lost disk" not in self.faults
+        if not crashes:
+            await trio.lowlevel.checkpoint()
+            return
+        if at_end:
+            with trio.move_on_after(LONGEST):
+                while not self._is_up(joining):  # noqa: ASYNC110  asked as any outsider would
+                    await trio.sleep(0.001)
+            seconds /= 10
+        await trio.sleep(seconds)
+        if self._healed or joining.over:
+            return
+        if not keeps_disk:
+            self.disk_lost()
+        self.cluster.machines[founder].restart_after = restart_after
+        self.cluster.crash(founder, disk=keeps_disk)
+
+    def _is_up(self, joining: SimulatedProcess) -> bool:
+        """True if the founder's node sees the node of a process that is up."""
+        founder = self.cluster.live(self.cluster.founder)
+        return founder is not None and any(
+            (member.name, member.pid, member.state) == (joining.name, joining.pid, "up")
+            for member in founder.members()
+        )
 
     async def _power(self, *, disk: bool = True) -> None:
         name = self._victim()

@@ -309,10 +309,6 @@ SHORT_LIMIT = 3.0
 """Seconds for which the lease of a node whose loop is blocked is kept in some of the runs."""
 
 
-CRASHES_AT_JOINS = 0.25
-"""The share of the seeds with crashes in which the founder is also killed while others join."""
-
-
 MOST_CALLS = 12
 """Calls of the runtime itself that an idle node may have open: watches of the store and of
 children.
@@ -344,10 +340,9 @@ class _SimulationRun:
         cluster.scenario, cluster.program = work, work.program
         if work.programs is not None:
             cluster.linger = work.programs.linger
-        crashes = random.Random(f"{self.seed} crashes at joins")
-        if "crash" in self.faults and crashes.random() < CRASHES_AT_JOINS:
-            cluster.crashes_at_joins = crashes
         injector = FaultInjector(cluster, self.faults, disk_lost=work.disk_lost)
+        if injector.strikes_joins:
+            cluster.at_join = injector.crash_founder
         try:
             await cluster.run(lambda: self._body(cluster, work, injector))
         except BaseExceptionGroup as group:
@@ -367,7 +362,6 @@ class _SimulationRun:
                 nursery.start_soon(work.watch_queues)
                 await trio.sleep_forever()
         injector.heal()
-        cluster.crashes_at_joins = None
         await self._converge(cluster, work)
         work.calling, work.reference_oracle.calm, work.crowds.over = False, True, True
         if work.outbursts is not None:

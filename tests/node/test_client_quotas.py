@@ -15,13 +15,13 @@ import trio
 
 from actors import Actor, RetryPolicy, method
 from actors.errors import (
+    HandshakeError,
     MailboxFullError,
     NotAllowedError,
     NotExecutedError,
     RemoteError,
     ReplyEncodeError,
     SpawnManyError,
-    UnderstudyError,
 )
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
@@ -181,8 +181,8 @@ async def test_one_client_leaves_room_for_the_sessions_of_others(
 ) -> None:
     monkeypatch.setattr(peers, "MOST_STRANGERS", 4)
     async with node_with_clients(authority, "ann", "ann") as (node, _):
-        # One session more than as many as there is room for.
-        with pytest.raises(UnderstudyError):
+        # One session more than as many as there is room for. It is sent the reason.
+        with pytest.raises(HandshakeError, match=r"sessions of .* already"):
             async with open_clients(authority, node, "ann"):
                 pass
         await node.options(name="gate").spawn(Gate)

@@ -25,7 +25,7 @@ from actors.method import Address, BoundMethod, MethodDefinition
 from actors.options import NO_CALL_OPTIONS
 from actors.peers import VerifiedPeer
 from runtime import open_node
-from runtime.calls.rights import SERVICE_RIGHTS
+from runtime.calls.rights import PLAIN_SERVICE, SERVICE_RIGHTS
 from runtime.environment import SystemEnvironment
 from runtime.identifiers import NodeId
 from runtime.links.encryption import system_network
@@ -34,7 +34,7 @@ from runtime.links.peers import Peers
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import Node, internals_of
-from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
+from runtime.plain_calls.service import PlainCallService, PlainTarget
 from runtime.references.memory.values import SHARED_SIZE
 from runtime.references.table import state_of
 from runtime.references.values import SharedValue

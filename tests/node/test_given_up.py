@@ -1,5 +1,5 @@
 """Nodes that the cluster has given up while their programs wait within the block for the cluster:
-no wait goes on for ever, though nobody looks at `asked_to_leave`.
+no wait goes on for ever, though no task looks at `asked_to_leave`.
 """
 
 from __future__ import annotations
@@ -99,6 +99,26 @@ def waits(node: Node, far: Sleeper) -> dict[str, Callable[[], Awaitable[object]]
     }
 
 
+async def begin(
+    waits: dict[str, Callable[[], Awaitable[object]]], nursery: trio.Nursery
+) -> set[str]:
+    """Begin all of them; returns the names of those that have not ended, kept up to date. Each has
+    to end with a `CallError`.
+    """
+    waiting = set(waits)
+
+    async def wait(what: str, ask: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(CallError):
+            await ask()
+        waiting.remove(what)
+
+    for what, ask in waits.items():
+        nursery.start_soon(wait, what, ask)
+    await trio.sleep(3)
+    assert waiting == set(waits)
+    return waiting
+
+
 @asynccontextmanager
 async def until_given_up(name: str, **options: Any) -> AsyncIterator[Node]:
     """A node that must have been given up at the end of the block."""
@@ -120,14 +140,6 @@ async def test_no_wait_of_a_program_outlasts_the_membership_of_its_node(
 ) -> None:
     network = MemoryNetwork()
     place: dict[str, Any] = {"secret": SECRET, "platform": Platform(network=network)}
-    waiting: set[str] = set()
-
-    async def wait(what: str, ask: Callable[[], Awaitable[object]]) -> None:
-        waiting.add(what)
-        with pytest.raises(CallError):
-            await ask()
-        waiting.remove(what)
-
     async with (
         open_node("w1", **place) as w1,
         open_node("w2", join=w1.address, **place),
@@ -135,10 +147,7 @@ async def test_no_wait_of_a_program_outlasts_the_membership_of_its_node(
     ):
         far = await w3.options(on="w2").spawn(Sleeper)
         async with trio.open_nursery() as nursery:
-            for what, ask in waits(w3, far).items():
-                nursery.start_soon(wait, what, ask)
-            await trio.sleep(3)
-            assert len(waiting) == len(waits(w3, far)), waiting
+            waiting = await begin(waits(w3, far), nursery)
             await _revoke_lease_of(w3, w1)
             await w3.asked_to_leave.wait()
             await until(lambda: not waiting, "all waits have ended")
@@ -153,14 +162,6 @@ async def test_no_wait_of_a_program_outlasts_the_block_of_its_node(
 ) -> None:
     network = MemoryNetwork()
     place: dict[str, Any] = {"secret": SECRET, "platform": Platform(network=network)}
-    waiting: set[str] = set()
-
-    async def wait(what: str, ask: Callable[[], Awaitable[object]]) -> None:
-        waiting.add(what)
-        with pytest.raises(CallError):
-            await ask()
-        waiting.remove(what)
-
     async with (
         open_node("w1", **place) as w1,
         open_node("w2", join=w1.address, **place),
@@ -168,10 +169,7 @@ async def test_no_wait_of_a_program_outlasts_the_block_of_its_node(
     ):
         async with open_node("w3", join=w1.address, **place) as w3:
             far = await w3.options(on="w2").spawn(Sleeper)
-            for what, ask in waits(w3, far).items():
-                nursery.start_soon(wait, what, ask)
-            await trio.sleep(3)
-            assert len(waiting) == len(waits(w3, far)), waiting
+            waiting = await begin(waits(w3, far), nursery)
         await until(lambda: not waiting, "all waits have ended")
 
 

@@ -16,13 +16,14 @@ from actors import Actor, Call, Filter, method
 from actors.filters import Next
 from actors.peers import VerifiedPeer
 from runtime import open_node
+from runtime.calls.rights import PLAIN_SERVICE
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.membership.cluster_client import open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import Node
 from runtime.plain_calls.keyed_calls import KeyedCalls
-from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
+from runtime.plain_calls.service import PlainCallService, PlainTarget
 from runtime.wire.handshake import certified_uri
 from tests.node.test_mutual_tls import Authority, authority
 

@@ -77,8 +77,8 @@ async def test_a_client_beyond_the_limit_is_turned_away_and_members_are_not(
             for number, stream in enumerate((one, two)):
                 reader = await shake_hands(stream, introduction(name=f"client-{number}"))
                 assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
-            reader = await shake_hands(three, introduction(name="client-3"))
-            await three.send_all(encode_frame(Kind.RESUME, cbor2.dumps([1, 0, 1, 0, 0])))
+            with pytest.raises(HandshakeError, match="client-3 is refused"):
+                await shake_hands(three, introduction(name="client-3"))
             assert await three.receive_some() == b""
         assert "client-3 is refused" in caplog.text
         internals_of(pair.here).endpoint.peers.on_peer_ended(
