@@ -8,9 +8,10 @@ import pytest
 
 from actors.errors import BadArgumentsError, RemoteError
 from runtime import open_node
+from runtime.calls.rights import PLAIN_SERVICE
 from runtime.node import internals_of
 from runtime.plain_calls.keyed_calls import PlainOutcome
-from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService, PlainTarget
+from runtime.plain_calls.service import PlainCallService, PlainTarget
 from tests.gateway.actors_used import Counter
 
 
