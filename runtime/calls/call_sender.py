@@ -56,6 +56,7 @@ from runtime.calls.protocol import (
     array_head,
     as_repeat,
     call_frame,
+    forget_frame,
     kept,
     send_control,
 )
@@ -639,16 +640,7 @@ class CallSender(ABC):
         """A repeatable call will not be made again under its number: let its peer forget it."""
         confirmations = self.confirmations.get(link.peer.identity)
         if confirmations is not None and confirmations.end(call.number) and link.ended is None:
-            watermark, beyond = confirmations.take()
-            nothing: list[Buffer] = []
-            everywhere = b"\x1b" + self.open_calls.watermark.to_bytes(8, "big")
-            link.post(
-                encode_frame(
-                    Kind.FORGET,
-                    array_head(3, watermark) + self.codec.encode(beyond, nothing) + everywhere,
-                    nothing,
-                )
-            )
+            link.post(forget_frame(*confirmations.take(), self.open_calls.watermark))
 
     def repeatable_number(self, link: Link) -> int:
         """The number of a call that may be made again over `link`, or over what follows it to the

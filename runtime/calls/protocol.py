@@ -273,6 +273,13 @@ def credit_frame(number: int, consumed: int) -> bytes:
     return encode_frame(Kind.CREDIT, array_head(2, number) + b"\x1b" + consumed.to_bytes(8, "big"))
 
 
+def forget_frame(watermark: int, beyond: list[int], everywhere: int) -> bytes:
+    """Encode a FORGET: its three items. There are seldom numbers beyond the watermark."""
+    numbers = cbor2.dumps(beyond) if beyond else NO_ARGUMENTS
+    control = array_head(3, watermark) + numbers + b"\x1b" + everywhere.to_bytes(8, "big")
+    return encode_frame(Kind.FORGET, control)
+
+
 class ReadContexts:
     """Makes the contexts of calls that have arrived. Calls of one trace come one after the other
     with the same text: they share one object, which is read, and encoded for the calls that the

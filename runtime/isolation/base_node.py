@@ -146,11 +146,9 @@ class _NodeOptions(RunsFunctions):
         options = self._options
         request = StartRequest.checked("spawn", actor, args, kwargs, options)
         handle = self._endpoint.make_handle(await self._starter.start(request), request.cls)
-        return (
-            handle
-            if options.call_options().is_default
-            else handle.options(timeout=options.timeout, retry=options.retry)
-        )
+        if options.timeout is None and options.retry is None:
+            return handle
+        return handle.options(timeout=options.timeout, retry=options.retry)
 
     async def _get_or_start(
         self, actor: object, args: tuple[object, ...], kwargs: Mapping[str, object]
