@@ -145,6 +145,10 @@ class Peers:
         self._policy = policy
         self._departures: deque[tuple[float, Peer]] = deque()
         """Strangers whose sessions have ended, with the times from which they count as gone."""
+        self._began: dict[NodeId, VerifiedPeer] = {}
+        """Who began the sessions of the processes that are no nodes, until these have departed:
+        what they have here outlasts their sessions.
+        """
         self.limits = limits or Limits()
         self._log = LimitedLog(logger, environment.now)
         self._latest_link = 0
@@ -258,7 +262,8 @@ class Peers:
         """Why a peer that has proven itself is refused, None if it is not. In the handshake, so
         that the peer is sent the reason: afterwards it would wait for answers.
         """
-        if (refused := self._policy.judge(verified)) is not None:
+        refused = self._policy.judge(verified) or self._refused_session(peer, verified)
+        if refused is not None:
             return refused
         link = self.links.get(peer.identity)
         return (
@@ -282,23 +287,37 @@ class Peers:
             self.give_up(link, f"{link.verified} had the name and incarnation of a node")
 
     def check_session(self, peer: Peer, new: VerifiedPeer) -> None:
-        """Raise `WrongPeerError` if `peer`, proven to be `new`, resumes a session that belongs to
-        another identity. Its name, incarnation and life are claims of the peer, and it may know
+        """Raise `WrongPeerError` for `_refused_session`. The session of a process that has a node's
+        place without being one ends.
+        """
+        refused = self._refused_session(peer, new)
+        if refused is not None:
+            raise refused
+        link = self.links.get(peer.identity)
+        known = link.verified if link is not None else None
+        if known is not None and (known.role, known.name) != (new.role, new.name):
+            # A session keeps its role.
+            self._end_false(peer)
+
+    def _refused_session(self, peer: Peer, new: VerifiedPeer) -> WrongPeerError | None:
+        """Why `peer`, proven to be `new`, is refused: it comes as a process whose session another
+        identity has begun. Its name, incarnation and life are claims of the peer, and it may know
         those of others.
         """
         link = self.links.get(peer.identity)
-        known = link.verified if link is not None else None
-        if link is None or link.ended is not None or known is None:
-            return
-        if known.role == new.role and known.name == new.name:
-            return
+        if link is not None and link.ended is None:
+            known = link.verified
+        else:
+            # The session is over. The process has references and records of calls here until it
+            # has departed.
+            known = self._began.get(peer.identity)
+        if known is None or (known.role, known.name) == (new.role, new.name):
+            return None
         if new.role == "node" and (peer.role == "node" or "secret" in (known.proof, new.proof)):
             # A node's place, or the same process over a Unix socket, where no certificate is shown.
             # In any other case the certificate is that of another node, which comes as a client.
-            # A session keeps its role: that of a client ends.
-            self._end_false(peer)
-            return
-        raise WrongPeerError(
+            return None
+        return WrongPeerError(
             f"{new} asked for the session that {known} has on this node: each process has a name "
             "and an incarnation of its own; connect again"
         )
@@ -373,6 +392,7 @@ class Peers:
             peer = self._departures.popleft()[1]
             # It may have begun another session meanwhile: then it has not departed.
             if peer.identity not in self.links:
+                self._began.pop(peer.identity, None)
                 self._departed(peer)
         # A copy: ending a link removes it from the table.
         for link in tuple(self.links.values()):
@@ -465,6 +485,8 @@ class Peers:
     def _on_proven(self, link: Link, settled: _ProvenPeer, connection: Connection) -> None:
         """The peer has proven who it is: before each connection carries the session."""
         link.on_verified(settled.verified)
+        if settled.peer.role == "client":
+            self._began[settled.peer.identity] = settled.verified
         own, peer = self.introduction.peer, settled.peer
         if FEATURE in own.features & peer.features and isinstance(connection, SocketConnection):
             # By what the kernel says, not the peer: a process elsewhere must not have the memory of
