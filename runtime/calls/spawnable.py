@@ -5,6 +5,7 @@ classes a request asks to start.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, cast
@@ -15,10 +16,14 @@ from actors.actor import Actor
 from actors.errors import DecodeError
 from actors.messages import import_path
 from actors.supervisor import ChildSpec
-from runtime.wire.classes import import_class
+from runtime.near_names import nearest
+from runtime.wire.classes import failure_of_import, find_class, is_imported
 
 PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
 """Types of which a value holds no other one. Not their subclasses, which may."""
+
+MOST_SHOWN: Final = 5
+"""Classes that an error names."""
 
 
 def checked_spawnable(given: object) -> frozenset[str]:
@@ -42,15 +47,57 @@ def checked_spawnable(given: object) -> frozenset[str]:
             raise TypeError(
                 f"spawnable has classes of actors, 'module:Class', or modules, not {one!r}"
             )
-        try:
-            # Now: later, a request of a client never imports anything.
-            cls = import_class(one)
-        except DecodeError as error:
-            raise ValueError(f"spawnable={one!r}: {error}") from None
-        if not issubclass(cls, Actor):
-            raise ValueError(f"spawnable={one!r} is not a subclass of actors.Actor")
+        # Imported now: later, a request of a client never imports anything.
+        _check_listed(one)
         found.add(one)
     return frozenset(found)
+
+
+def _check_listed(path: str) -> None:
+    """Raises ValueError, in one line for who has written the list, unless this is the path of a
+    class of actors.
+    """
+    module_name, _, qualified = path.partition(":")
+    if not (module_name and qualified) or module_name.startswith("."):
+        raise ValueError(
+            f"spawnable={path!r} is not the path of a class: write module:Class; for all classes "
+            "of actors that a module defines, list the module itself (--app)"
+        )
+    failure = "" if is_imported(path) else failure_of_import(module_name)
+    if failure:
+        raise ValueError(
+            f"spawnable={path!r}: the import of {module_name} raised {' '.join(failure.split())}; "
+            + (
+                "check that name, or add the directory of the module to PYTHONPATH"
+                if failure.startswith("ModuleNotFoundError")
+                else "correct the module, or list another one"
+            )
+        )
+    try:
+        cls = find_class(path)
+    except DecodeError:
+        raise ValueError(
+            f"spawnable={path!r}: {module_name} has no class {qualified}; "
+            f"{_instead(sys.modules[module_name], qualified)}"
+        ) from None
+    if not issubclass(cls, Actor):
+        raise ValueError(
+            f"spawnable={path!r} is not a subclass of actors.Actor; "
+            f"{_instead(sys.modules[module_name], qualified)}"
+        )
+
+
+def _instead(module: ModuleType, name: str) -> str:
+    """Which classes of actors of a module may be listed instead of a name that is none."""
+    try:
+        names = [path.partition(":")[2] for path in sorted(application_classes(module))]
+    except ValueError:
+        return f"{module.__name__} defines no class of actors"
+    if likely := nearest(name, names):
+        return f"did you mean {likely[0]}?"
+    shown = ", ".join(names[:MOST_SHOWN])
+    more = ", ..." if len(names) > MOST_SHOWN else ""
+    return f"the classes of actors in {module.__name__} are {shown}{more}"
 
 
 def application_classes(module: ModuleType) -> frozenset[str]:

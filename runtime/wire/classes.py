@@ -77,9 +77,7 @@ def import_class(path: str) -> type:
     """
     module_name, _ = _split(path)
     if not is_imported(path):
-        failure = guarded(
-            lambda: _imported(module_name), lambda error: summary_of(error) or "an error"
-        )
+        failure = failure_of_import(module_name)
         if failure:
             # For the node's own Python, whose path and packages may differ from the caller's.
             advice = (
@@ -90,6 +88,11 @@ def import_class(path: str) -> type:
             )
             raise DecodeError(f"the import of {module_name} raised {failure}; {advice}")
     return find_class(path)
+
+
+def failure_of_import(module_name: str) -> str:
+    """Import the module; return what it raised, which may be anything, as text. "" if nothing."""
+    return guarded(lambda: _imported(module_name), lambda error: summary_of(error) or "an error")
 
 
 def _imported(module_name: str) -> str:

@@ -352,41 +352,39 @@ async def test_a_frame_of_any_kind_harms_no_other(role: str, authority: Authorit
     assert {kind.name for kind in Kind} - {"PONG"} <= {
         word.strip(",") for what, _, _ in FRAMES for word in what.split()
     }, "a kind of frame that no run sends"
-    with trio.fail_after(60):
-        async with scene_for(role, authority) as scene:
-            for what, stands, make in FRAMES:
-                raw = await RawPeer.connect(scene.here, scene.credentials)
-                assert raw.accepted
-                stood, came = await raw.stands_after(make(scene))
-                assert stands in (stood, EITHER), (what, stood)
-                if role != "secret":
-                    assert not any(WORD.encode() in frame.control for frame in came), what
-                await scene.undisturbed(what)
-                raw.close()
+    async with scene_for(role, authority) as scene:
+        for what, stands, make in FRAMES:
+            raw = await RawPeer.connect(scene.here, scene.credentials)
+            assert raw.accepted
+            stood, came = await raw.stands_after(make(scene))
+            assert stands in (stood, EITHER), (what, stood)
+            if role != "secret":
+                assert not any(WORD.encode() in frame.control for frame in came), what
+            await scene.undisturbed(what)
+            raw.close()
 
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_what_services_keep_for_others_is_not_changed_in_their_names(
     role: str, authority: Authority
 ) -> None:
-    with trio.fail_after(60):
-        async with scene_for(role, authority) as scene:
-            asked = in_the_name_of_others(scene) + (for_nodes(scene) if role != "secret" else [])
-            raw = await RawPeer.connect(scene.here, scene.credentials)
-            number = 0
-            for service, called, args in asked:
-                # By position, by name, as a repeatable call, as a stream, and one way.
-                for flags, kwargs in ((0, {}), (REPEATABLE, {}), (STREAM, {}), (0, {"x": 1})):
-                    number += 1
-                    call = scene.call(service, called, args, kwargs, number, flags)
-                    await raw.send(call)
-                    answer = await raw.answer(number)
-                    where = service, called, flags, kwargs, answer
-                    assert answer in REFUSALS, where
-                stood, _ = await raw.stands_after(scene.send(service, called, args))
-                assert stood
-                await scene.undisturbed(f"{service}.{called}")
-            raw.close()
+    async with scene_for(role, authority) as scene:
+        asked = in_the_name_of_others(scene) + (for_nodes(scene) if role != "secret" else [])
+        raw = await RawPeer.connect(scene.here, scene.credentials)
+        number = 0
+        for service, called, args in asked:
+            # By position, by name, as a repeatable call, as a stream, and one way.
+            for flags, kwargs in ((0, {}), (REPEATABLE, {}), (STREAM, {}), (0, {"x": 1})):
+                number += 1
+                call = scene.call(service, called, args, kwargs, number, flags)
+                await raw.send(call)
+                answer = await raw.answer(number)
+                where = service, called, flags, kwargs, answer
+                assert answer in REFUSALS, where
+            stood, _ = await raw.stands_after(scene.send(service, called, args))
+            assert stood
+            await scene.undisturbed(f"{service}.{called}")
+        raw.close()
 
 
 async def spoil(scene: Scene, peer: Peer) -> None:
@@ -405,34 +403,33 @@ async def test_what_a_session_has_left_is_for_the_peer_that_began_it(
     role: str, ended: bool, authority: Authority
 ) -> None:
     alice = authority.tls(node_uri("alice", role="client"))
-    with trio.fail_after(60):
-        async with scene_for(role, authority) as scene:
-            first = await RawPeer.connect(scene.here, alice)
-            kept = scene.call("bank", "told", ("x",), number=1, flags=KEEP_RESULT, kept=(7, 1))
-            held = scene.call("bank", "hold_again", ("left",), number=2, flags=REPEATABLE)
-            await first.send(kept + held)
-            await first.answer(1)
-            vault, endpoint = scene.vault, internals_of(scene.here).endpoint
-            await until(lambda: "left" in vault.waiting, "the second call runs")
-            if ended:
-                link = endpoint.peers.links[first.peer.identity]
-                first.close()
-                await until(lambda: not link.connected, "the connection is lost")
-                endpoint.peers.give_up(link, "it did not come back in time")
-            values, me = len(endpoint.references.own()), first.peer
-            for peer in (me, attrs.evolve(me, life="another")):
-                with pytest.raises(WrongPeerError, match="client 'alice'"):
-                    await spoil(scene, peer)
-            assert len(endpoint.references.own()) == values
-            # Who began it has all of it.
-            if ended:
-                first = await RawPeer.connect(scene.here, alice, me, link=2)
-            assert first.accepted
-            again = scene.call("bank", "hold_again", ("left",), number=2, flags=REPEATABLE | REPEAT)
-            await first.send(again)
-            await until(lambda: endpoint.host.counts.repeats == 1, "the repeat has joined the run")
-            fetch = scene.call("@references", "fetch", ([*me.identity, 7],), number=3)
-            await first.send(fetch)
-            assert WORD in str(await first.answer(3))
-            assert vault.waiting.count("left") == 1
+    async with scene_for(role, authority) as scene:
+        first = await RawPeer.connect(scene.here, alice)
+        kept = scene.call("bank", "told", ("x",), number=1, flags=KEEP_RESULT, kept=(7, 1))
+        held = scene.call("bank", "hold_again", ("left",), number=2, flags=REPEATABLE)
+        await first.send(kept + held)
+        await first.answer(1)
+        vault, endpoint = scene.vault, internals_of(scene.here).endpoint
+        await until(lambda: "left" in vault.waiting, "the second call runs")
+        if ended:
+            link = endpoint.peers.links[first.peer.identity]
             first.close()
+            await until(lambda: not link.connected, "the connection is lost")
+            endpoint.peers.give_up(link, "it did not come back in time")
+        values, me = len(endpoint.references.own()), first.peer
+        for peer in (me, attrs.evolve(me, life="another")):
+            with pytest.raises(WrongPeerError, match="client 'alice'"):
+                await spoil(scene, peer)
+        assert len(endpoint.references.own()) == values
+        # Who began it has all of it.
+        if ended:
+            first = await RawPeer.connect(scene.here, alice, me, link=2)
+        assert first.accepted
+        again = scene.call("bank", "hold_again", ("left",), number=2, flags=REPEATABLE | REPEAT)
+        await first.send(again)
+        await until(lambda: endpoint.host.counts.repeats == 1, "the repeat has joined the run")
+        fetch = scene.call("@references", "fetch", ([*me.identity, 7],), number=3)
+        await first.send(fetch)
+        assert WORD in str(await first.answer(3))
+        assert vault.waiting.count("left") == 1
+        first.close()

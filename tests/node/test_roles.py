@@ -245,6 +245,19 @@ def test_a_package_lists_what_it_takes_from_its_own_modules() -> None:
         (["--app", "shop.py:Cart"], "without .py"),
         (["--app", "json"], "the module json defines no class of actors"),
         (["--spawnable", "json:JSONDecoder"], "is not a subclass of actors.Actor"),
+        (["--spawnable", f"{__name__}:Vautl"], "has no class Vautl; did you mean Vault?"),
+        (
+            ["--spawnable", f"{__name__}:Nope"],
+            "the classes of actors in tests.node.test_roles are ",
+        ),
+        (["--spawnable", f"{__name__}:ROLES"], "has no class ROLES"),
+        (["--spawnable", "json:Nope"], "has no class Nope; json defines no class of actors"),
+        (["--spawnable", "nowhere:Nope"], "No module named 'nowhere'; check that name"),
+        (["--spawnable", "tests.processes.broken_import:X"], "correct the module"),
+        (["--spawnable", "json"], "write module:Class"),
+        (["--spawnable", ":"], "write module:Class"),
+        (["--spawnable", ""], "write module:Class"),
+        (["--spawnable", "json:\x1b[31mX\nY"], "has no class \\x1b[31mX"),
     ],
 )
 def test_an_application_that_is_none_is_refused_in_one_line(words: list[str], said: str) -> None:
@@ -252,6 +265,7 @@ def test_an_application_that_is_none_is_refused_in_one_line(words: list[str], sa
     assert result.exit_code in (1, 2)
     assert said in result.output
     assert "Traceback" not in result.output
+    assert len(result.output.splitlines()) == 1
 
 
 async def test_authorize_decides_before_the_mailbox_and_sees_the_verified_peer(
