@@ -4,10 +4,10 @@ of them the same whenever it is replayed.
     @under_seeds(50)
     async def test_something() -> None: ...
 
-makes fifty tests `test_something[0]` to `test_something[49]`, on a virtual clock that jumps
-whenever all tasks wait. What they use must not be outside of trio: no sockets, no threads, no
-processes; `MemoryNetwork` stands in for the former. The names of trio that are private are used in
-this module only, and `tests/test_scheduling.py` says when they have gone.
+makes fifty tests `test_something[0]` to `test_something[49]`, those after the first twenty marked
+`long`, on a virtual clock that jumps whenever all tasks wait. What they use must not be outside of
+trio: no sockets, no threads, no processes; `MemoryNetwork` stands in for the former. The names of
+trio that are private are used in this module only, and `tests/test_scheduling.py` says when they have gone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from trio.testing import MockClock
 from runtime.environment import SystemEnvironment
 
 SEEDS = 50
+
+QUICK_SEEDS = 20
+"""So many of them are in `make test`; the others are for `make long`."""
 
 T = TypeVar("T")
 
@@ -55,7 +58,10 @@ def under_seeds(
             with trio.fail_after(seconds):
                 await test(*arguments)
 
-        @pytest.mark.parametrize("seed", range(count))
+        quick = min(count, QUICK_SEEDS)
+        more = (pytest.param(seed, marks=pytest.mark.long) for seed in range(quick, count))
+
+        @pytest.mark.parametrize("seed", [*range(quick), *more])
         def seeded(seed: int) -> None:
             wants = test.__code__.co_argcount
             with scheduled_by(seed):

@@ -542,7 +542,7 @@ async def commands(address: str, place: Path) -> list[str]:
 
 @needs_etcd
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("how", ["silent", "refusing"])
+@pytest.mark.parametrize("how", ["silent", pytest.param("refusing", marks=pytest.mark.long)])
 async def test_while_the_store_is_away_every_operation_ends_in_time_with_a_documented_outcome(
     how: str, tmp_path: Path
 ) -> None:

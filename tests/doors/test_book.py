@@ -65,7 +65,7 @@ def outcomes(book: Path) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in book.read_text().splitlines())
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_the_book_of_programs_that_are_killed_in_the_middle_of_a_call(
     cluster: BlockingLocalCluster, tmp_path: Path, when: str
 ) -> None:

@@ -210,7 +210,7 @@ def test_the_estimate_is_within_what_was_measured(runs: list[float], left: float
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("kind", ["computing", "waiting"])
+@pytest.mark.parametrize("kind", [pytest.param("computing", marks=pytest.mark.long), "waiting"])
 async def test_real_processes_answer_under_ten_times_the_load_and_after_it(kind: str) -> None:
     # How much is answered in which time is a benchmark's to say: here other tests share the
     # processors.

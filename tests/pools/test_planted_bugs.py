@@ -325,7 +325,11 @@ def keeps_no_results(patch: pytest.MonkeyPatch) -> None:
         (has_no_keepers, test_named_pools.opened_and_killed),
         (returns_before_there_is_a_keeper, test_named_pools.opened_and_killed),
         (forgets_its_size_when_it_moves, test_named_pools.resized_and_killed),
-        (goes_on_with_the_spec_of_any_that_stands_for_it, test_named_pools.two_at_once),
+        pytest.param(
+            goes_on_with_the_spec_of_any_that_stands_for_it,
+            test_named_pools.two_at_once,
+            marks=pytest.mark.long,
+        ),
         (sees_no_references, test_simulated.local_work),
         (keeps_no_results, test_simulated.local_work),
     ],

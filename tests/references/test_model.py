@@ -58,13 +58,14 @@ def test_stories_that_hypothesis_makes_short_if_they_go_wrong(
     live_through(seed, crashes=crashes, breaks=breaks, leaves=leaves, steps=steps)
 
 
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 100), marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("crashes", "breaks", "leaves"), list(itertools.product([False, True], repeat=3))
 )
 def test_nothing_is_freed_that_is_held_nothing_lost_without_reason_and_nothing_left(
-    crashes: bool, breaks: bool, leaves: bool
+    crashes: bool, breaks: bool, leaves: bool, seeds: range
 ) -> None:
-    for seed in range(30):
+    for seed in seeds:
         live_through(seed, crashes=crashes, breaks=breaks, leaves=leaves)
 
 

@@ -95,6 +95,13 @@ SELDOM = frozenset(
 
 COSTLY = frozenset(
     {
+        "a restarted founder takes itself for the one before",
+        "errors of the store come out of lookups",
+        "no deduplication",
+        "joint claims take names that have owners",
+        "an exception is looked at unguarded",
+        "number of a call reused",
+        "answers to a peer that does not read are kept",
         "a node that was given up waits on",
         "blocked node is kept for ever",
         "calls on their way to the last life are overtaken",

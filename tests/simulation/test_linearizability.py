@@ -17,7 +17,7 @@ from runtime.simulation import linearizability
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, Violation, check
 from runtime.simulation.report import CallHistory, Operation
 
-EXAMPLES = max(300, settings().max_examples)
+EXAMPLES = max(100, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 Ends = Literal["ok", "failed", "unknown", "pending"]

@@ -93,6 +93,7 @@ async def test_local(local_cluster, anyio_backend_name):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_under_asyncio_a_virtual_clock_is_refused_and_real_processes_are_not(
     tmp_path: Path,
@@ -129,6 +130,7 @@ def test_plain(cluster):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.skipif(find_spec("pytest_asyncio") is None, reason="pytest-asyncio is not installed")
 def test_pytest_asyncio_runs_its_tests_on_real_processes(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_after(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plugins", [(), ("trio",)])
+@pytest.mark.parametrize("plugins", [(), pytest.param(("trio",), marks=pytest.mark.long)])
 def test_a_failure_shows_the_assertion_the_seed_and_what_had_happened(
     tmp_path: Path, plugins: tuple[str, ...]
 ) -> None:
@@ -307,7 +309,7 @@ def test_seed(cluster, again):
 """
 
 
-@pytest.mark.parametrize("seed", ["5", "random"])
+@pytest.mark.parametrize("seed", ["5", pytest.param("random", marks=pytest.mark.long)])
 def test_the_command_line_chooses_the_seed(tmp_path: Path, seed: str) -> None:
     done = run_pytest(tmp_path, SEEDS, f"--understudy-seed={seed}")
     seeds = re.findall(r"^seed (\d+)$", done.output, flags=re.MULTILINE)
@@ -416,7 +418,9 @@ def test_it(local_cluster):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("module", ["takes_long", "takes_lng"])
+@pytest.mark.parametrize(
+    "module", ["takes_long", pytest.param("takes_lng", marks=pytest.mark.long)]
+)
 def test_modules_are_imported_once_for_all_processes(tmp_path: Path, module: str) -> None:
     done = run_pytest(tmp_path, PRELOADED, "-o", f"understudy_preload={module}", takes_long="")
     if module == "takes_long":
@@ -479,6 +483,7 @@ def test_together(etcd, cluster):
 
 @needs_etcd
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_each_test_has_its_own_part_of_one_etcd(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, ETCD, "-o", "trio_mode=true", plugins=("trio",))

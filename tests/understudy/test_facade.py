@@ -27,7 +27,14 @@ def test_the_names_of_both_packages_are_the_same_objects_here() -> None:
 
 
 @pytest.mark.parametrize("name", ["aio", "blocking", "errors", "simulation", "testing"])
-@pytest.mark.parametrize("first", ["from understudy import {0}", "import runtime.{0}", "pass"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from understudy import {0}",
+        pytest.param("import runtime.{0}", marks=pytest.mark.long),
+        "pass",
+    ],
+)
 def test_a_module_is_one_under_both_names(name: str, first: str, tmp_path: Path) -> None:
     theirs = "actors" if name == "errors" else "runtime"
     program = (

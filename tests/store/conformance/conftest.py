@@ -21,7 +21,14 @@ from runtime.store.etcd.store import EtcdStore
 from runtime.store.interface import Store
 from tests.etcd import shared_etcd
 
-STORES = ("memory", "disk", "remote", "directory", "etcd", "etcd of 3")
+STORES = (
+    "memory",
+    "disk",
+    "remote",
+    "directory",
+    "etcd",
+    pytest.param("etcd of 3", marks=pytest.mark.long),
+)
 
 SECRET = b"of the conformance suite"
 NUMBERS = itertools.count()
