@@ -7,7 +7,8 @@ of them the same whenever it is replayed.
 makes fifty tests `test_something[0]` to `test_something[49]`, those after the first twenty marked
 `long`, on a virtual clock that jumps whenever all tasks wait. What they use must not be outside of
 trio: no sockets, no threads, no processes; `MemoryNetwork` stands in for the former. The names of
-trio that are private are used in this module only, and `tests/test_scheduling.py` says when they have gone.
+trio that are private are used in this module only, and
+`tests/test_scheduling.py` says when they have gone.
 """
 
 from __future__ import annotations
