@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import cast
 
 import attrs
@@ -19,11 +18,13 @@ import attrs
 from actors.call_context import CURRENT, CallContext
 from actors.errors import NotAllowedError
 from actors.filters import Call, CallKind
+from actors.handle import Handle
 from actors.method import Address, MethodDefinition
 from actors.peers import VerifiedPeer, may_call
+from actors.supervisor import ChildSpec
 from runtime.audit import AuditLog
 from runtime.calls.protocol import CallRequest
-from runtime.calls.rights import service_refusal
+from runtime.calls.rights import ACTS, OPERATORS, service_refusal
 from runtime.calls.spawnable import checked_spawnable, child_classes
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.client_quotas import CLIENT_ACTORS, ClientQuotas
@@ -37,17 +38,6 @@ from runtime.user_errors import is_interrupt, text_of, traceback_of
 
 Authorize = Callable[[Call], bool]
 """A function of the application that decides whether a call may be made."""
-
-ACTS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "@node": frozenset({"spawn", "spawn_many", "stop_actor", "stop_many", "leave_cluster"}),
-        "@debug": frozenset({"failures", "debug", "command"}),
-        "@expulsions": frozenset({"expel", "readmit"}),
-        "@journals": frozenset({"remove_journal"}),
-        "@keyring": frozenset({"install", "use", "keep", "prove_again"}),
-    }
-)
-"""Methods of the runtime's services that are acts of administration."""
 
 logger = logging.getLogger("understudy.calls")
 
@@ -84,6 +74,18 @@ class AdmissionRules:
     def checked(cls, spawnable: object, authorize: object, client_actors: int) -> AdmissionRules:
         """Return the rules. Raises TypeError or ValueError for arguments that are none."""
         return cls(checked_spawnable(spawnable), checked_authorize(authorize), client_actors)
+
+
+def _told(argument: object) -> str:
+    """What an act is about, as its line names it: a child, an actor or a size; "" if neither."""
+    if isinstance(argument, str):
+        return argument
+    if isinstance(argument, ChildSpec):
+        return f"{argument.id} ({argument.actor})"
+    if isinstance(argument, Handle):
+        return argument._address.name
+    # Such as the size of a pool. Other values may be of users, or have theirs in them.
+    return str(argument) if type(argument).__module__.startswith("runtime.") else ""
 
 
 class CallAdmission:
@@ -151,12 +153,35 @@ class CallAdmission:
         return self._refused(peer, address.name, method, why) if why else None
 
     def of_call(self, link: Link, kind: CallKind, call: CallRequest) -> NotAllowedError | None:
-        """`refusal` for a call that has come over a link."""
+        """`refusal` for a call that has come over a link. One that is an act of administration is
+        noted.
+        """
         peer = link.verified
         assert peer is not None, "no frame arrives before the handshake"
-        return self.refusal(
-            peer, kind, call.actor, call.method, call.args, call.kwargs, call.context
-        )
+        if link.restricted or self.authorize is not None:
+            refused = self.refusal(
+                peer, kind, call.actor, call.method, call.args, call.kwargs, call.context
+            )
+            if refused is not None:
+                return refused
+        if link.audited:
+            self.note_act(peer, call.actor, call.method, call.args)
+        return None
+
+    def note_act(
+        self, peer: VerifiedPeer, name: str, method: str, args: tuple[object, ...]
+    ) -> None:
+        """Note in the audit log that `peer`, which is no member, calls a method of an actor, if
+        only operators may call that.
+        """
+        definition = self._definition(self._host.cells.get(name), method, args)
+        if definition is None or definition.allow != OPERATORS:
+            return
+        what = [f"{name}.{definition.name}"]
+        # What the runtime's own actors take is no secret. That of users' actors may be.
+        if definition.function.__module__.startswith(("actors.", "runtime.")):
+            what += [text for one in args[:1] if (text := _told(one))]
+        self.audit.on_acted(peer, " ".join(what))
 
     def values_of(self, link: Link) -> ByteBudget | None:
         """What the peer of a link may keep of results here; None for a node, which is not

@@ -212,7 +212,7 @@ class DedupServer:
         call: CallRequest,
     ) -> None:
         found: tuple[ActorCell, MethodDefinition] | CallError | None = None
-        if link.restricted or self._admission.authorize is not None:
+        if link.audited or self._admission.authorize is not None:
             found = self._admission.of_call(link, "call", call)
         if found is None:
             found = self._host.find(call.actor, call.epoch, call.method)

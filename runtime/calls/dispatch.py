@@ -227,7 +227,7 @@ class Dispatch:
             # It asks for admission itself: what is on record has run, and was admitted.
             self._dedup_server.on_call(link, flags, call)
             return
-        if link.restricted or self._admission.authorize is not None:
+        if link.audited or self._admission.authorize is not None:
             kind: CallKind = "stream" if flags & STREAM else "call"
             barred = self._admission.of_call(link, kind, call)
             if barred is not None:
@@ -364,7 +364,7 @@ class Dispatch:
             refusal = _outdated(link)
         elif isinstance(found, CallError):
             refusal = found
-        elif (link.restricted or self._admission.authorize is not None) and (
+        elif (link.audited or self._admission.authorize is not None) and (
             refusal := self._admission.of_call(link, "send", call)
         ) is not None:
             # In the audit log already.

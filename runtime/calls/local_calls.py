@@ -220,6 +220,8 @@ class LocalCalls:
             )
             if refused is not None:
                 return refused
+            if request.peer is not None:
+                self._admission.note_act(request.peer, address.name, definition.name, args)
         found = self._host.find(
             address.name,
             address.epoch,

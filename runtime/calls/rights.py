@@ -87,6 +87,23 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
     }
 )
 
+ACTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "@node": frozenset(
+            {"spawn", "spawn_many", "take_back", "stop_actor", "stop_many", "leave_cluster"}
+        ),
+        "@inspection": frozenset({"profile", "record"}),
+        "@debug": frozenset({"failures", "debug", "command"}),
+        "@expulsions": frozenset({"expel", "readmit"}),
+        "@journals": frozenset({"remove_journal"}),
+        # For nodes only.
+        "@keyring": frozenset({"install", "use", "keep", "prove_again"}),
+    }
+)
+"""Methods of the runtime's services that are acts of administration: each call of a process that is
+no member is a line of the audit log. Of actors these are the methods that only operators may call.
+"""
+
 _LOOKUPS = (
     "names/",
     "supervised/",

@@ -550,6 +550,8 @@ class Link(Outbound):
         """The proven identity of the peer; None before the first connection."""
         self.restricted = False
         """True if the peer has another role than "node": each of its calls needs to be admitted."""
+        self.audited = peer.role == "client"
+        """True if the peer is no member: what it does as an administrator is in the audit log."""
         self.watched = False
         """True if the system reports the end of the peer's process to its owner: then silence is no
         sign of anything.
@@ -585,6 +587,7 @@ class Link(Outbound):
         assert self.verified is None or self.verified.role == peer.role
         self.verified = peer
         self.restricted = peer.role != "node"
+        self.audited = self.restricted or self.peer.role == "client"
 
     def share_memory(self, pools: LendingPools, process: int) -> None:
         """The peer is this process of the same host and user, and both ends lend segments: from

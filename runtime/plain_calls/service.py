@@ -304,19 +304,20 @@ class PlainCallService(Actor):
         `NotAllowedError`.
         """
         peer = self._peer()
-        if peer.role == "node" and self._admission.authorize is None:
-            return
-        refused = self._admission.refusal(
-            peer,
-            "call",
-            target.name,
-            target.method,
-            arguments.args,
-            arguments.kwargs,
-            CURRENT.get(),
-        )
-        if refused is not None:
-            raise refused
+        if peer.role != "node" or self._admission.authorize is not None:
+            refused = self._admission.refusal(
+                peer,
+                "call",
+                target.name,
+                target.method,
+                arguments.args,
+                arguments.kwargs,
+                CURRENT.get(),
+            )
+            if refused is not None:
+                raise refused
+        if peer is not self._admission.own:
+            self._admission.note_act(peer, target.name, target.method, arguments.args)
 
     def _peer(self) -> VerifiedPeer:
         """Return the proven identity of the caller of this service."""
