@@ -70,6 +70,10 @@ def main() -> None:
 
 def _line(row: Row) -> str:
     goal = f"{row.goal}: {'met' if row.met else 'MISSED'}" if row.goal else ""
+    if row.within_noise:
+        goal += ", within the noise"
+    if row.paired is not None:
+        goal += f" [{row.paired.least:.3f} to {row.paired.most:.3f} with 95 % confidence]"
     against = "" if row.against == "floor" else f" [against: {row.against}]"
     return (
         f"{row.work:<42} {row.unit:<8} {_figure(row.ours):>26} {_figure(row.floor):>26} "
@@ -91,9 +95,11 @@ def _data(row: Row) -> dict[str, object]:
         "ours": row.ours.value,
         "floor": row.floor.value,
         "ratio": row.ratio,
+        "ratio_range": None if row.paired is None else [row.paired.least, row.paired.most],
         "against": row.against,
         "goal": row.goal,
         "met": row.met,
+        "within_noise": row.within_noise,
     }
 
 

@@ -4,6 +4,7 @@ says.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -65,22 +66,32 @@ class Row:
     goal: str = ""
     """In words, "" if there is none. `met` says whether it was reached."""
     met: bool | None = None
-    paired: float | None = None
-    """The ratio, if the two were measured in pairs: the median of those of the pairs."""
+    paired: Figure | None = None
+    """The ratio, if the two were measured in pairs: see `in_pairs`."""
+    bound: float | None = None
+    """The least ratio that reaches the goal, if it is one of the ratio."""
 
     @property
     def ratio(self) -> float:
         """How near to the floor; more is better, whatever the unit."""
         if self.paired is not None:
-            return self.paired
+            return self.paired.value
         mine, floor = self.ours.value, self.floor.value
         return floor / mine if self.unit in LESS_IS_BETTER else mine / floor
+
+    @property
+    def within_noise(self) -> bool:
+        """True if the pairs differ too much to tell whether the goal was reached."""
+        if self.paired is None or self.bound is None:
+            return False
+        return self.paired.least < self.bound <= self.paired.most
 
 
 def at_least(row: Row, *, ratio: float = 0.0, value: float = 0.0) -> Row:
     """The row with a goal: so near to the floor, or so many of its unit."""
     if ratio:
-        return attrs.evolve(row, goal=f"{ratio:.0%} of {row.against}", met=row.ratio >= ratio)
+        goal = f"{ratio:.0%} of {row.against}"
+        return attrs.evolve(row, goal=goal, met=row.ratio >= ratio, bound=ratio)
     return attrs.evolve(row, goal=f"{value:,g} or more", met=row.ours.value >= value)
 
 
@@ -110,18 +121,23 @@ async def in_turn(rounds: int, *works: Work) -> tuple[Figure, ...]:
     return tuple(Figure.of(found) for found in values)
 
 
-async def in_pairs(count: int, ours: Work, floor: Work) -> tuple[Figure, Figure, float]:
+async def in_pairs(count: int, ours: Work, floor: Work) -> tuple[Figure, Figure, Figure]:
     """So many pairs of short works, either of them first in turn: for works that differ by little.
-    Gives the median of the ratios of the pairs as well: what else the machine does disturbs a few
-    of them, and both works of the others alike. The first two pairs are not counted.
+    Gives the median of the ratios of the pairs as well, and between which ratios it lies with 95 %
+    confidence: what else the machine does disturbs a few of them, and both works of the others
+    alike. The first two pairs are not counted.
     """
     values: dict[Work, list[float]] = {ours: [], floor: []}
     for number in range(count + 2):
         for work in (ours, floor) if number % 2 else (floor, ours):
             values[work].append(await work())
     mine, others = values[ours][2:], values[floor][2:]
-    ratio = median(one / other for one, other in zip(mine, others, strict=True))
-    return Figure.of(mine), Figure.of(others), ratio
+    ratios = sorted(one / other for one, other in zip(mine, others, strict=True))
+    # Ranks in order, which says nothing of how the ratios are spread: so many of them are below the
+    # true median as a coin shows heads.
+    beside = math.ceil(0.98 * math.sqrt(count))
+    low, high = max(0, count // 2 - beside), min(count - 1, (count - 1) // 2 + beside)
+    return Figure.of(mine), Figure.of(others), Figure(median(ratios), ratios[low], ratios[high])
 
 
 async def sequential(call: Call, seconds: float, step: int = 20) -> float:

@@ -106,8 +106,31 @@ async def test_what_differs_by_little_is_measured_in_pairs_in_both_orders() -> N
     ours, floor, ratio = await in_pairs(100, partial(work, "ours", 0.9), partial(work, "floor", 1))
     assert order[:4] == ["floor", "ours", "ours", "floor"]
     assert len(order) == 2 * 102
-    assert ratio == pytest.approx(0.9, rel=0.01)
-    assert Row("w", "calls/s", ours, floor, paired=ratio).ratio == ratio
+    assert ratio.value == pytest.approx(0.9, rel=0.01)
+    assert ratio.least <= ratio.value <= ratio.most
+    row = Row("w", "calls/s", ours, floor, paired=ratio)
+    assert row.ratio == ratio.value
+
+
+async def test_pairs_that_differ_too_much_decide_nothing() -> None:
+    ratios = [0.90, 0.99] * 50
+
+    async def ours() -> float:
+        await trio.lowlevel.checkpoint()
+        return ratios.pop()
+
+    async def floor() -> float:
+        await trio.lowlevel.checkpoint()
+        return 1.0
+
+    ratios += [1.0, 1.0]
+    mine, others, ratio = await in_pairs(100, ours, floor)
+    assert (ratio.least, ratio.most) == (0.90, 0.99)
+    row = Row("w", "calls/s", mine, others, paired=ratio)
+    assert at_least(row, ratio=0.97).within_noise
+    # All are above the one goal, and below the other.
+    assert not at_least(row, ratio=0.89).within_noise
+    assert not at_least(row, ratio=0.995).within_noise
 
 
 def test_a_ratio_says_that_more_is_better_whatever_the_unit() -> None:
