@@ -81,6 +81,7 @@ async def _ask(
         actor = ""
         if member is None:
             actor, member = name, await find_actor(client, name, or_node=True)
+        problem = ""
         service, waited = inspection(client, member), NODE_SECONDS
         try:
             # A silent node is reported before the time of a profile has passed.
@@ -88,16 +89,17 @@ async def _ask(
             waited = seconds + 2 * NODE_SECONDS
             service = service.options(timeout=waited)
             packed: bytes = await service.profile(seconds, rate, actor)
+            if not packed and actor:
+                state = await service.options(timeout=NODE_SECONDS).state(actor)
+                problem = (state or {}).get("problem", "")
         except CallError as error:
             raise NodeUnreachableError(
                 f"node {member['name']} did not answer: {why(error, waited)}",
                 node=member["name"],
             ) from error
     if not packed:
-        raise click.ClickException(
-            f"{name} cannot be profiled now: another profile of it is being taken, or its process "
-            "has ended"
-        )
+        problem = problem or "another profile of it is being taken, or its process has ended"
+        raise click.ClickException(f"{name} cannot be profiled now: {plain(problem)}")
     recording: dict[str, Any] = unpacked(packed, member["name"], MOST_BYTES)
     return recording
 

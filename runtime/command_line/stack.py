@@ -82,7 +82,9 @@ def _lines(facts: dict[str, Any], *, show_all: bool) -> list[str]:
         return [*lines, "", *_of_blocked(facts["blocked"], show_all)]
     hidden = 0
     for task in facts["tasks"]:
-        if not task["actor"] and not show_all:
+        # A task of an isolated actor on its node is the runtime's, which looks after the process.
+        of_runtime = not task["actor"] or ("process" in facts and not task["method"])
+        if of_runtime and not show_all:
             hidden += 1
             continue
         lines += ["", _title(task), *_frames(task["stack"], show_all)]
@@ -125,7 +127,11 @@ def _of_process(actor: str, process: dict[str, Any], show_all: bool) -> list[str
         if process.get("silent") or thread["actor"] or show_all:
             stack = _below_runtime(thread["stack"], show_all)
             lines += ["", f"thread {thread['thread']}", *_frames(stack, show_all)]
-    return lines if len(lines) > 1 else [*lines, f"  {actor} runs nothing, and has no tasks"]
+    if len(lines) > 1:
+        return lines
+    if process.get("silent"):
+        return [*lines, "  its threads do not answer either, so what they run is not known"]
+    return [*lines, f"  {actor} runs nothing, and has no tasks"]
 
 
 def _below_runtime(stack: list[list[Any]], show_all: bool) -> list[list[Any]]:

@@ -8,11 +8,13 @@ The result is a file for https://www.speedscope.app, which keeps what it shows i
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -188,10 +190,19 @@ def _is_idle(innermost: FrameType) -> bool:
         # A loop that has tasks to run looks for events without waiting.
         return bool(innermost.f_locals.get("timeout", 1.0))
     caller = innermost.f_back
-    return caller is not None and caller.f_code.co_filename.endswith("_thread_cache.py")
+    if caller is not None and caller.f_code.co_filename.endswith("_thread_cache.py"):
+        return True
+    if innermost.f_code.co_filename != threading.__file__:
+        return False
+    # A thread of the runtime that waits for work, as the one that writes to stderr. What waits in a
+    # plain method is shown: it is why the method takes long.
+    return all(frame.f_code.co_filename.startswith(_OF_NO_USER) for frame in _outwards(innermost))
 
 
 _WAITS_IN = ("_io_epoll.py", "_io_kqueue.py", "_thread_cache.py", "stack_thread.py")
+
+_OF_NO_USER = (threading.__file__, f"{Path(__file__).parents[1]}{os.sep}")
+"""The files of a thread that runs nothing of a user's."""
 
 
 def _actors_of(innermost: FrameType) -> set[str]:

@@ -169,6 +169,12 @@ class ActorProxy(Actor):
         """
         return b"" if self._process is None else await self._process.profile(seconds, rate)
 
+    def why_stopped(self) -> str:
+        """Say that the actor's process was stopped by a signal; see
+        `ChildProcessHandle.why_stopped`.
+        """
+        return "" if self._process is None else self._process.why_stopped()
+
     async def breakpoints(self) -> dict[str, Any]:
         """The breakpoints at which the actor waits. Raises CallError."""
         assert self._process is not None

@@ -168,6 +168,9 @@ class ChildProcessHandle:
         """Ask the process for the stacks of its tasks and threads; see `read_stacks`. If its event
         loop is blocked, return the stacks of its threads only, with the reason in `silent`.
         """
+        stopped = self.why_stopped()
+        if stopped:
+            return {"silent": stopped, "tasks": [], "threads": []}
         try:
             answer: dict[str, Any] = await self._control().stacks.options(timeout=STACKS_SECONDS)()
         except CallError as error:
@@ -233,6 +236,9 @@ class ChildProcessHandle:
         """Sample the threads of the process for `seconds`, `rate` times a second. Return a
         `packed_profile`, or b"" if the process does not answer.
         """
+        if self.why_stopped():
+            # None of its threads runs, and none can answer.
+            return b""
         with trio.move_on_after(seconds + STACKS_SECONDS):
             try:
                 return await ask_for_profile(self.identity.name, seconds, rate)

@@ -49,7 +49,7 @@ class DebugService(Actor):
         except CallError as error:
             return {
                 **answer,
-                "problem": f"the process of {actor} has not answered: {text_of(error)}",
+                "problem": _unanswered(proxy, error),
             }
         answer["breakpoints"] += [{**one, "isolated": actor} for one in inside["breakpoints"]]
         answer["dropped"] += inside["dropped"]
@@ -71,7 +71,7 @@ class DebugService(Actor):
         try:
             return {**await proxy.debug(record.in_process), "isolated": actor}
         except CallError as error:
-            return {"number": 0, "problem": f"its process has not answered: {text_of(error)}"}
+            return {"number": 0, "problem": _unanswered(proxy, error)}
 
     @method(concurrent=True)
     async def command(
@@ -89,8 +89,7 @@ class DebugService(Actor):
         try:
             return await proxy.debug_command(number, line, seconds)
         except CallError as error:
-            problem = f"its process has not answered: {text_of(error)}"
-            return {"text": "", "state": "ended", "problem": problem}
+            return {"text": "", "state": "ended", "problem": _unanswered(proxy, error)}
 
     def _failure_in_process(self, actor: str, number: int) -> FailureRecord | None:
         kept = self._host.post_mortems
@@ -107,6 +106,11 @@ class DebugService(Actor):
         if not cell.instance.has_process or epoch not in (0, cell.address.epoch):
             return None
         return cell.instance
+
+
+def _unanswered(proxy: ActorProxy, error: CallError) -> str:
+    """Why the process of an actor has not answered."""
+    return proxy.why_stopped() or f"its process has not answered: {text_of(error)}"
 
 
 def debug_of(endpoint: RpcEndpoint, node: str, incarnation: int) -> Any:

@@ -110,3 +110,29 @@ def test_only_what_runs_for_the_actor_counts_if_one_is_named() -> None:
     file = profile.speedscope("test")
     check_speedscope(file)
     assert file["profiles"] == []
+
+
+def test_a_thread_of_the_runtime_that_waits_for_work_is_idle_and_a_method_that_waits_is_shown() -> (
+    None
+):
+    over = threading.Event()
+
+    def method() -> None:
+        over.wait()
+
+    for target, is_idle in ((over.wait, True), (method, False)):
+        over.clear()
+        thread = threading.Thread(target=target)
+        thread.start()
+        assert thread.ident is not None
+        # Until it waits.
+        while (frame := sys._current_frames()[thread.ident]).f_code.co_name != "wait" or (
+            frame.f_back is None or frame.f_back.f_code.co_name != "wait"
+        ):
+            pass
+        profile = Profile()
+        profile.add({thread.ident: frame}, {}, 0, 1.0)
+        over.set()
+        thread.join()
+        (told,) = profile.facts()["threads"]
+        assert (told["busy"], told["idle"]) == ((0, 1.0) if is_idle else (1.0, 0.0))

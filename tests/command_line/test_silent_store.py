@@ -1,0 +1,136 @@
+"""How long the commands wait for a store that is silent: on a virtual clock, so that waits are added
+up and not the time that a busy machine takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from actors import Actor, method
+from actors.errors import ActorNotFoundError
+from runtime import open_node
+from runtime.command_line import inspect, logs, stack, why
+from runtime.command_line.actor_places import STORE_SECONDS
+from runtime.command_line.node_answers import NODE_SECONDS
+from runtime.environment import SystemEnvironment
+from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.simulation.network import HostNetwork, SimulatedNetwork
+from runtime.simulation.report import Trace
+from runtime.testing import Platform
+from runtime.timings import Timings
+from tests.memory_network import RunClock
+
+SECRET = "a secret of the tests of a silent store"
+TIMINGS = Timings(lease=60.0)
+"""The store is silent for less."""
+ONCE = NODE_SECONDS + 2 * STORE_SECONDS
+"""For each question at the same time. One question after the other took 13 to 19 s."""
+
+FIRST, W1, OPERATOR = "first", "w1", "operator"
+
+
+class Waiter(Actor):
+    """Waits."""
+
+    @method
+    async def wait(self) -> None:
+        """Without end."""
+        await trio.sleep_forever()
+
+
+class SilentNetwork(SimulatedNetwork):
+    """Hosts of which one can stop to send and to receive."""
+
+    def __init__(self) -> None:
+        clock = RunClock()
+        super().__init__(random.Random(0), Trace(clock.current_time), clock)
+
+    def silence(self, host: str) -> None:
+        """What is sent to it and by it does not arrive; no connection breaks."""
+        self._block(host, 1)
+
+    def hear(self, host: str) -> None:
+        """It arrives again, also what was sent meanwhile."""
+        self._block(host, 0)
+        self.freed()
+
+    def _block(self, host: str, faults: int) -> None:
+        for other in (FIRST, W1, OPERATOR):
+            self.path(host, other).blocked = faults
+            self.path(other, host).blocked = faults
+
+
+@asynccontextmanager
+async def silent_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The commands meet a cluster whose store is silent; w1 is not, and has an actor."""
+    network = SilentNetwork()
+
+    def options(host: str) -> dict[str, Any]:
+        environment = SystemEnvironment(TIMINGS)
+        platform = Platform(environment=environment, network=HostNetwork(network, host))
+        return {"secret": SECRET, "platform": platform}
+
+    async with (
+        open_node("first", **options(FIRST)) as first,
+        open_node("w1", join=first.address, **options(W1)) as w1,
+        trio.open_nursery() as nursery,
+    ):
+        waiter = await first.options(name="waiter", on="w1").spawn(Waiter)
+        nursery.start_soon(waiter.wait)
+
+        @asynccontextmanager
+        async def connect(*_: object) -> AsyncIterator[ClusterClient]:
+            async with open_client(
+                w1.address,
+                w1.cluster,
+                SECRET.encode(),
+                SystemEnvironment(TIMINGS),
+                HostNetwork(network, OPERATOR),
+                rights="observer",
+            ) as client:
+                network.silence(FIRST)
+                yield client
+
+        for command in (inspect, logs, stack, why):
+            monkeypatch.setattr(command, "connect", connect)
+        yield
+        network.hear(FIRST)
+        nursery.cancel_scope.cancel()
+
+
+async def _logs(name: str) -> None:
+    wanted = logs._Wanted(name, logging.DEBUG, None, 10)
+    await logs._run(wanted, follow=False, as_json=False, address="", cluster="", secret_file=None)
+
+
+ASKED: dict[str, Callable[[str], Awaitable[object]]] = {
+    "inspect": lambda name: inspect._ask(name, "", "", None),
+    "stack": lambda name: stack._ask(name, "", "", None),
+    "why": lambda name: why._ask(name, "", "", None),
+    "logs": _logs,
+}
+
+
+@pytest.mark.parametrize("command", ASKED)
+async def test_a_command_waits_once_for_a_store_that_is_silent(
+    command: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with silent_store(monkeypatch):
+        for name in ("nobody", "waiter"):
+            began = trio.current_time()
+            asked = partial(ASKED[command], name)
+            if name == "nobody":
+                with pytest.raises(ActorNotFoundError, match="neither did the store"):
+                    await asked()
+            else:
+                await asked()
+            assert trio.current_time() - began < ONCE, name
