@@ -17,6 +17,9 @@ LogFormat = Literal["text", "json"]
 
 LOG_FORMATS: tuple[str, ...] = get_args(LogFormat)
 
+CONTINUED = "\n  "
+"""Begins the second and later lines of one record in a text log."""
+
 _NOTHING = LogFields()
 
 
@@ -44,9 +47,10 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as text. Names, reasons and arguments come from anywhere: a terminal
-        that shows the line is not controlled by them.
+        that shows the line is not controlled by them. Further lines of a text or a traceback are
+        indented, so that none of them can pose as another record.
         """
-        return without_controls(super().format(record))
+        return without_controls(super().format(record)).replace("\n", CONTINUED)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
         """Return the line, with the actor and the method that have logged it, if they are known."""

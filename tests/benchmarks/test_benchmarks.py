@@ -16,6 +16,7 @@ import trio
 from tests.benchmarks.measuring import LESS_IS_BETTER, Figure, Row, at_least, at_most, in_pairs
 from tests.benchmarks.profiled import measure
 from tests.benchmarks.rows import GROUPS
+from tests.benchmarks.rows.encrypted import share_of_sockets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -138,6 +139,18 @@ def test_a_ratio_says_that_more_is_better_whatever_the_unit() -> None:
     assert Row("w", "calls/s", ours, floor).ratio == 0.5
     assert Row("w", "ms", ours, floor).ratio == 2.0
     assert Row("w", "KiB", ours, floor).ratio == 2.0
+
+
+def test_the_share_that_tls_leaves_is_compared_with_that_of_bare_sockets() -> None:
+    def figure(value: float) -> Figure:
+        return Figure(value, value, value)
+
+    row = share_of_sockets(64, figure(34), figure(100), figure(52), figure(200))
+    assert (row.ours.value, row.floor.value) == (34, 26)
+    assert row.met
+    row = share_of_sockets(64, figure(20), figure(100), figure(50), figure(200))
+    assert row.ratio == pytest.approx(0.8)
+    assert row.met is False
 
 
 @pytest.mark.cluster

@@ -20,7 +20,7 @@ from runtime import open_node
 from runtime.command_line import call as call_command
 from runtime.command_line.main import main
 from runtime.command_line.node_answers import Answers
-from runtime.logs.formats import TextFormatter
+from runtime.logs.formats import JsonFormatter, TextFormatter
 from runtime.node import Node, internals_of
 from tests.live_pair import SECRET
 
@@ -178,8 +178,13 @@ def test_a_log_line_controls_no_terminal() -> None:
     except ValueError:
         record.exc_info = sys.exc_info()
     text = formatter.format(record)
-    assert "first\n\tsecondevil\\x1b]0;title\\x07\\x1b[2J\\x9b31m\\u202e\n" in text
-    assert all(line.replace("\t", "").isprintable() for line in text.split("\n"))
+    assert "first\n  \tsecondevil\\x1b]0;title\\x07\\x1b[2J\\x9b31m\\u202e\n" in text
+    first, *others = text.split("\n")
+    assert all(line.replace("\t", "").isprintable() for line in [first, *others])
+    # None of them can pose as another record.
+    assert first.startswith("ERROR villain: ")
+    assert all(line.startswith("  ") for line in others)
+    assert len(JsonFormatter().format(record).splitlines()) == 1
 
 
 def test_a_certificate_that_a_stranger_has_made_controls_no_terminal(

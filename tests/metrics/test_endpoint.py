@@ -113,6 +113,20 @@ async def test_no_label_has_the_name_of_an_actor(node: Node) -> None:
     assert "the-very-clerk" not in text
 
 
+ODD_CLASS = 'x"} 1\nunderstudy_forged_total{by="<script>'
+
+
+async def test_a_label_forges_no_sample(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = type(ODD_CLASS, (Clerk,), {"__module__": __name__})
+    monkeypatch.setattr(sys.modules[__name__], ODD_CLASS, odd, raising=False)
+    clerk = await node.spawn(odd)
+    assert await clerk.add(1) == 2
+    _, text = await get(node.metrics_address, "/metrics")
+    assert "understudy_forged_total" in text
+    assert not any(line.startswith("understudy_forged_total") for line in text.splitlines())
+    assert "understudy_forged_total" not in await scrape(node.metrics_address)
+
+
 async def test_a_scrape_does_not_look_at_actors_one_by_one(node: Node) -> None:
     class Unread(dict[str, Any]):
         def refuse(self, *_: object) -> Any:

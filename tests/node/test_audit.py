@@ -18,6 +18,7 @@ from runtime import open_node
 from runtime.calls.rights import ACTS, CALLERS, OPERATORS, PLAIN_SERVICE, SERVICE_RIGHTS
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
+from runtime.logs.formats import JsonFormatter, TextFormatter
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import Node, internals_of
@@ -201,3 +202,24 @@ async def test_a_refused_act_is_a_line_of_its_own(
             await raw(client, node, "top", "stop_child")("web")
         (line,) = written(caplog)
         assert line.startswith("node here refused a call of client 'bob'")
+
+
+FORGED = "x\nINFO understudy.audit: node here acts for operator 'root'\r\x1b[2J\u2028<script>"
+
+
+async def test_no_peer_writes_a_line_of_the_audit_log_itself(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "understudy.audit")
+    async with asking(authority, "operator") as (node, client):
+        for name, called in (("@node", FORGED), ("@" + FORGED, "x"), ("@node", "stop_actor")):
+            with pytest.raises(UnderstudyError):
+                await raw(client, node, name, called)(FORGED, *range(9))
+        records = [one for one in caplog.records if one.name == "understudy.audit"]
+        assert len(records) == 3
+        for record in records:
+            for formatter in (TextFormatter(times=False), JsonFormatter()):
+                line = formatter.format(record)
+                assert line.isprintable()
+                assert "operator 'bob' (by certificate" in line
+            assert record.getMessage().startswith("node here ")
