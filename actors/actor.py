@@ -39,6 +39,7 @@ import attrs
 
 from actors.documentation import documented_as
 from actors.filters import Filter, checked_filters, on_side
+from actors.foreign_names import StartsElsewhere
 from actors.functions import RunsFunctions
 from actors.groups import Group
 from actors.messages import message
@@ -650,6 +651,20 @@ class Actor(Observer):
     __methods__: ClassVar[Mapping[str, MethodDefinition]] = {}
     _context: ActorContext | None = None
 
+    if not TYPE_CHECKING:
+        # To a type checker a class without them has none.
+        remote = StartsElsewhere()
+        start = StartsElsewhere()
+        spawn = StartsElsewhere()
+
+        def __dir__(self) -> list[str]:
+            # For completion, which would offer them: their names stand in this class.
+            return [
+                name
+                for name in super().__dir__()
+                if not isinstance(inspect.getattr_static(type(self), name, None), StartsElsewhere)
+            ]
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
@@ -779,7 +794,7 @@ class Actor(Observer):
         if self._context is None:
             raise RuntimeError(
                 f"this {type(self).__qualname__} was not started by a node and has no name, node "
-                "or nursery; start it with node.spawn(...)"
+                f"or nursery; start one with await node.spawn({type(self).__qualname__}, ...)"
             )
         return self._context
 
@@ -798,5 +813,8 @@ def _refuse_changes() -> None:
 _refuse_changes()
 
 _RESERVED = frozenset(
-    name for base in (Actor, Observer) for name in vars(base) if not name.startswith("_")
+    name
+    for base in (Actor, Observer)
+    for name, member in vars(base).items()
+    if not name.startswith("_") and not isinstance(member, StartsElsewhere)
 )

@@ -1,11 +1,13 @@
-"""Attributes that other libraries have: an AttributeError that says what to write here.
+"""What other libraries have and this one has not: an error that says what to write here.
 
-Ray, Dask, Celery, torch and Erlang call by other names what nodes, handles and references do.
-Python's own error for `reference.result()` names the class and stops there.
+Ray, Dask, Celery, torch and Erlang call by other names what nodes, handles and references do, and
+let programs await what is a plain object here. Python's own error for `reference.result()` or
+`await reference` names the class and stops there.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
@@ -72,6 +74,44 @@ class HasForeignNames:
             if name in type(self)._foreign_names:
                 raise AttributeError(missing(self, name))
             return object.__getattribute__(self, name)
+
+
+class StartsElsewhere:
+    """A name by which other libraries start an actor from its class, as in `Counter.remote()`.
+
+    The name stays free for subclasses, and to `hasattr` it is not there.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        cls = owner.__qualname__
+        raise AttributeError(
+            f"{cls} has no attribute {self._name!r}: await node.spawn({cls}, ...) starts an actor"
+        )
+
+
+class NotAwaited:
+    """The base of objects that programs for other libraries await: a TypeError says what to write.
+
+    `inspect.isawaitable` is True for them; code that awaits what users return asks `is_awaitable`.
+    """
+
+    __slots__ = ()
+
+    _awaited_instead: ClassVar[str] = ""
+
+    if not TYPE_CHECKING:
+        # To a type checker none of them is awaitable.
+
+        def __await__(self) -> NoReturn:
+            raise TypeError(self._awaited_instead)
+
+
+def is_awaitable(value: object) -> bool:
+    """True if `await value` waits for something."""
+    return inspect.isawaitable(value) and not isinstance(value, NotAwaited)
 
 
 def missing(owner: object, name: str) -> str:

@@ -15,16 +15,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from actors.documentation import documented_as
+from actors.foreign_names import NotAwaited
 from actors.html import card
 from actors.method import Address, BoundMethod, BoundStream, Caller, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.process_bound import ProcessBound
 
 
-class Handle(ProcessBound):
+class Handle(ProcessBound, NotAwaited):
     """The address of an actor, with call options; get one from `spawn`, `lookup` or a message."""
 
     _elsewhere = "pass it in a call, or pass its name and look that up in the other process"
+    _awaited_instead = (
+        "a handle is there at once and is not awaited; await a call: await handle.method(...)"
+    )
 
     _caller: Caller
     _address: Address
@@ -175,6 +179,9 @@ else:
 
 _OF_NODES = {
     **dict.fromkeys(
+        ("remote", "send"), "; methods have it: await handle.method.remote(...) or .send(...)"
+    ),
+    **dict.fromkeys(
         ("close", "exit", "kill", "stop", "terminate"),
         "; stop(handle) of a node or cluster stops an actor",
     ),
@@ -183,7 +190,7 @@ _OF_NODES = {
         "; wait_ended(handle) of a node or cluster waits for the end of an actor",
     ),
 }
-"""What nodes do with actors, and handles of other libraries do themselves."""
+"""What nodes and methods do, and handles of other libraries do themselves."""
 
 
 def _unmarked(class_path: str, name: str) -> str:

@@ -44,7 +44,7 @@ import attrs
 
 from actors.documentation import documented_as
 from actors.errors import BadArgumentsError
-from actors.foreign_names import HasForeignNames, names_for_methods
+from actors.foreign_names import HasForeignNames, NotAwaited, names_for_methods
 from actors.keywords import misplaced, unknown_keyword
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
@@ -350,12 +350,13 @@ class Bound(HasForeignNames, ProcessBound):
         return f"<method {self._address.name}.{self._definition.name} on {self._address.node}>"
 
 
-class BoundMethod(Bound, Generic[P, R]):
+class BoundMethod(Bound, NotAwaited, Generic[P, R]):
     """A method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
 
     __slots__ = ()
 
     _foreign_names = names_for_methods("await ")
+    _awaited_instead = "the method was not called: await handle.method(...), with parentheses"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`.
@@ -414,12 +415,23 @@ _NOT_REPEATED = (
 )
 
 
-class BoundStream(Bound, Generic[P, T]):
+class BoundStream(Bound, NotAwaited, Generic[P, T]):
     """A generator method of one actor, ready to be called from anywhere. Cheap; keep it or make it
     anew.
     """
 
     __slots__ = ()
+
+    _awaited_instead = (
+        "the method is a stream and is not awaited: async for item in handle.method(...)"
+    )
+
+    if not TYPE_CHECKING:
+
+        def __aiter__(self) -> NoReturn:
+            raise TypeError(
+                "the method was not called: async for item in handle.method(...), with parentheses"
+            )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
         """The items: `async for item in handle.scan(1)`, or `async with handle.scan(1) as items`.

@@ -18,7 +18,9 @@ from actors.errors import (
     NotAMemberError,
     OutcomeUnknownError,
     StoreError,
+    UnderstudyError,
 )
+from runtime.user_errors import end_with_users_part
 
 
 class Lifetime:
@@ -117,6 +119,9 @@ class AskingBlock:
         if isinstance(error, StoreError):
             scope.__exit__(None, None, None)
             raise self._instead(error) from error
+        if isinstance(error, UnderstudyError):
+            # It names what was done with which actor: the runtime's own frames below say no more.
+            end_with_users_part(error)
         # Raises what it does not catch, if it is not what it was given.
         scope.__exit__(kind, error, trace)
         if scope.cancelled_caught:

@@ -212,6 +212,19 @@ def begin_with_users_part(error: BaseException) -> None:
     cast("Any", _TRACEBACK).__set__(error, users_part(traceback_object(error)))
 
 
+def end_with_users_part(error: BaseException) -> None:
+    """Take the runtime's own frames from the exception that follow the frame which is about to
+    raise it again, up to the first one of user code.
+    """
+    entry = traceback_object(error)
+    if entry is not None and entry.tb_next is not None:
+        rest: TracebackType | None = entry.tb_next
+        while rest is not None and is_machinery(rest.tb_frame.f_code.co_filename):
+            rest = rest.tb_next
+        here = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        cast("Any", _TRACEBACK).__set__(error, here)
+
+
 def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     """The traceback as text, from the user's first frame on, with causes and notes, of `most`
     characters at most: what is left out is in the middle.

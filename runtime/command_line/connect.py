@@ -236,6 +236,7 @@ def security_for(address: str, secret_file: Path | None) -> tuple[Keyring, Tls]:
         chosen_tls(),
         SystemEnvironment().token,
         needs_own=not is_loopback(address),
+        joining=address,
     )
 
 

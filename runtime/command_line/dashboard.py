@@ -116,6 +116,7 @@ def dashboard(
         chosen_tls(),
         environment.token,
         needs_own=not is_loopback(address),
+        joining=address,
     )
 
     network = system_network(environment, tls)

@@ -35,12 +35,15 @@ def find_security(
     token: Callable[[int], bytes],
     *,
     needs_own: bool,
+    joining: str = "",
 ) -> tuple[Keyring, Tls]:
     """The secrets, and how connections are encrypted: certificates that are given without a secret
     stand in its place. The parameters and errors are those of `find_secret` and `find_tls`.
     """
     settled = settle_tls(secret, tls)
-    found = find_secret(secret, token, needs_own=needs_own, certified=settled.has_files)
+    found = find_secret(
+        secret, token, needs_own=needs_own, certified=settled.has_files, joining=joining
+    )
     return found, settled
 
 
@@ -57,10 +60,13 @@ def find_secret(
     *,
     needs_own: bool,
     certified: bool = False,
+    joining: str = "",
+    hint: str = "",
 ) -> Keyring:
     """Return the cluster's secret, or several while it is being changed. `token` draws a new one;
     `needs_own`: the shared file of this user is not enough; `certified`: certificates stand in its
-    place where none is given.
+    place where none is given; `joining`: the address of the cluster, if it is on another machine;
+    `hint`: what else who joins needs to know.
 
     Raises `ListenError` if a secret is needed and none was given, TypeError or ValueError for one
     that is none.
@@ -75,10 +81,13 @@ def find_secret(
         return Keyring((CERTIFICATES_INSTEAD,), "certificates")
     if needs_own:
         raise ListenError(
-            "a node that other machines can reach, or that joins one of another machine, needs "
-            f"the secret of its cluster: set {VARIABLE}, or give secret= or --secret-file; "
-            "`openssl rand -hex 32` makes one for a new cluster (one that listens on 127.0.0.1 "
-            "needs none)"
+            f"the cluster at {joining} is on another machine and lets in only those that have its "
+            f"secret: set {VARIABLE} to the value that the nodes there have, or give secret= or "
+            f"--secret-file{hint}"
+            if joining
+            else "a node that other machines can reach needs the secret of its cluster: set "
+            f"{VARIABLE}, or give secret= or --secret-file; `openssl rand -hex 32` makes one for "
+            "a new cluster. A node that listens on 127.0.0.1 needs none"
         )
     return _shared(shared_secret_path(), token)
 

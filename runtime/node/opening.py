@@ -47,7 +47,12 @@ from runtime.links.transports import (
     split_host_port,
 )
 from runtime.logs.capture import LOG_MEMORY_BYTES
-from runtime.membership.advertised_address import advertised, check_advertise, default_listen
+from runtime.membership.advertised_address import (
+    advertised,
+    check_advertise,
+    default_listen,
+    is_elsewhere,
+)
 from runtime.membership.cluster_client import client_peer, open_client
 from runtime.membership.cluster_record import LastFounder, find_founder, note_founder
 from runtime.membership.cluster_secret import find_secret, settle_tls
@@ -289,7 +294,7 @@ async def open_node(
         listen=":".join(split_address(listen)),
         advertise=advertise,
         cluster=exact(cluster),
-        secret=_secret(secret, platform, listen, found_tls),
+        secret=_secret(secret, platform, listen, found_tls, join or ""),
         labels=checked_labels({} if labels is None else labels),
         resources=checked_resources({} if resources is None else resources),
         data_dir=Path(data_dir) if data_dir is not None else None,
@@ -316,12 +321,17 @@ async def open_node(
         yield node
 
 
-def _secret(given: GivenSecret | None, platform: Platform, listen: str, tls: Tls) -> Keyring:
+def _secret(
+    given: GivenSecret | None, platform: Platform, listen: str, tls: Tls, join: str
+) -> Keyring:
     return find_secret(
         given,
         platform.environment.token,
         needs_own=not is_loopback(listen),
         certified=tls.has_files,
+        joining=join if is_elsewhere(join) else "",
+        hint=". The nodes there will dial this one: listen= or --listen chooses where, and "
+        "advertise= or --advertise names the address if it differs",
     )
 
 

@@ -144,6 +144,7 @@ def _cluster(parameters: RendezvousParameters, environment: Environment) -> Open
         str(parameters.get("tls") or "") or None,
         environment.token,
         needs_own=not all(map(is_loopback, addresses)),
+        joining=", ".join(addresses),
     )
     cluster = str(parameters.get("cluster", "understudy"))
     return partial(_open_cluster, addresses, cluster, secret, environment, tls)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import runtime.aio
 import runtime.blocking
-from actors import Actor, method
+from actors import Actor, Reference, method
 from runtime import open_local_cluster, open_node
 from runtime.node import Node
 
@@ -48,6 +49,70 @@ async def test_on_trio() -> None:
         with pytest.raises(AttributeError, match=r"a handle has no '_secret': .* the actor's own"):
             getattr(counter, "_secret")  # noqa: B009
         assert await reference.fetch() == 1
+
+
+class Lists(Actor):
+    @method
+    async def count(self) -> AsyncIterator[int]:
+        yield 1
+
+    @method
+    def own(self) -> object:
+        return self.handle
+
+    @method
+    def keep(self, reference: Reference[int]) -> object:
+        return reference
+
+
+async def test_what_is_awaited_elsewhere() -> None:
+    async with open_node() as node:
+        counter: Any = await node.spawn(Counter)
+        lists: Any = await node.spawn(Lists)
+        reference: Any = await counter.add.remote(1)
+        for wanted, not_awaited in (
+            (r"reference is not awaited; await reference.fetch\(\)", reference),
+            (r"handle is there at once .* await handle.method\(\.\.\.\)", counter),
+            (r"method was not called: await handle.method\(\.\.\.\)", counter.add),
+            (r"async for item in handle.method\(\.\.\.\)", lists.count),
+        ):
+            with pytest.raises(TypeError, match=wanted):
+                await not_awaited
+        with pytest.raises(TypeError, match=r"was not called: async for item in handle\.method"):
+            async for _ in lists.count:
+                pass
+        with pytest.raises(AttributeError, match=r"'remote' .*methods have it: await handle.meth"):
+            counter.remote(1)
+
+
+async def test_plain_methods_return_handles_and_references() -> None:
+    """To `inspect.isawaitable` these are awaitable, and plain methods may return awaitables."""
+    async with open_node() as node:
+        lists: Any = await node.spawn(Lists)
+        assert await lists.own() == lists
+        reference = await node.put(5)
+        assert await (await lists.keep(reference)).fetch() == 5
+
+
+def test_an_actor_is_started_by_a_node_and_not_by_its_class() -> None:
+    anything: Any = Counter
+    for name in ("remote", "start", "spawn"):
+        with pytest.raises(
+            AttributeError, match=r"await node.spawn\(Counter, \.\.\.\) starts an a"
+        ):
+            getattr(anything, name)
+        assert not hasattr(anything(), name)
+    with pytest.raises(RuntimeError, match=r"start one with await node.spawn\(Counter, \.\.\.\)"):
+        anything().add.remote(1)
+
+    class Engine(Actor):
+        @method
+        async def start(self) -> None: ...
+
+        @method
+        async def remote(self) -> None: ...
+
+    assert set(Engine.__methods__) == {"start", "remote"}
 
 
 async def test_other_names_have_pythons_own_error() -> None:

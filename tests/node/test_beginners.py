@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +11,13 @@ import pytest
 import trio
 
 from actors import Actor, method
-from actors.errors import ActorStartError, ReplyEncodeError, WrongDoorError
+from actors.errors import (
+    ActorNotFoundError,
+    ActorStartError,
+    ListenError,
+    ReplyEncodeError,
+    WrongDoorError,
+)
 from runtime import open_local_cluster, open_node
 from tests.live_pair import Pair
 
@@ -52,6 +59,14 @@ class Counter(Actor):
     @method
     async def forgets(self) -> Any:
         return self.add(1)
+
+
+class Broken(Actor):
+    async def on_start(self) -> None:
+        self.open()
+
+    def open(self) -> None:
+        raise LookupError("no such file")
 
 
 class Shelf(Actor, Generic[T]):
@@ -217,3 +232,42 @@ async def test_another_system_than_linux_is_reported(
     with pytest.raises(OSError, match="needs Linux, and this is Darwin: use a container"):
         async with opening():
             pytest.fail("opened")
+
+
+async def test_the_traceback_of_a_failed_start_begins_with_the_lines_of_the_user() -> None:
+    async with open_node() as node:
+        with pytest.raises(ActorStartError) as caught:
+            await node.spawn(Broken)
+        cause = caught.value.__cause__
+        assert isinstance(cause, LookupError)
+        assert functions(cause) == ["on_start", "open"]
+        # Of the runtime, those that the user calls: no more than two.
+        assert functions(caught.value)[1:] == ["spawn", "spawn"]
+        with pytest.raises(ActorNotFoundError) as not_found:
+            await node.lookup("nothing", Broken)
+        assert functions(not_found.value)[1:] == ["lookup", "lookup"]
+
+
+def functions(error: BaseException) -> list[str]:
+    """The functions of the traceback, the outermost first."""
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"join": "192.0.2.1:7400", "listen": "192.0.2.2:0"},
+            r"192\.0\.2\.1:7400 is on another machine .*that the nodes there have.*--advertise",
+        ),
+        ({"listen": "192.0.2.2:0"}, r"other machines can reach needs .*`openssl rand -hex 32`"),
+    ],
+)
+async def test_a_node_without_the_secret_that_it_needs(
+    options: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
+    opening: Any = open_node
+    with pytest.raises(ListenError, match=text):
+        async with opening(**options):
+            pass
