@@ -43,6 +43,7 @@ from actors.retry import (
     GiveUp,
     Retry,
     RetryBudget,
+    RetryPolicy,
 )
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.call_queues import CallQueues
@@ -358,8 +359,7 @@ class CallSender(ABC):
             self.check_thread(bound)
         counted: Any = None
         timer: CallTimer | None = None
-        # Inline: a function of its own would cost as much again. Looked up once for many calls, but
-        # the node may have begun to count anew since.
+        # Inline, because it is for each call. The node may have begun to count anew since the last.
         if self._token is not None:
             counted = bound._counted
             if counted is None or counted.token is not self._token:
@@ -370,19 +370,18 @@ class CallSender(ABC):
                 timer = counted.timed(sampler, self.environment.stopwatch())
         try:
             options, route = bound._options, self.routes.known(bound)
+            policy = options.retry
             expires = seen.deadline if seen is not None else math.inf
             if seen is None and (options is not NO_CALL_OPTIONS or self.call_timeout is not None):
                 expires = self._expiry(bound)
-            # Everything that waits, or may be repeated, takes the slow path.
+            # What waits, or may be repeated although it may have run, takes the slow path.
             if (
                 route is None
-                or options.retry is not None
+                or (policy is not None and not tries_once(bound, policy))
                 or (self.lines.all and self.lines.ahead_of(bound))
                 or (route.link is not None and not route.link.has_room)
             ):
-                value = await self.make_again(
-                    bound, args, kwargs, expires, self.numbers(), seen, None, None
-                )
+                value = await self.make_again(bound, args, kwargs, expires, self.numbers(), seen)
             else:
                 task = trio.lowlevel.current_task()
                 chain = self._chain_of(task, bound) if self._running or self._starts else None
@@ -392,6 +391,7 @@ class CallSender(ABC):
                     await trio.lowlevel.checkpoint()
                 if self.faults is not None:
                     await self.faults.slow_down(bound._definition.name)
+                started = None if policy is None else self.environment.now()
                 call: Waiting = PendingCall(self.numbers(), route.place, task)
                 soon = expires if expires < deadline else deadline
                 flags = 0 if bound._load is None else TELL_DEPTH
@@ -411,7 +411,9 @@ class CallSender(ABC):
                 # The heap of timeouts may keep the call for long: it must not keep the value.
                 value, call.value = call.value, None
                 if call.error is not None or call.expired:
-                    value = await self._failed(call, route, request, expires, deadline, seen)
+                    value = await self._failed(call, route, request, expires, seen, started)
+                elif policy is not None:
+                    self._replenish(bound, policy)
         except BaseException as error:
             self._count_failure(counted, timer, error)
             raise
@@ -453,10 +455,12 @@ class CallSender(ABC):
         route: Route,
         request: OutgoingRequest,
         expires: float,
-        deadline: float,
         seen: Call | None,
+        started: float | None,
     ) -> Any:
-        """Make a call again whose only attempt so far has failed, if it may be. Else raise."""
+        """Make a call again whose only attempt so far has failed, if it may be. Else raise.
+        `started`: when it was made, of a call with a retry policy.
+        """
         bound = cast("BoundMethod[..., Any]", request.bound)
         # The answer and the timeout may come in the same pass: the first of the two decides.
         if call.expired:
@@ -466,16 +470,18 @@ class CallSender(ABC):
         error, call.error = call.error, None
         assert error is not None
         try:
-            if isinstance(error, MOVED) and bound._address.registered:
-                # Certainly not run, and perhaps only because the actor has moved.
+            policy, moved = bound._options.retry, isinstance(error, MOVED)
+            if policy is not None or (moved and bound._address.registered):
+                # The policy decides; or it certainly did not run, and perhaps only because the
+                # actor has moved.
                 args, kwargs, number = request.args, request.kwargs, call.number
                 return await self.make_again(
-                    bound, args, kwargs, expires, number, seen, route, error
+                    bound, args, kwargs, expires, number, seen, route, error, started
                 )
-            if isinstance(error, DeadlineExceededError) and deadline < expires:
+            if isinstance(error, DeadlineExceededError) and request.deadline < expires:
                 # It is the caller's own deadline that is too near: that ends the call, as trio has
                 # it.
-                await trio.sleep_until(deadline)
+                await trio.sleep_until(request.deadline)
                 await trio.lowlevel.checkpoint()
             raise error
         finally:
@@ -490,11 +496,12 @@ class CallSender(ABC):
         expires: float,
         order: int,
         seen: Call | None,
-        route: Route | None,
-        error: CallError | None,
+        route: Route | None = None,
+        error: CallError | None = None,
+        started: float | None = None,
     ) -> Any:
         """Make a call that may take several attempts; see `RetryingCall`, which has these
-        parameters. `error`: of an attempt over `route` that was made already.
+        parameters. `error`: of an attempt over `route` that was made already, at `started`.
         """
 
     def _give_up(
@@ -665,6 +672,15 @@ class CallSender(ABC):
                 del self.budgets[next(iter(self.budgets))]
         return budget
 
+    def _replenish(self, bound: BoundMethod[..., Any], policy: RetryPolicy) -> None:
+        """A call with this policy succeeded at once. Budgets that no failure was charged to are not
+        there: they are full.
+        """
+        if self.budgets and policy.max_retries and policy.budget is not None:
+            budget = self.budgets.get((bound._address.name, policy.budget))
+            if budget is not None:
+                budget.succeeded()
+
     def refuse_self_call(self, task: trio.lowlevel.Task, bound: Bound) -> None:
         """Raises `SelfCallError` if the method that runs in `task` would wait for itself."""
         invocation = self._running.get(task)
@@ -712,3 +728,17 @@ class CallSender(ABC):
 def addresses_of(route: Route) -> tuple[str, ...]:
     """Return the addresses of the node that a route leads to; empty for the own node."""
     return () if route.link is None else route.link.peer.addresses
+
+
+def repeats_unknown(bound: BoundMethod[..., Any], policy: RetryPolicy) -> bool:
+    """True if a call with this policy is made again although it may have run. Its attempts carry
+    one number then, by which its peer knows them.
+    """
+    return policy.max_retries > 0 and (bound._definition.idempotent or policy.repeat_unknown)
+
+
+def tries_once(bound: BoundMethod[..., Any], policy: RetryPolicy) -> bool:
+    """True if the first attempt of a call with this policy is like that of any other call: what
+    follows if it fails is decided then.
+    """
+    return policy.attempt_timeout is None and not repeats_unknown(bound, policy)

@@ -44,11 +44,12 @@ class CallClient(CallSender):
         expires: float,
         order: int,
         seen: Call | None,
-        route: Route | None,
-        error: CallError | None,
+        route: Route | None = None,
+        error: CallError | None = None,
+        started: float | None = None,
     ) -> Any:
         """Make a call that may take several attempts."""
-        again = RetryingCall(self, bound, args, kwargs, expires, order, seen=seen)
+        again = RetryingCall(self, bound, args, kwargs, expires, order, seen=seen, started=started)
         return await again.run(route, error)
 
     def remote(

@@ -40,7 +40,7 @@ from actors.retry import (
     RetrySchedule,
 )
 from runtime.calls.call_queues import Occupancy, where
-from runtime.calls.call_sender import MOVED, CallSender, addresses_of
+from runtime.calls.call_sender import MOVED, CallSender, addresses_of, repeats_unknown
 from runtime.calls.deadlines import Waiting, effective_deadline, wait_woken
 from runtime.calls.error_codec import set_attempts
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
@@ -107,7 +107,7 @@ class Retention:
 class RetryingCall:
     """One call that may take several attempts. `expires`: when its own timeout passes, on the
     node's clock. `order`: its place in the order of this node's calls, from the same counter as
-    the numbers of calls.
+    the numbers of calls. `started`: when the attempt was made whose failure `run` is given.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class RetryingCall:
         order: int,
         kept: Retention | None = None,
         seen: Call | None = None,
+        started: float | None = None,
     ) -> None:
         self._seen = seen
         policy = bound._options.retry or NO_RETRIES
@@ -142,9 +143,7 @@ class RetryingCall:
             if throttled and policy.budget is not None
             else None
         )
-        self._repeats = policy.max_retries > 0 and (
-            bound._definition.idempotent or policy.repeat_unknown
-        )
+        self._repeats = repeats_unknown(bound, policy)
         self._chain = (
             caller.chain(trio.lowlevel.current_task())
             if caller.has_methods_running and kept is None
@@ -166,7 +165,7 @@ class RetryingCall:
             policy,
             idempotent=bound._definition.idempotent,
             deadline=deadline,
-            now=caller.environment.now(),
+            now=caller.environment.now() if started is None else started,
         )
         self._denials = Denials()
 

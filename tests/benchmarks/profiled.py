@@ -20,7 +20,7 @@ import attrs
 import click
 import trio
 
-from actors import Actor, method
+from actors import Actor, RetryPolicy, method
 from runtime import LocalCluster
 from tests.benchmarks.ours import Bench, Idle, open_bench
 
@@ -32,6 +32,7 @@ AT_ONCE = {
     "spawn": 1,
     "spawns": 1_000,
     "calls": 1_000,
+    "retried": 1_000,
     "call": 1,
     "raising": 200,
 }
@@ -141,6 +142,7 @@ def _units(cluster: LocalCluster, bench: Bench) -> dict[str, Unit]:
         "spawn": spawn,
         "spawns": partial(placed.spawn, Idle),
         "calls": bench.read,
+        "retried": bench.read.options(retry=RetryPolicy()),
         "call": bench.read,
         "raising": raising,
     }

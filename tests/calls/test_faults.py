@@ -353,6 +353,57 @@ def test_the_last_error_of_used_up_retries_names_every_attempt() -> None:
     in_virtual_time(test)
 
 
+class Late(Actor):
+    """Its method takes a second, and raises until it was called as often as it says."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @method
+    async def answer(self, at: int) -> int:
+        self.runs += 1
+        await trio.sleep(1)
+        if self.runs < at:
+            raise LookupError(self.runs)
+        return self.runs
+
+
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_the_first_attempt_at_a_call_that_may_be_made_once_counts_as_one(where: str) -> None:
+    async def test(both: Setting) -> None:
+        late = await both.here.options(on=where).spawn(Late)
+        policy = RetryPolicy(max_retries=2, initial_delay=0.5, jitter=0, retry_on=LookupError)
+        answer = late.answer.options(retry=policy)
+        began = trio.current_time()
+        with pytest.raises(LookupError) as caught:
+            await answer(9)
+        assert trio.current_time() - began == pytest.approx(3 + 0.5 + 0.75, abs=0.2)
+        history = "\n".join(caught.value.__notes__)
+        for attempt in (1, 2, 3):
+            assert f"attempt {attempt}, after 1.0" in history
+        # Each attempt took a token, and each success gives a tenth back.
+        budget = internals_of(both.here).caller.budget(late.name)
+        assert budget.tokens == 7
+        assert await answer(1) == 4
+        assert budget.tokens == pytest.approx(7.1)
+        assert await answer(6) == 6
+        assert budget.tokens == pytest.approx(6.2)
+
+    in_virtual_time(test)
+
+
+def test_a_timeout_of_a_call_that_may_be_made_once_counts_its_attempt() -> None:
+    async def test(both: Setting) -> None:
+        late = await both.here.options(on="there").spawn(Late)
+        answer = late.answer.options(retry=RetryPolicy(initial_delay=0.1), timeout=0.5)
+        with pytest.raises(CallTimeoutError) as caught:
+            await answer(1)
+        assert caught.value.attempts == 1
+        assert both.nothing_is_left()
+
+    in_virtual_time(test)
+
+
 class Blocked(Actor):
     """Takes its turn and keeps it until told otherwise."""
 
