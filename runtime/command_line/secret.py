@@ -131,8 +131,11 @@ def _tell(rotation: Rotation, found: dict[str, KeyringFacts], as_json: bool) -> 
     click.echo(f"the cluster has the secret {target} only: {', '.join(sorted(found))}")
     for node, advice in sorted(left.items()):
         click.echo(f"{node}: {advice}")
-    if rotation.without:
-        click.echo(f"left out: {', '.join(rotation.without)}; other nodes refuse them now")
+    left_out = [node for node in rotation.without if node not in found]
+    if left_out:
+        click.echo(plain(f"left out: {', '.join(left_out)}; other nodes refuse them now"))
+    if answered := [node for node in rotation.without if node in found]:
+        click.echo(f"not left out, because they have answered: {', '.join(answered)}")
     click.echo(
         "nodes that were not running, and commands and programs elsewhere, need the new secret "
         "before they start again"

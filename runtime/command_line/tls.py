@@ -18,6 +18,7 @@ from runtime.command_line.units import PathName
 from runtime.command_line.usage import NamingGroup
 from runtime.environment import SystemEnvironment
 from runtime.printable import plain
+from runtime.private_files import refuse_open_file
 from runtime.wire.handshake import ANY_NAME, Certified, CertifiedRole, certified_uri
 
 if TYPE_CHECKING:
@@ -369,10 +370,21 @@ def _signer(directory: Path) -> EllipticCurvePrivateKey:
 
     file = directory / "ca-key.pem"
     try:
-        signer = serialization.load_pem_private_key(file.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
+        refuse_open_file("key of the CA", file)
+        data = file.read_bytes()
+    except OSError as error:
         raise click.ClickException(
-            f"{file} cannot be read ({error}); `understudy tls ca` makes it"
+            f"{file} cannot be read: {error.strerror}; `understudy tls ca` makes it"
+        ) from None
+    except ValueError as error:
+        # With it, another user of the machine makes members.
+        raise click.ClickException(str(error)) from None
+    try:
+        signer = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError):
+        raise click.ClickException(
+            f"{file} is not a private key in PEM without a passphrase; restore it, or move both "
+            "files of the CA away and make another with `understudy tls ca`"
         ) from None
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise click.ClickException(f"{file} is not a key of `understudy tls ca`")
