@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 
 from runtime.command_line.main import main
 from runtime.command_line.secret import _tell
-from runtime.command_line.secret_rotation import Rotation
+from runtime.command_line.secret_rotation import Rotation, check_not_plain
+from runtime.environment import host_identity
+from runtime.links.encryption import Tls
 from runtime.links.keyring import secret_id
 from runtime.membership.keyring_service import KeyringFacts
 
@@ -90,3 +94,23 @@ def test_a_node_that_has_answered_was_not_left_out(capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert "\nleft out: gone; other nodes refuse them now\n" in printed
     assert "not left out, because they have answered: w1" in printed
+
+
+def member(name: str, host: str, *addresses: str) -> Any:
+    return {"name": name, "host": host, "addresses": list(addresses)}
+
+
+@pytest.mark.parametrize("mode", ["off", "accept", None, "require"])
+def test_no_secret_is_sent_to_another_machine_without_encryption(mode: Any) -> None:
+    here = host_identity()
+    near = [
+        member("a", here, "tcp:10.0.0.1:7400"),
+        member("b", "elsewhere", "tcp:127.0.0.1:7400"),
+    ]
+    check_not_plain(near, Tls(mode=mode))
+    far = [*near, member("c", "elsewhere", "tcp:127.0.0.1:7400", "tcp:10.0.0.3:7400")]
+    if mode in ("off", "accept"):
+        with pytest.raises(ClickException, match=f"--tls {mode} .* could be read on the way to c"):
+            check_not_plain(far, Tls(mode=mode))
+    else:
+        check_not_plain(far, Tls(mode=mode))

@@ -20,6 +20,7 @@ import attrs
 import pytest
 import trio
 from click.testing import CliRunner
+from cryptography.hazmat.primitives import serialization
 
 from actors import Actor, method
 from actors.errors import EncryptionError, UnderstudyError, WrongCertificateError, WrongSecretError
@@ -371,6 +372,24 @@ async def test_files_that_cannot_be_used_are_refused_at_the_start(
     tls = authority.tls(node_uri("n"), stem="n")
     change(authority.place)
     with pytest.raises(ValueError, match=text):
+        async with open_node("n", tls=tls):
+            pytest.fail("opened")
+
+
+async def test_a_key_with_a_passphrase_is_refused_and_none_is_asked_for(
+    authority: Authority,
+) -> None:
+    tls = authority.tls(node_uri("n"), stem="n")
+    file = authority.place / "n-key.pem"
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"open"),
+        )
+    )
+    with pytest.raises(ValueError, match="are not a certificate and its key"):
         async with open_node("n", tls=tls):
             pytest.fail("opened")
 
