@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
@@ -125,6 +125,9 @@ def _map_by_executors(members: int, items: Sequence[float]) -> None:
     """All items, by a second executor if the first one breaks, as it does."""
     for is_last in (False, True):
         with ProcessPoolExecutor(members, get_context("forkserver")) as executor:
+            # All processes first: one that the executor starts while another is killed waits for
+            # ever for a lock that the dead one held, and the executor for it (CPython 3.11).
+            wait([executor.submit(spin, 0.0) for _ in range(members)])
             try:
                 for number, _ in enumerate(executor.map(spin, items)):
                     if number == len(items) // 2 and not is_last:
