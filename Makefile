@@ -109,7 +109,7 @@ docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
 
 links: $(installed)/docs ## ask each external address that the pages name, over the network
-	$(python) -m sphinx -q -b linkcheck docs docs/_build/links
+	$(python) docs/external_links.py docs docs/_build/links
 
 tutorial: $(installed)/tests ## follow the tutorial in a fresh virtual environment outside the checkout, 1 minute
 	$(python) -m tests.tutorial.fresh

@@ -5,8 +5,8 @@ machines as there are at the moment.
     understudy run --standalone --nproc-per-node 2 examples/elastic_training.py checkpoint.pt
 
 An ordinary script for torchrun: it takes its place from its environment, begins where the last
-checkpoint was made, and ends when something goes wrong. Whoever started it starts it again, with
-those that are there then. docs/how-to/torch.md has the commands for several machines.
+checkpoint was made, and ends when something goes wrong. Its launcher starts it again, with
+the workers that are there then. docs/how-to/torch.md has the commands for several machines.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """In one step: whoever reads it finds the old one or the new one."""
+    """In one step: a reader finds the old one or the new one."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     torch.save(state, new)
     new.replace(path)

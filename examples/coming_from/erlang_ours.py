@@ -37,7 +37,7 @@ async def main() -> None:
         try:
             await cluster.node.lookup("nobody", Counter)
         except ActorNotFoundError:
-            print("nobody is there")
+            print("no such actor")
 
 
 if __name__ == "__main__":

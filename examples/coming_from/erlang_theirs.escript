@@ -26,5 +26,5 @@ main(_) ->
     try
         gen_server:call(nobody, {add, 1})
     catch
-        exit:{noproc, _} -> io:format("nobody is there~n")
+        exit:{noproc, _} -> io:format("no such actor~n")
     end.

@@ -8,7 +8,7 @@ from runtime import open_node
 
 @message
 class SeatTakenError(Exception):
-    """Somebody else has this seat."""
+    """The seat is sold to another customer."""
 
 
 class BoxOffice(Actor):

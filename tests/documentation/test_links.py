@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.documentation.test_made_files import command
 from tests.house import ROOT, pages
 
 PAGES = [
@@ -62,3 +63,37 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
         "[e](https://there.example) `[f](code.md)`\n\n```text\n[g](fence.md)\n```\n"
     )
     assert broken(page) == ["#three", "other.md", "docs/no.md"]
+
+
+def link(uri: str, status: str, info: str = "") -> dict[str, str]:
+    return {"uri": uri, "status": status, "info": info, "filename": "page.md", "lineno": "3"}
+
+
+UNRESOLVED = "Caused by NameResolutionError(Failed to resolve 'a.example')"
+
+
+@pytest.mark.parametrize(
+    ("found", "text", "code"),
+    [
+        (
+            [link("https://a.example", "broken", UNRESOLVED)],
+            "skipped: https://a.example (page.md:3): no network on this machine\n"
+            "0 addresses answer, 0 are broken, 1 were skipped",
+            3,
+        ),
+        (
+            # A host that has no name is broken where others answer.
+            [link("https://a.example", "broken", UNRESOLVED), link("https://b.example", "working")],
+            f"broken: https://a.example (page.md:3): {UNRESOLVED}\n"
+            "1 addresses answer, 1 are broken, 0 were skipped",
+            1,
+        ),
+        (
+            [link("https://a.example", "redirected", "https://b.example")],
+            "1 addresses answer, 0 are broken, 0 were skipped",
+            0,
+        ),
+    ],
+)
+def test_what_was_not_asked_is_said(found: list[dict[str, str]], text: str, code: int) -> None:
+    assert command("external_links").summary(found) == (text, code)
