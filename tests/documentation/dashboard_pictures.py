@@ -23,6 +23,8 @@ from tests.house import ROOT
 
 PLACE = ROOT / "docs/operate"
 WIDTH = 1180
+BELOW = 24
+"""Pixels below the last panel of a picture."""
 WORKERS = ("worker-1", "worker-2", "worker-3")
 CLERKS = 9
 SEEN_SECONDS = 20.0
@@ -56,10 +58,20 @@ async def call(cluster: LocalCluster, name: str) -> None:
         await trio.sleep(0.01)
 
 
-async def photograph(page: BrowserPage, name: str, height: int) -> None:
-    """Write a picture of the upper part of the page."""
-    clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
-    told = await page.send("Page.captureScreenshot", format="png", clip=clip)
+async def photograph(page: BrowserPage, name: str, last: str) -> None:
+    """Write a picture of the page down to the panel that has this title."""
+    bottom = (
+        "[...document.querySelectorAll('.panel')]"
+        f".find((one) => one.innerText.startsWith('{last}'))"
+        ".getBoundingClientRect().bottom + scrollY"
+    )
+    # Without the place of the scroll bar.
+    width = await page.run("document.querySelector('header').getBoundingClientRect().right")
+    height = await page.run(bottom) + BELOW
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    told = await page.send(
+        "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
+    )
     (PLACE / f"{name}.png").write_bytes(base64.b64decode(told["data"]))
 
 
@@ -92,13 +104,13 @@ async def main(profile: Path) -> None:
             await page.until(node_is("worker-2", "gone"), "the death")
             await page.until("document.body.innerText.includes('after worker-2')", "the moves")
             await trio.sleep(3.0)
-            await photograph(page, "watch", 980)
+            await photograph(page, "watch", "Last five minutes")
             # Both at once. If one asked within the call of the other, that would be an error.
             nursery.start_soon(buyers[0].ask_price, "buyer-2")
             nursery.start_soon(buyers[1].ask_price, "buyer-1")
             await show(page, "calls", "document.body.innerText.includes('buyer-2')")
             await trio.sleep(6.0)
-            await photograph(page, "debug", 800)
+            await photograph(page, "debug", "Open calls")
             nursery.cancel_scope.cancel()
 
 

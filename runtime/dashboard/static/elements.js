@@ -108,6 +108,9 @@ export function when(seconds) {
 /** `shop:Counter` of `package.shop:Counter`. */
 export function shortClass(path) { return path ? path.split(":").pop() : ""; }
 
+// A path that is too long for its place goes on in the next line behind a dot, and not within a word.
+export function breakable(path) { return h("span", {}, (path ?? "–").match(/[^.:_]*[.:_]?/g).filter(Boolean).flatMap((part) => [part, h("wbr")])); }
+
 export const STATES = {
   up: "up", joining: "joining", draining: "draining", silent: "does not answer", cut: "cut off", gone: "died", left: "left",
   new: "starting", running: "running", starting: "starting", restarting: "restarting", stopping: "stopping",

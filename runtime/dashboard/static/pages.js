@@ -3,7 +3,7 @@
 import { ClusterMap } from "./map.js";
 import { EventList, TimeLine } from "./timeline.js";
 import {
-  Problems, Spark, Table, actorLink, age, attribute, badge, bytes, count, duration, empty, h, link, nodeLink, panel, rate, roving,
+  Problems, Spark, Table, actorLink, age, attribute, badge, breakable, bytes, count, duration, empty, h, link, nodeLink, panel, rate, roving,
   shortClass, text, when,
 } from "./elements.js";
 import { act, now, section, topics } from "./feed.js";
@@ -219,7 +219,7 @@ function actorPage(root, name) {
     open.hidden = !row;
     if (row) {
       told.set("State", badge(row.paused ? "paused" : row.started ? "up" : "new"));
-      told.set("Class", row.class);
+      told.set("Class", breakable(row.class));
       told.set("Node", nodeLink(row.node));
       told.set("Epoch", row.epoch);
       told.set("Supervisor", row.supervisor && row.supervisor[0] !== "@" ? actorLink(row.supervisor) : row.supervisor || "none");

@@ -12,7 +12,7 @@ const WORDS = {
   joined: "a node joined", leaving: "drains", left: "left", gone: "a node died", silent: "stopped answering",
   back: "answers again", cut: "two nodes lost each other", found: "they found each other", restarted: "an actor was restarted", moved: "an actor was placed elsewhere", death: "an actor ended",
 };
-const LANE = 26, HEAD = 20, SPAN = 300, MOST_LANES = 40;
+const LANE = 26, HEAD = 20, SPAN = 300, MOST_LANES = 40, MARGIN = 7;
 
 export class TimeLine {
   constructor() {
@@ -31,7 +31,8 @@ export class TimeLine {
     const recent = new Set(Object.values(events).filter((one) => one.at > now - SPAN).flatMap((one) => [one.node, one.peer]));
     this.order = this.order.filter((name) => nodes[name] || recent.has(name));
     const lanes = this.order.slice(0, MOST_LANES), height = HEAD + LANE * Math.max(1, lanes.length);
-    const x = (at) => Math.max(0, width * (1 - (now - at) / SPAN));
+    // The mark of what has just happened is as wide as the margin on each of its sides.
+    const x = (at) => Math.max(0, (width - MARGIN) * (1 - (now - at) / SPAN));
     attribute(this.svg, "viewBox", `0 0 ${width} ${height}`);
     this.svg.style.height = `${height}px`;
     const parts = [];
@@ -39,8 +40,8 @@ export class TimeLine {
       const at = x(now - back);
       parts.push(s("line", { class: "grid", x1: at, x2: at, y1: HEAD - 4, y2: height }));
       // Where minutes are narrow the outermost has no room beside the next.
-      if (back === SPAN - 60 && width < 420) continue;
-      parts.push(s("text", { class: "tick", x: Math.min(width - 2, at + (back === SPAN ? 2 : -4)), y: 11, "text-anchor": back === SPAN ? "start" : "end" }));
+      if (back === SPAN - 60 && width < 560) continue;
+      parts.push(s("text", { class: "tick", x: Math.min(width - 2, at + (back ? 0 : MARGIN) + (back === SPAN ? 2 : -4)), y: 11, "text-anchor": back === SPAN ? "start" : "end" }));
       parts.at(-1).textContent = back ? `−${back / 60} min` : "now";
     }
     lanes.forEach((name, place) => parts.push(...this.lane(name, HEAD + place * LANE + LANE / 2, nodes[name], events, now, x)));
