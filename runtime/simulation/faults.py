@@ -80,6 +80,11 @@ CRASHED_AT_JOIN = 0.4
 JOINING_SECONDS = 0.15
 """About what a join takes."""
 
+PATIENCE_SECONDS = 1.0
+"""A join that has not ended after so long is not waited for: each second is five hundred looks at
+the members, and a join may wait for a store that is away.
+"""
+
 
 @attrs.define(eq=False)
 class FaultInjector:
@@ -195,9 +200,11 @@ class FaultInjector:
             await trio.lowlevel.checkpoint()
             return
         if at_end:
-            with trio.move_on_after(LONGEST):
+            with trio.move_on_after(PATIENCE_SECONDS) as waiting:
                 while not self._is_up(joining):  # noqa: ASYNC110  asked as any outsider would
-                    await trio.sleep(0.001)
+                    await trio.sleep(0.002)
+            if waiting.cancelled_caught:
+                return
             seconds /= 10
         await trio.sleep(seconds)
         if self._healed or joining.over:

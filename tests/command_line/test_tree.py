@@ -269,7 +269,9 @@ def test_watching_prints_one_tree_after_another_and_ends_by_ctrl_c_without_a_tra
         pass
     watching.send_signal(signal.SIGINT)
     _, errors = watching.communicate(timeout=60)
-    assert (watching.returncode, errors) == (130, "")
+    # On a busy machine the death may be seen so late that the log says what is not reached.
+    others = [line for line in errors.splitlines() if " WARNING understudy.links: " not in line]
+    assert (watching.returncode, others) == (130, [])
 
 
 def test_watching_goes_on_when_the_cluster_cannot_be_asked_for_a_while(cluster: Cluster) -> None:
