@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import attrs
 import trio
 
-from actors.errors import ProtocolError
+from actors.errors import DecodeError, ProtocolError
 from actors.reference import Reference
 from runtime.environment import Environment
 from runtime.identifiers import NodeId, ReferenceId
@@ -88,18 +88,20 @@ class MemoryOptions:
 # A reference in a message: its identity, its owner, and the node that forwarded it.
 
 
-class InFlightReference:
-    """Lives as long as the message that a reference was put into may still be sent."""
+class InFlightReferences:
+    """The forks of one message: lives as long as the message may still be sent. One object for all
+    of them, because a message may have hundreds of thousands.
+    """
 
-    __slots__ = ("_landed", "_number")
+    __slots__ = ("_landed", "numbers")
 
-    def __init__(self, number: int, landed: list[int]) -> None:
-        self._number = number
+    def __init__(self, landed: list[int]) -> None:
+        self.numbers: list[int] = []
         self._landed = landed
 
     def __del__(self) -> None:
-        # May run in any thread, between any two instructions: `list.append` is atomic.
-        self._landed.append(self._number)
+        # May run in any thread, between any two instructions: `list.extend` by a list is atomic.
+        self._landed.extend(self.numbers)
 
 
 class ReferenceParts(NamedTuple):
@@ -113,32 +115,69 @@ class ReferenceParts(NamedTuple):
     shared: SharedValue | None
 
 
-def parts(plain: object) -> ReferenceParts:
-    """Decode what `ReferenceManager.write` has encoded. Raises ProtocolError."""
-    items = plain if isinstance(plain, list) else []
-    shared = items.pop() if items and isinstance(items[-1], SharedValue) else None
-    kinds = (str, int, int, str, int, str, int, int, int)
-    if len(items) not in (5, 9) or any(
-        type(item) is not kind for item, kind in zip(items, kinds, strict=False)
-    ):
-        raise ProtocolError(
-            "malformed reference: expected a list of its identity, its owner and its forwarder"
-        )
-    maker, incarnation, number, owner, owner_incarnation, *rest = items
-    forwarder = Forwarder(NodeId(rest[0], rest[1]), rest[2], rest[3]) if rest else None
-    # Nodes are few and references many: their names are kept once.
-    return ReferenceParts(
-        (sys.intern(maker), incarnation, number),
-        NodeId(sys.intern(owner), owner_incarnation),
-        forwarder,
-        shared,
-    )
+_KINDS = (str, int, int, str, int)
+"""The types of what a reference travels as: its identity and its owner."""
+
+
+_FORWARDED_KINDS = (*_KINDS, str, int, int, int)
+"""And its forwarder, with the number of the fork, and the distance."""
+
+
+MOST_NAMES = 1_000
+"""Nodes whose ids are remembered, so that references to their values share them."""
+
+
+class ReferenceReader:
+    """Decodes what `ReferenceManager.write` has encoded."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[str, int], NodeId] = {}
+
+    def parts(self, plain: object) -> ReferenceParts:
+        """Decode one reference. Raises ProtocolError."""
+        items = plain if isinstance(plain, list) else []
+        shared = items.pop() if items and isinstance(items[-1], SharedValue) else None
+        kinds = tuple(map(type, items))
+        forwarder = None
+        if kinds == _FORWARDED_KINDS:
+            maker, incarnation, number, owner, owner_number, peer, peer_number, fork, far = items
+            forwarder = Forwarder(self._node(peer, peer_number), fork, far)
+        elif kinds == _KINDS:
+            maker, incarnation, number, owner, owner_number = items
+        else:
+            raise ProtocolError(
+                "malformed reference: expected a list of its identity, its owner and its forwarder"
+            )
+        owner_id = self._node(owner, owner_number)
+        # Most owners are the makers: one text is kept for both.
+        name = owner_id.name if maker == owner_id.name else sys.intern(maker)
+        return ReferenceParts((name, incarnation, number), owner_id, forwarder, shared)
+
+    def _node(self, name: str, incarnation: int) -> NodeId:
+        """Nodes are few and references many: each node's id is kept once."""
+        found = self._nodes.get((name, incarnation))
+        if found is None:
+            if len(self._nodes) >= MOST_NAMES:
+                # Peers choose what they name.
+                self._nodes.clear()
+            found = NodeId(sys.intern(name), incarnation)
+            self._nodes[found] = found
+        return found
 
 
 NOTES_IN_A_ROW = 1_000
-"""The garbage collector's notes that are handled before the other tasks of the event loop have
-their turns: some milliseconds' work.
+"""References that have arrived, and notes of the garbage collector, that are handled before the
+other tasks of the event loop have their turns: some milliseconds' work.
 """
+
+
+MOST_REFERENCES = 250_000
+"""References in one message. Writing and reading them is one step of the event loop on either side,
+of some microseconds for each, as for any other object; all else is done in parts.
+"""
+
+MOST_ARRIVALS = 4 * MOST_REFERENCES
+"""References that were read and wait to be recorded: messages with more are refused."""
 
 
 class ReferenceManager:
@@ -168,6 +207,7 @@ class ReferenceManager:
         self._landed: list[int] = []
         self.table = ReferenceTable(identity, numbers, self._finalized)
         self.passed = PassedReferences()
+        self._reader = ReferenceReader()
         self.spans: Spans = NO_SPANS
         self._calling_site: Callable[[], str] | None = None
         self.codec = make_codec(
@@ -277,11 +317,11 @@ class ReferenceManager:
                     self.fetcher.on_node_ended(peer)
 
     def _has_notes(self) -> bool:
-        return bool(self._finalized or self._landed)
+        return bool(self._finalized or self._landed or self.table.arrivals)
 
     def tidy(self, most: int = sys.maxsize) -> bool:
-        """Handle the garbage collector's notes, `most` of each kind; return whether there were
-        any.
+        """Record the references that have arrived, and handle the garbage collector's notes,
+        `most` of each kind; return whether there were any.
         """
         self.fetcher.tidy()
         if not self._has_notes():
@@ -291,13 +331,17 @@ class ReferenceManager:
             if not self._landed:
                 break
             self.table.on_landed(self._landed.pop())
+        self.apply(self.table.record_arrivals(most))
+        self._handle_dropped(most)
+        # After the notes: what has landed just now is asked about in the same round.
+        self.apply(self.table.forks_due())
+        return True
+
+    def _handle_dropped(self, most: int) -> None:
         for _ in range(most):
             if not self._finalized:
                 break
             self.apply(self.table.on_dropped(*self._finalized.pop()))
-        # After the notes: what has landed just now is asked about in the same round.
-        self.apply(self.table.forks_due())
-        return True
 
     # Events of this node's own actors and calls.
 
@@ -409,10 +453,14 @@ class ReferenceManager:
         self.passed.wrote_any = True
         if type(segments) is not Outgoing:
             return [*state.identity, *state.owner_id]
+        numbers = self._in_flight(segments).numbers
+        if len(numbers) >= MOST_REFERENCES:
+            raise UnsendableError(
+                f"is one reference more than the {MOST_REFERENCES} that one message may have; send "
+                "them in several calls, or as one value: a list in `put` is one reference"
+            )
         number, distance = self.table.forward(state, segments.peer)
-        # This object lives as long as the link may send the message. Its end is the event `landed`
-        # of the fork.
-        segments.attach(InFlightReference(number, self._landed))
+        numbers.append(number)
         plain = [*state.identity, *state.owner_id, *self.identity, number, distance]
         if state.owner_id == self.identity:
             # A receiver that can read the value in place need not ask where it is.
@@ -423,18 +471,37 @@ class ReferenceManager:
 
     def read(self, plain: object) -> Reference[object]:
         """Decode a reference that arrived in a message, or was copied. Raises ProtocolError."""
-        arrived = parts(plain)
-        if self._finalized and self.table.find(arrived.identity) is None:
-            # The same reference may have been dropped just before, and its note not been handled
-            # yet.
-            self.tidy()
-        state, effects = self.table.on_arrived(*arrived, self.now())
-        self.apply(effects)
-        reference = Reference[object](state, self)
+        identity, owner_id, forwarder, shared = self._reader.parts(plain)
+        table = self.table
+        if table.arrivals >= MOST_ARRIVALS:
+            raise DecodeError(
+                f"node {self.identity.name} has read {table.arrivals} references that it has not "
+                "recorded yet; send it fewer in one message, or later"
+            )
+        if self._finalized and table.is_counted(identity) and table.find(identity) is None:
+            # A value of this node whose last holder has dropped it just before: its note comes
+            # first.
+            self._handle_dropped(sys.maxsize)
+        state, effects = table.arrive(identity, owner_id, forwarder, shared, self.now())
+        if effects:
+            self.apply(effects)
+        if table.arrivals:
+            self.protocol.wake_sender()
+        # Not `Reference[object](...)`: the subscript costs more than all of the rest.
+        reference: Reference[object] = Reference(state, self)
         self.passed.read_any = True
         if self.passed.arrivals is not None:
             self.passed.arrivals.append(reference)
         return reference
+
+    def _in_flight(self, message: Outgoing) -> InFlightReferences:
+        """Return what keeps the forks of a message; its end is the event `landed` of each."""
+        held = message.attachment.held if message.attachment is not None else ()
+        last = held[-1] if held else None
+        if type(last) is not InFlightReferences:
+            last = InFlightReferences(self._landed)
+            message.attach(last)
+        return last
 
     def _write_stored(self, stored: StoredValue, segments: list[Buffer]) -> object:
         return stored_to_plain(self.codec, stored, segments)

@@ -84,6 +84,9 @@ class UpdateBatch:
         """When the next update is due; minus infinity means at once."""
         first = -math.inf if self.releases or self.moves or self.conclusions else self.questions_at
         for _, at in self.claims.values():
+            if first == -math.inf:
+                # Nothing can be due earlier, and there may be hundreds of thousands.
+                break
             first = min(first, at)
         for _, at in self.asks.values():
             first = min(first, at)
@@ -210,7 +213,7 @@ class ReferenceProtocol:
         self._batch(owner).claim(
             identity, version, self._now() + after if after else -math.inf, again=again
         )
-        self._wake_sender()
+        self.wake_sender()
 
     def on_counted(self, owner: NodeId, identity: ReferenceId) -> None:
         """Note that `owner` counts this node as a holder already; see `UpdateBatch.on_counted`."""
@@ -221,7 +224,7 @@ class ReferenceProtocol:
     def release(self, owner: NodeId, identity: ReferenceId, version: int) -> None:
         """Release a value at `owner`."""
         self._batch(owner).release(identity, version)
-        self._wake_sender()
+        self.wake_sender()
 
     def ask(self, forwarder: NodeId, identity: ReferenceId, number: int, after: float) -> None:
         """Ask `forwarder`, in `after` seconds, where a value is. `number` is not sent,
@@ -231,27 +234,27 @@ class ReferenceProtocol:
             number,
             self._now() + after if after else -math.inf,
         )
-        self._wake_sender()
+        self.wake_sender()
 
     def announce(self, holder: NodeId, identity: ReferenceId, version: int) -> None:
         """Notify `holder`, which held a value in `version` when its owner left, that this node owns
         it now. It may have released the value at the old owner only.
         """
         self._batch(holder).moves[identity] = version
-        self._wake_sender()
+        self.wake_sender()
 
     def conclude(self, owner: NodeId, identity: ReferenceId, failure: FailedValue) -> None:
         """Notify `owner` that the call which makes a value was given up; see
         `ReferenceTable.conclude`.
         """
         self._batch(owner).conclusions[identity] = failure
-        self._wake_sender()
+        self.wake_sender()
 
     def ask_unsettled(self, peer: NodeId) -> None:
         """Ask `peer` which forks are not settled there."""
         batch = self._batch(peer)
         batch.questions_at = min(batch.questions_at, self._now())
-        self._wake_sender()
+        self.wake_sender()
 
     def on_node_ended(self, peer: NodeId) -> None:
         """Drop the updates for a node that has ended."""
@@ -330,7 +333,7 @@ class ReferenceProtocol:
         finally:
             assert batch.under_way, "one batch to a node is under way at a time"
             batch.under_way = False
-            self._wake_sender()
+            self.wake_sender()
 
     async def _send_updates(self, peer: NodeId, batch: UpdateBatch) -> None:
         while await self._send_some(peer, batch):
@@ -433,7 +436,8 @@ class ReferenceProtocol:
             batch = self._batches[peer] = UpdateBatch()
         return batch
 
-    def _wake_sender(self) -> None:
+    def wake_sender(self) -> None:
+        """Send what has come up, and handle what was noted, soon."""
         if self._awake is not None:
             self._awake.set()
 

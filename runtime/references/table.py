@@ -9,6 +9,7 @@ No I/O, no clock, no codec and no trio: events go in, and effects come out, whic
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from collections import deque
@@ -183,6 +184,21 @@ class BorrowedReferences:
         hold.state = "held"
         self._check(hold)
         return [HoldSettled(identity)]
+
+    def expect(self, forwarder: Forwarder) -> None:
+        """Count a fork as not settled here, although `on_arrived` or `on_arrived_at_owner` follows
+        later: its sender may ask before.
+        """
+        numbers = self._open.get(forwarder.peer)
+        if numbers is None:
+            numbers = self._open[forwarder.peer] = set()
+        numbers.add(forwarder.number)
+
+    def on_expected(self, identity: ReferenceId, forwarder: Forwarder) -> None:
+        """Settle a fork that was expected, unless the hold on the value needs its forwarder."""
+        hold = self.all.get(identity)
+        if hold is None or forwarder not in hold.forwarders:
+            self._forget((forwarder,))
 
     def on_arrived(
         self, identity: ReferenceId, owner: NodeId, version: int, forwarder: Forwarder | None
@@ -406,11 +422,11 @@ class BorrowedReferences:
             hold.forwarders += (forwarder,)
             self._open.setdefault(forwarder.peer, set()).add(forwarder.number)
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, expected: Iterable[Forwarder] = ()) -> None:
         """Assert what must hold between any two steps. Looks at every hold: for tests and
-        simulations.
+        simulations. `expected`: the forks that `on_expected` was not called for yet.
         """
-        open_forks: set[tuple[NodeId, int]] = set()
+        open_forks = {(forwarder.peer, forwarder.number) for forwarder in expected}
         for identity, hold in self.all.items():
             self._check(hold)
             for forwarder in hold.forwarders:
@@ -418,7 +434,7 @@ class BorrowedReferences:
                 open_forks.add((forwarder.peer, forwarder.number))
         assert open_forks == {
             (peer, number) for peer, numbers in self._open.items() for number in numbers
-        }, "the open forks are those of the holds"
+        }, "the open forks are those of the holds, and those that are expected"
         assert all(self._open.values()), "a node without open forks is not kept"
 
     def _check(self, hold: BorrowedReference) -> None:
@@ -706,6 +722,10 @@ class ReferenceTable:
         """The earlier owners of values that were moved to this node, the last one first."""
         self._given_values: list[object] = []
         self._borrowed = BorrowedReferences()
+        self._arrivals: dict[ReferenceId, tuple[ReferenceState, Forwarder | None]] = {}
+        """References that have arrived and have no hold yet: see `arrive`. The states are kept
+        alive here, so that no hold begins after its state has ended.
+        """
         self._forks: Forks[ReferenceState] = Forks()
         self._dead: dict[NodeId, None] = {}
 
@@ -735,6 +755,8 @@ class ReferenceTable:
     def hold_state(self, state: ReferenceState) -> str:
         """Return the state of this node's hold, a `HolderState`; "" at the owner."""
         hold = self._borrowed.all.get(state.identity)
+        if hold is None and state.identity in self._arrivals and state.owner_id != self.identity:
+            return "claiming"
         return hold.state if hold is not None else ""
 
     def owner(self, identity: ReferenceId) -> NodeId | None:
@@ -984,7 +1006,8 @@ class ReferenceTable:
 
     def on_moved(self, identity: ReferenceId, owner: NodeId) -> list[Effect]:
         """Record that a value has another owner."""
-        effects: list[Effect] = []
+        # First, or the hold would begin at the owner before this one.
+        effects = self.record_arrival(identity)
         state = self._states.get(identity)
         if state is None:
             return effects
@@ -992,7 +1015,7 @@ class ReferenceTable:
             # This node is moving the value, and the answer has not arrived.
             self._takers[identity] = owner
         elif owner != self.identity:
-            effects = self._resolve(self._borrowed.on_moved(identity, owner))
+            effects += self._resolve(self._borrowed.on_moved(identity, owner))
             effects.append(HolderCounted(owner, identity))
         effects.append(StateChanged(state))
         self._check(identity)
@@ -1186,9 +1209,22 @@ class ReferenceTable:
         """
         number = self._forks.add(state, peer)
         state.is_forwarded = True
+        arrival = self._arrivals.get(state.identity)
+        if arrival is not None:
+            # That of its hold, which begins later.
+            return number, _distance_from(arrival[1])
         return number, self._borrowed.distance(state.identity)
 
-    def on_arrived(
+    @property
+    def arrivals(self) -> int:
+        """How many references wait for `record_arrivals`."""
+        return len(self._arrivals)
+
+    def is_counted(self, identity: ReferenceId) -> bool:
+        """True if this node owns the value, or owned it and has not handled its end yet."""
+        return identity in self._claims
+
+    def arrive(
         self,
         identity: ReferenceId,
         owner_id: NodeId,
@@ -1198,34 +1234,90 @@ class ReferenceTable:
     ) -> tuple[ReferenceState, list[Effect]]:
         """Note that a reference arrived in a message, or was copied on this node (no `forwarder`).
         `shared`: where its value can be read in place.
+
+        If this node had no reference to the value, its hold begins only with `record_arrival`,
+        which the shell calls soon. A message may have hundreds of thousands of references, and all
+        of them are read in one step of the event loop, but need not be recorded in one. Until then
+        the fork counts as not settled here, so that the sender keeps its own hold. The value must
+        not be counted here any more (`is_counted`) if there is no state of it.
         """
-        effects: list[Effect] = []
-        arrived: list[HoldEffect] = []
         state = self._states.get(identity)
-        if state is None:
-            effects = [ReferenceMade()]
-            # This node may have given the value away after the message was written: it knows
-            # better.
-            here = self._moved.get(identity, owner_id)
-            state = self._make_state(identity, here, self._numbers(), now)
-            on_arrived = (
-                self._borrowed.on_arrived_at_owner
-                if here == self.identity
-                else self._borrowed.on_arrived
-            )
-            arrived = on_arrived(identity, here, state.version, forwarder)
-        elif state.owner_id == self.identity:
+        if state is not None:
+            return state, self._arrive_again(state, owner_id, forwarder, shared)
+        assert identity not in self._claims, f"{identity} is owned, and was dropped"
+        effects: list[Effect] = []
+        old = self._borrowed.all.get(identity)
+        if old is not None:
+            # The state before this one has ended, and the garbage collector's note of it is not
+            # handled yet. Its hold ends now: one that goes on would end with that note.
+            effects = self._resolve(self._borrowed.on_dropped(identity, old.version))
+        # This node may have given the value away after the message was written: it knows better.
+        here = self._moved.get(identity, owner_id)
+        state = self._make_state(identity, here, self._numbers(), now)
+        self._arrivals[identity] = state, forwarder
+        if forwarder is not None:
+            self._borrowed.expect(forwarder)
+        if shared is not None and here == owner_id != self.identity:
+            state.shared, state.is_done = shared, True
+        return state, effects
+
+    def _arrive_again(
+        self,
+        state: ReferenceState,
+        owner_id: NodeId,
+        forwarder: Forwarder | None,
+        shared: SharedValue | None,
+    ) -> list[Effect]:
+        """Record that another reference to a value arrived that this node knows."""
+        identity = state.identity
+        effects: list[Effect] = []
+        if identity in self._arrivals:
+            if forwarder is None:
+                # A copy: the hold that will begin is for this reference, too.
+                return effects
+            effects = self.record_arrival(identity)
+        arrived: list[HoldEffect] = []
+        if state.owner_id == self.identity:
             if identity not in self._claims:
                 arrived = self._borrowed.on_arrived_at_owner(
                     identity, self.identity, state.version, forwarder
                 )
         elif owner_id != self.identity:
             arrived = self._borrowed.on_arrived(identity, owner_id, state.version, forwarder)
-        effects += self._resolve(arrived)
+        if arrived:
+            effects += self._resolve(arrived)
         if shared is not None and state.owner_id == owner_id != self.identity:
             state.shared, state.is_done = shared, True
         self._check(identity)
-        return state, effects
+        return effects
+
+    def record_arrivals(self, most: int) -> list[Effect]:
+        """Record the first `most` of the references that have arrived."""
+        effects: list[Effect] = []
+        for identity in list(itertools.islice(self._arrivals, most)):
+            effects += self.record_arrival(identity)
+        return effects
+
+    def record_arrival(self, identity: ReferenceId) -> list[Effect]:
+        """Begin the hold on a value whose reference has arrived, if it has not begun yet."""
+        arrival = self._arrivals.pop(identity, None)
+        if arrival is None:
+            return []
+        state, forwarder = arrival
+        arrived: list[HoldEffect] = []
+        # By now this node may own the value, or have got the call that makes it.
+        if self._states.get(identity) is state and identity not in self._claims:
+            on_arrived = (
+                self._borrowed.on_arrived_at_owner
+                if state.owner_id == self.identity
+                else self._borrowed.on_arrived
+            )
+            arrived = on_arrived(identity, state.owner_id, state.version, forwarder)
+        if forwarder is not None:
+            self._borrowed.on_expected(identity, forwarder)
+        effects = self._resolve(arrived)
+        self._check(identity)
+        return effects
 
     def _new_id(self, number: int) -> ReferenceId:
         return self.identity.name, self.identity.incarnation, number
@@ -1277,8 +1369,12 @@ class ReferenceTable:
         """Assert what must hold between any two steps. Looks at every value: for tests and
         simulations.
         """
-        self._borrowed.check_invariants()
+        self._borrowed.check_invariants(
+            forwarder for _, forwarder in self._arrivals.values() if forwarder is not None
+        )
         self._forks.check_invariants()
+        for identity in self._arrivals:
+            assert identity not in self._borrowed.all, f"{identity} is held, and is to be recorded"
         for identity in self._claims:
             self._check(identity)
             assert identity not in self._early, f"{identity} is here, and released before it came"

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 
+from actors.errors import EncodeError, NotExecutedError
+from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.references.protocol import MOST_UPDATES, UpdateBatch
+from runtime.references.table import state_of
 from tests.references.conftest import Three
-from tests.references.keepers import Maker
+from tests.references.keepers import Keeper, Maker
 from tests.waiting import until
 
 MOST = 7
@@ -52,3 +57,76 @@ async def test_all_that_are_dropped_at_once_are_freed_in_parts(
     held.clear()
     gc.collect()
     await until(lambda: not len(references), "all values are freed")
+
+
+class Steps(trio.abc.Instrument):
+    """Notes by how much a number grows, at most, in one step of one task."""
+
+    def __init__(self, number: Callable[[], int]) -> None:
+        self._number = number
+        self._before = 0
+        self.most = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A task goes on."""
+        self._before = self._number()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """And waits again."""
+        self.most = max(self.most, self._number() - self._before)
+
+
+async def test_references_of_one_message_are_recorded_in_parts(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.references.manager.NOTES_IN_A_ROW", MOST)
+    keeper = await three.spawn(Keeper, "second")
+    values = [await three.driver.put(number) for number in range(10 * MOST)]
+    table = internals_of(three.second).references.table
+    steps = Steps(lambda: len(table._borrowed.all))
+    trio.lowlevel.add_instrument(steps)
+    try:
+        await keeper.keep_all(values)
+        await until(lambda: len(table._borrowed.all) == len(values), "all are recorded")
+    finally:
+        trio.lowlevel.remove_instrument(steps)
+    assert 0 < steps.most <= MOST
+    assert table.arrivals == 0
+    own = [state_of(value) for value in values]
+    driver = internals_of(three.driver).references.table
+    second = NodeId(three.second.name, three.second.incarnation)
+    await until(lambda: all(driver.holders(one) == (second,) for one in own), "all are claimed")
+    await until(lambda: not driver.has_open_forks, "all forks are settled")
+
+
+async def test_more_references_than_one_message_may_have_are_refused_by_its_sender(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.references.manager.MOST_REFERENCES", MOST)
+    keeper = await three.spawn(Keeper, "first")
+    values = [await three.driver.put(number) for number in range(MOST + 1)]
+    await keeper.keep_all(values[:MOST])
+    with pytest.raises(EncodeError, match="one reference more than the 7 that one message") as it:
+        await keeper.keep_all(values)
+    assert it.value.path == f"args[0][{MOST}]"
+    # The traceback has the message in it.
+    del it
+    # As one value they are one reference.
+    await keeper.keep_all([await three.driver.put(values)])
+    forks = internals_of(three.driver).references.table
+    await until(lambda: not forks.has_open_forks, "nothing waits for the message that was refused")
+
+
+async def test_a_message_is_refused_and_not_its_link_while_too_many_references_wait(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.references.manager.MOST_ARRIVALS", MOST)
+    keeper = await three.spawn(Keeper, "first")
+    values = [await three.driver.put(number) for number in range(MOST + 1)]
+    link = next(iter(internals_of(three.first).links.values()))
+    with pytest.raises(NotExecutedError, match="has read 7 references that it has not recorded"):
+        await keeper.keep_all(values)
+    assert link.ended is None
+    table = internals_of(three.first).references.table
+    await until(lambda: not table.arrivals, "those of the refused message are recorded")
+    assert await keeper.keep_all(values[:MOST]) == MOST

@@ -186,20 +186,35 @@ def an_owner_does_not_hear_that_a_call_was_given_up() -> Any:
     return patch.object(ReferenceTable, "conclude", conclude)
 
 
-SEEDS = 500
+def a_fork_is_settled_before_it_is_recorded() -> Any:
+    """A node that has read a reference and not recorded it says that it has nothing to record."""
+
+    def unsettled(self: ReferenceTable, forwarder: Any, numbers: Any) -> Any:
+        recorded = {
+            (one.peer, one.number)
+            for hold in self._borrowed.all.values()
+            for one in hold.forwarders
+        }
+        return [number for number in numbers if (forwarder, number) in recorded]
+
+    return patch.object(ReferenceTable, "unsettled", unsettled)
+
+
+SEEDS = 1_200
 
 BUGS: dict[Callable[[], Any], int] = {
     a_sender_does_not_wait: 0,
     landed_is_taken_for_settled: 0,
-    a_release_counts_whatever_its_version: 180,
-    a_claim_counts_whatever_its_version: 110,
-    the_dead_may_claim: 300,
+    a_release_counts_whatever_its_version: 220,
+    a_claim_counts_whatever_its_version: 905,
+    the_dead_may_claim: 370,
     the_dead_hold_on: 0,
     everybody_may_be_a_forwarder: 0,
-    unknown_is_believed_at_once: 0,
+    unknown_is_believed_at_once: 150,
     what_came_and_went_costs_no_update: 0,
-    a_failed_call_is_all_that_its_maker_ever_knows: 40,
-    an_owner_does_not_hear_that_a_call_was_given_up: 0,
+    a_failed_call_is_all_that_its_maker_ever_knows: 70,
+    an_owner_does_not_hear_that_a_call_was_given_up: 85,
+    a_fork_is_settled_before_it_is_recorded: 45,
 }
 """With the seed to begin with, of the `SEEDS`: one of the next few found it last. All others
 follow, so that a bug that another seed finds after a change is found all the same.

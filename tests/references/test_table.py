@@ -4,11 +4,14 @@ worlds are too mild for.
 
 from __future__ import annotations
 
+from typing import cast
+
 import attrs
 import pytest
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
 from runtime.identifiers import NodeId
+from runtime.references.manager import ReferenceParts
 from runtime.references.table import ReferenceState, state_of
 from tests.failures.error_examples import check_shown, said
 from tests.references.world import GONE, Message, Node, Question, Value, World
@@ -49,9 +52,26 @@ class Stage:
         segments = self.world.send(source, target.identity, [source.table.reference(state)])
         assert segments is not None
         reference = target.table.read(segments.plains[0])
+        self.record(target)
         target.references.append(reference)
         self.world.land(segments)
         return state_of(reference)
+
+    def arrive(self, state: ReferenceState, source: Node, target: Node) -> ReferenceState:
+        """Like `forward`, but the reference is read and not recorded."""
+        message = self.world.send(source, target.identity, [source.table.reference(state)])
+        assert message is not None
+        plain = cast("ReferenceParts", message.plains[0])
+        arrived, effects = target.table.arrive(*plain, 0.0)
+        target.table.apply(effects)
+        target.references.append(target.table.reference(arrived))
+        self.world.land(message)
+        state_here: ReferenceState = arrived
+        return state_here
+
+    def record(self, node: Node) -> None:
+        """What has arrived at a node is recorded."""
+        node.table.apply(node.table.record_arrivals(10))
 
     def question(self, source: Node, text: str) -> Question:
         """What a node has to say that this is part of."""
@@ -276,3 +296,72 @@ def test_a_value_that_comes_back_to_its_maker_counts_for_more_than_the_outcome_o
     assert state.failure is GONE
     assert stage.maker.table.adopt(state.identity, [], "", "") is state
     assert state.failure is None
+
+
+def test_a_reference_that_is_not_recorded_yet_is_not_settled_and_can_be_forwarded(
+    stage: Stage,
+) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    state = state_of(reference)
+    one = stage.arrive(state, stage.owner, stage.maker)
+    table = stage.maker.table
+    table.check_invariants()
+    assert table.arrivals == 1
+    assert table.hold_state(one) == "claiming"
+    assert table.unsettled(stage.owner.identity, [1, 2]) == [1], "the sender keeps its own hold"
+    other = stage.arrive(one, stage.maker, stage.third)
+    assert stage.third.table.unsettled(stage.maker.identity, [1]) == [1]
+    for node in (stage.third, stage.maker):
+        stage.record(node)
+        node.table.check_invariants()
+        assert node.table.arrivals == 0
+        stage.deliver(node, "claim")
+    assert table.unsettled(stage.owner.identity, [1]) == []
+    assert table.hold_state(one) == stage.third.table.hold_state(other) == "held"
+    del reference, state, one, other
+    stage.world.drain()
+
+
+def test_a_reference_that_is_dropped_before_it_is_recorded_is_held_and_released(
+    stage: Stage,
+) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    stage.arrive(state_of(reference), stage.owner, stage.maker)
+    stage.maker.references.clear()
+    stage.record(stage.maker)
+    stage.maker.table.tidy()
+    stage.maker.table.check_invariants()
+    assert stage.maker.table.held == 0
+    assert stage.maker.table.unsettled(stage.owner.identity, [1]) == []
+    del reference
+    stage.world.drain()
+
+
+def test_a_reference_that_comes_again_before_the_note_of_its_end_keeps_its_hold(
+    stage: Stage,
+) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    one = stage.forward(state_of(reference), stage.owner, stage.maker)
+    stage.deliver(stage.maker, "claim")
+    del one
+    stage.maker.references.clear()
+    # The note of its end waits to be handled.
+    again = stage.arrive(state_of(reference), stage.owner, stage.maker)
+    stage.maker.table.check_invariants()
+    stage.maker.table.tidy()
+    stage.maker.table.check_invariants()
+    stage.deliver(stage.maker, "claim")
+    assert stage.maker.table.hold_state(again) == "held"
+    del again, reference
+    stage.world.drain()
+
+
+def test_a_value_that_has_moved_before_its_reference_is_recorded_is_claimed_where_it_is(
+    stage: Stage,
+) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    one = stage.arrive(state_of(reference), stage.owner, stage.maker)
+    stage.maker.table.on_moved(one.identity, stage.third.identity)
+    assert one.owner_id == stage.third.identity
+    assert stage.maker.table.arrivals == 0
+    stage.maker.table.check_invariants()

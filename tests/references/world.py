@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
@@ -18,7 +19,7 @@ import attrs
 
 from actors.reference import Reference
 from runtime.identifiers import NodeId, ReferenceId
-from runtime.references.manager import InFlightReference, ReferenceParts
+from runtime.references.manager import InFlightReferences, ReferenceParts
 from runtime.references.protocol import UpdateBatch, UpdateQueue
 from runtime.references.table import (
     Ask,
@@ -110,14 +111,18 @@ class Shell:
 
     def tidy(self) -> bool:
         """See `ReferenceManager.tidy`."""
-        if not (self._finalized or self._landed):
+        if not (self._finalized or self._landed or self.pure.arrivals):
             return False
         while self._landed:
             self.pure.on_landed(self._landed.pop())
-        while self._finalized:
-            self.apply(self.pure.on_dropped(*self._finalized.pop()))
+        self.apply(self.pure.record_arrivals(sys.maxsize))
+        self._handle_dropped()
         self.apply(self.pure.forks_due())
         return True
+
+    def _handle_dropped(self) -> None:
+        while self._finalized:
+            self.apply(self.pure.on_dropped(*self._finalized.pop()))
 
     def reference(self, state: ReferenceState) -> Reference[object]:
         """See `ReferenceManager.reference`."""
@@ -195,16 +200,21 @@ class Shell:
         """A reference is put into a message; see `ReferenceManager.write`."""
         state = state_of(reference)
         number, distance = self.pure.forward(state, segments.peer)
-        segments.attach(InFlightReference(number, self._landed))
+        in_flight = InFlightReferences(self._landed)
+        in_flight.numbers.append(number)
+        segments.attach(in_flight)
         forwarder = Forwarder(self.pure.identity, number, distance)
         return ReferenceParts(state.identity, state.owner_id, forwarder, None)
 
     def read(self, arrived: Any) -> Reference[object]:
         """A reference came in a message; see `ReferenceManager.read`."""
-        if self._finalized and self.pure.find(arrived.identity) is None:
-            self.tidy()
-        state, effects = self.pure.on_arrived(*arrived, self._now())  # type: ignore[call-arg]
+        if self.pure.is_counted(arrived.identity) and self.pure.find(arrived.identity) is None:
+            self._handle_dropped()
+        state, effects = self.pure.arrive(*arrived, self._now())  # type: ignore[call-arg]
         self.apply(effects)
+        # It may be recorded at any time from now on.
+        if self._world.draw.random() < 0.5:
+            self.apply(self.pure.record_arrivals(sys.maxsize))
         return self.reference(state)
 
     def _now(self) -> float:
