@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ import trio.testing
 from runtime.links.link import Link
 from runtime.links.transfers import WHOLE
 from runtime.links.transports import Connection
-from runtime.wire.frames import Buffer, Frame, FrameReader, Kind, encode_frame
+from runtime.wire.frames import Attachment, Buffer, Frame, FrameReader, Kind, encode_frame
 
 
 class Wire:
@@ -100,3 +101,37 @@ async def test_nothing_is_acted_upon_after_the_end_though_it_had_arrived_by_then
         assert receiver.story == ["ended"]
         sender.link.end("over")
         sender.wire.arrive(b"anything")
+
+
+@pytest.mark.parametrize("size", [10, 3 * WHOLE], ids=["a small frame", "parts of a large one"])
+async def test_what_was_posted_and_not_acknowledged_is_freed_with_the_link(size: int) -> None:
+    """Handles and routes may refer to a link that has ended for long."""
+    side = Side()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(side.run)
+        await trio.testing.wait_all_tasks_blocked()
+        try:
+            post_and_end(side, size)
+        finally:
+            # The reader of the wire is shielded.
+            side.wire.arrive(b"anything")
+
+
+def post_and_end(side: Side, size: int) -> None:
+    """What a link keeps of a message goes when it ends."""
+    data, attachment, held = bytes(size), Attachment(), Held()
+    attachment.held.append(held)
+    gone = weakref.ref(held)
+    side.link.post(encode_frame(Kind.CALL, b"", [data, attachment]), (data, attachment))
+    del held, attachment
+    assert gone() is not None, "it may have to be sent again"
+    assert side.link.backlog >= size
+    assert side.link.backlog_frames > 0
+    side.link.end("over")
+    assert (side.link.backlog, side.link.backlog_frames) == (0, 0)
+    assert gone() is None
+    side.link.check_invariants()
+
+
+class Held:
+    """What a message keeps alive."""
