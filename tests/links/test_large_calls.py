@@ -19,6 +19,7 @@ from runtime.links.session import PARTS_BYTES
 from runtime.links.transfers import PART
 from runtime.links.transports import Connection, SocketConnection, SocketNetwork
 from runtime.wire.frames import Buffer, FrameReader, Kind, encode_frame
+from runtime.wire.handshake import Peer
 from tests.links.test_resume import CuttingNetwork, Fragile, pair
 from tests.waiting import until
 
@@ -158,7 +159,7 @@ class Scripted:
 async def test_a_transfer_larger_than_the_window_goes_on_with_each_acknowledgement() -> None:
     connection = Scripted()
     receiver = SimpleNamespace(handlers={}, link_ended=lambda link, reason: None)
-    link = Link(cast("Any", None), cast("Any", receiver))
+    link = Link(Peer(name="peer", incarnation=1, role="node"), cast("Any", receiver))
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             link.open(cast("Any", connection), 0)

@@ -14,6 +14,7 @@ from runtime.links.link import Link
 from runtime.links.transfers import WHOLE
 from runtime.links.transports import Connection
 from runtime.wire.frames import Attachment, Buffer, Frame, FrameReader, Kind, encode_frame
+from runtime.wire.handshake import Peer
 
 
 class Wire:
@@ -61,7 +62,7 @@ class Side:
 
     def __init__(self) -> None:
         self.story: list[str] = []
-        self.link = Link(cast("Any", None), self)
+        self.link = Link(Peer(name="peer", incarnation=1, role="node"), self)
         self.wire = Wire()
 
     @property

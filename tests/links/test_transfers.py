@@ -40,6 +40,7 @@ from runtime.wire.frames import (
     ReceivedSegment,
     encode_frame,
 )
+from runtime.wire.handshake import Peer
 from tests.invariants import checked_in_module
 
 look_through_tables = checked_in_module(Transfers, Reassembly)
@@ -84,7 +85,7 @@ class Side:
     def __init__(self) -> None:
         self.seen: list[tuple[bytes, tuple[bytes, ...]]] = []
         self.ended = False
-        self.link = Link(cast("Any", None), self)
+        self.link = Link(Peer(name="peer", incarnation=1, role="node"), self)
         self.pipe = Pipe()
         self.reader = FrameReader()
 

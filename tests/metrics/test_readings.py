@@ -31,6 +31,7 @@ from runtime.statistics.histograms import Histogram
 from runtime.store.interface import RangeResult, WatchBatch
 from runtime.store.measured_store import MeasuredStore
 from runtime.wire.frames import Kind, encode_frame
+from runtime.wire.handshake import Peer
 from tests.live_pair import SECRET, Pair
 from tests.waiting import until
 
@@ -181,7 +182,7 @@ async def test_a_window_that_is_full(autojump_clock: MockClock) -> None:
         def link_ended(self, link: Link, reason: str) -> None:
             pass
 
-    link = Link(cast("Any", None), cast("Any", Nobody()))
+    link = Link(Peer(name="peer", incarnation=1, role="node"), cast("Any", Nobody()))
     await link.room()
     for _ in range(WINDOW_FRAMES):
         assert link.has_room
