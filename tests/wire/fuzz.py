@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from actors.errors import HandshakeError, ProtocolError
+from actors.peers import VerifiedPeer
 from runtime import Node, open_node
 from runtime.identifiers import NodeId
 from runtime.links.link import Link, UnhandledFrameError
@@ -215,6 +216,11 @@ class Mutator:
             data[one], data[other] = data[other], data[one]
 
 
+def proven(peer: Peer) -> VerifiedPeer:
+    """What the handshake finds: the peer knows the secret, which every member has."""
+    return VerifiedPeer("node", peer.name, peer.name, peer.incarnation, "secret")
+
+
 class Deaf:
     """A connection that takes everything and says nothing."""
 
@@ -250,6 +256,7 @@ class Target:
         self._number += 1
         peers = internals_of(self._node).endpoint.peers
         link = Link(Peer(name="fuzzer", incarnation=self._number, role="client"), peers.receiver)
+        link.on_verified(proven(link.peer))
         link.open(Deaf(), 0)
         self._reader = FrameReader(peers.limits)
         link.attach(self._reader)

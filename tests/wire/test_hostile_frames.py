@@ -37,7 +37,7 @@ from runtime.wire.tags import (
     TUPLE,
 )
 from tests.memory_network import MemoryNetwork
-from tests.wire.fuzz import Deaf
+from tests.wire.fuzz import Deaf, proven
 
 
 class Bystander(Actor):
@@ -195,6 +195,7 @@ async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(
                 Peer(name="harmful", incarnation=number + 1, role="client"),
                 internals_of(node).endpoint.peers.receiver,
             )
+            link.on_verified(proven(link.peer))
             link.open(Deaf(), 0)
             kind, control = PLACES[place](value)
             broken = receive(link, kind, control)
@@ -225,6 +226,7 @@ async def test_a_crafted_frame_costs_its_sender_its_link_and_nobody_anything(
                 Peer(name="harmful", incarnation=number + 1, role="client"),
                 internals_of(node).endpoint.peers.receiver,
             )
+            link.on_verified(proven(link.peer))
             link.open(Deaf(), 0)
             broken = receive(link, kind, before + value + after)
             assert not isinstance(broken, UnhandledFrameError), (value[:20], broken)
@@ -251,6 +253,7 @@ async def test_a_spawn_of_a_class_that_ends_its_importer_ends_the_spawn(
             Peer(name="harmful", incarnation=1, role="client"),
             internals_of(node).endpoint.peers.receiver,
         )
+        link.on_verified(proven(link.peer))
         link.open(Deaf(), 0)
         control = spawn(path)
         receive(link, Kind.CALL, control)
