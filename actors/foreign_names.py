@@ -1,13 +1,11 @@
 """What other libraries have and this one has not: an error that says what to write here.
 
-Ray, Dask, Celery, torch and Erlang call by other names what nodes, handles and references do, and
-let programs await what is a plain object here. Python's own error for `reference.result()` or
-`await reference` names the class and stops there.
+Ray, Dask, Celery, torch and Erlang call by other names what nodes, handles and references do.
+Python's own error for `reference.result()` names the class and stops there.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
@@ -93,9 +91,9 @@ class StartsElsewhere:
 
 
 class NotAwaited:
-    """The base of objects that programs for other libraries await: a TypeError says what to write.
-
-    `inspect.isawaitable` is True for them; code that awaits what users return asks `is_awaitable`.
+    """The base of methods that a program may await without calling them: a TypeError says what to
+    write. Handles and references, which functions return, have it not: `inspect.isawaitable` is
+    True with it, and much code awaits what is awaitable.
     """
 
     __slots__ = ()
@@ -107,11 +105,6 @@ class NotAwaited:
 
         def __await__(self) -> NoReturn:
             raise TypeError(self._awaited_instead)
-
-
-def is_awaitable(value: object) -> bool:
-    """True if `await value` waits for something."""
-    return inspect.isawaitable(value) and not isinstance(value, NotAwaited)
 
 
 def missing(owner: object, name: str) -> str:

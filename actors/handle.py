@@ -15,21 +15,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from actors.documentation import documented_as
-from actors.foreign_names import NotAwaited
 from actors.html import card
 from actors.method import Address, BoundMethod, BoundStream, Caller, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.process_bound import ProcessBound
 
 
-class Handle(ProcessBound, NotAwaited):
+class Handle(ProcessBound):
     """The address of an actor, with call options; get one from `spawn`, `lookup` or a message."""
 
     _elsewhere = "pass it in a call, or pass its name and look that up in the other process"
-    _awaited_instead = (
-        "a handle is there at once and is not awaited; await a call: await handle.method(...)"
-    )
-
     _caller: Caller
     _address: Address
     _methods: Mapping[str, MethodDefinition] | None

@@ -17,7 +17,7 @@ import attrs
 
 from actors.class_names import qualified_name
 from actors.errors import BadArgumentsError
-from actors.foreign_names import HasForeignNames, NotAwaited, names_for_references
+from actors.foreign_names import HasForeignNames, names_for_references
 from actors.html import card
 from actors.keywords import misplaced
 from actors.options import SpawnChanges
@@ -88,7 +88,7 @@ class ReferenceSource(Protocol):
         ...
 
 
-class Reference(HasForeignNames, NotAwaited, ProcessBound, Generic[R]):
+class Reference(HasForeignNames, ProcessBound, Generic[R]):
     """Names a value that its owner node keeps for as long as any live node has a reference to it.
 
     It can be used before the value is there, and sent in messages like any value. References to the
@@ -100,7 +100,6 @@ class Reference(HasForeignNames, NotAwaited, ProcessBound, Generic[R]):
 
     _elsewhere = "pass it in a call, or fetch its value and pickle that"
     _foreign_names = names_for_references("await ")
-    _awaited_instead = "a reference is not awaited; await reference.fetch() gives the value"
 
     def __init__(self, state: ReferencedValue, source: ReferenceSource) -> None:
         self._state = state

@@ -10,7 +10,6 @@ from typing import Any
 
 from actors.actor import Actor
 from actors.errors import ArgumentLostError, FunctionNotImportableError
-from actors.foreign_names import is_awaitable
 from actors.method import method
 from actors.reference import by_value
 from runtime.calls.error_codec import PassedOnError
@@ -54,7 +53,7 @@ class FunctionWorker(Actor):
             (result,) = await self._hosted().in_thread(
                 lambda: (function(*values, **named),),
             )
-            if is_awaitable(result):
+            if inspect.isawaitable(result):
                 # A plain function around a coroutine function, as decorators make them.
                 return await result
             return result

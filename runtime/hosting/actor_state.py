@@ -15,7 +15,6 @@ import trio
 from actors.actor import Actor
 from actors.class_names import module_name
 from actors.errors import CallError
-from actors.foreign_names import is_awaitable
 from actors.method import MethodDefinition
 from runtime.environment import Environment
 from runtime.hosting.bounded_text import bounded_text, cut
@@ -115,7 +114,7 @@ class ActorStates:
             return cast("object", await hook())
         # In a tuple: trio refuses a coroutine as the result of a thread.
         (value,) = await self._in_thread(cell, lambda: (hook(),))
-        return cast("object", await value) if is_awaitable(value) else value
+        return cast("object", await value) if inspect.isawaitable(value) else value
 
     async def _in_thread(self, cell: ActorCell, function: Callable[[], Any]) -> Any:
         """Run it in a thread that is left running when its time is over."""

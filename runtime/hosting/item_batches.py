@@ -8,6 +8,7 @@ certainly never starts.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -19,7 +20,6 @@ import trio
 
 from actors.actor import Actor
 from actors.errors import BadArgumentsError, CallError, MethodNotFoundError, NotExecutedError
-from actors.foreign_names import is_awaitable
 from actors.method import MethodDefinition
 from runtime.hosting.batch_thread import BatchThread, ThreadedBatch
 from runtime.hosting.cell import REPORTED, ActorCell, Invocation, RefusedElsewhereError
@@ -291,7 +291,7 @@ class ItemBatches:
             return [RAISED, self._describe(cast("BaseException", value))]
         if code == REFUSED:
             return [REFUSED, self._describe_refusal(cast("CallError", value))]
-        if is_awaitable(value):
+        if inspect.isawaitable(value):
             # A plain function that returns a coroutine (a decorated coroutine function): nothing
             # awaits it here.
             cast("Coroutine[Any, Any, object]", value).close()

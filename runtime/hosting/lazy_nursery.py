@@ -13,7 +13,6 @@ from typing import Any, TypeVarTuple
 
 import trio
 
-from actors.foreign_names import NotAwaited
 from runtime.environment import unwrap
 from runtime.hosting.threads import on_loop
 from runtime.user_errors import is_cancellation, is_interrupt
@@ -120,7 +119,7 @@ def check_task_function(function: object) -> None:
 
 def awaitable_of(given: Awaitable[object]) -> Awaitable[object]:
     """Return what the function of a task has returned. Raise TypeError if it cannot be awaited."""
-    if not hasattr(type(given), "__await__") or isinstance(given, NotAwaited):
+    if not hasattr(type(given), "__await__"):
         raise TypeError(
             "start_soon takes an `async def` function, and was given one that is none; run that "
             "in a thread, as in start_soon(trio.to_thread.run_sync, function)"

@@ -18,7 +18,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import trio
 
-from actors.foreign_names import is_awaitable
 from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
 
@@ -109,7 +108,7 @@ class Threads:
         (result,) = await self._environment.in_thread(
             lambda: (hook(*args, **kwargs),), self._hooks, abandon=True
         )
-        if is_awaitable(result):
+        if inspect.isawaitable(result):
             # A plain function around a coroutine function, as decorators make them: await its
             # result.
             await result
