@@ -59,7 +59,7 @@ async def call(cluster: LocalCluster, name: str) -> None:
 
 
 async def photograph(page: BrowserPage, name: str, last: str) -> None:
-    """Write a picture of the page down to the panel that has this title."""
+    """Write two pictures of the page, light and dark, down to the panel that has this title."""
     bottom = (
         "[...document.querySelectorAll('.panel')]"
         f".find((one) => one.innerText.startsWith('{last}'))"
@@ -69,10 +69,15 @@ async def photograph(page: BrowserPage, name: str, last: str) -> None:
     width = await page.run("document.querySelector('header').getBoundingClientRect().right")
     height = await page.run(bottom) + BELOW
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-    told = await page.send(
-        "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
-    )
-    (PLACE / f"{name}.png").write_bytes(base64.b64decode(told["data"]))
+    for scheme, ending in (("light", ""), ("dark", "-dark")):
+        media = [{"name": "prefers-color-scheme", "value": scheme}]
+        await page.send("Emulation.setEmulatedMedia", features=media)
+        # Colours of the map change over some hundred milliseconds.
+        await trio.sleep(1.0)
+        taken = await page.send(
+            "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
+        )
+        (PLACE / f"{name}{ending}.png").write_bytes(base64.b64decode(taken["data"]))
 
 
 async def main(profile: Path) -> None:
