@@ -91,7 +91,7 @@ class Watch:
 
     def cancel(self) -> None:
         """Stop watching: no notice is delivered after this, not even one that was under way.
-        Cancelling twice is no error.
+        You may cancel it again.
         """
         self._cancel()
 

@@ -501,13 +501,13 @@ class ActorStartError(SpawnError):
 
 class ActorNotPlacedError(ActorStartError):
     """A supervisor could not be started, because no node fits one of its children, or because the
-    store cannot be reached. This is no failure of the supervisor or the child: the supervisor above
+    store cannot be reached. Neither the supervisor nor the child has failed: the supervisor above
     it tries again after a delay, and counts no restart.
     """
 
 
 class ActorNotNeededError(ActorStartError):
-    """The actor's `on_start` raised `actors.Ignore`: it is not needed, which is no failure."""
+    """The actor's `on_start` raised `actors.Ignore`: it is not needed, and has not failed."""
 
 
 class SupervisorGaveUpError(UnderstudyError):

@@ -100,8 +100,8 @@ class Stream(AsyncIterator[T]):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Read no more: have the generator closed. Does not wait until it is. Closing a stream that
-        is over is no error.
+        """Read no more: have the generator closed. Does not wait until it is. A stream that
+        is over may be closed again.
         """
 
     async def __aenter__(self) -> Self:

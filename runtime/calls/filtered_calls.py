@@ -281,7 +281,7 @@ class FilteredStream(Stream[T]):
             self._reading = False
 
     async def aclose(self) -> None:
-        """Stop the stream, and let its filters end. Closing twice is no error."""
+        """Stop the stream, and let its filters end. It may be closed again."""
         self._end(None)
         if self._items is not None:
             await self._items.aclose()

@@ -390,7 +390,7 @@ class AioNode:
         return await self._handle(lambda: self._node.lookup(name, actor))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
-        """Stop an actor and wait until it has ended. Stopping one that has ended is no error."""
+        """Stop an actor and wait until it has ended. One that has ended may be stopped."""
         plain = self._door.plain(handle)
         await self._door.wait(lambda: self._node.stop(plain, reason=reason))
 

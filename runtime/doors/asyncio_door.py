@@ -189,7 +189,7 @@ class AioStream(Stream[T]):
         return found[0]
 
     async def aclose(self) -> None:
-        """Stop the stream. Closing twice is no error."""
+        """Stop the stream. It may be closed again."""
         try:
             await self._door.wait(self._stream.aclose)
         except NotAMemberError:

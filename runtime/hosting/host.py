@@ -981,7 +981,7 @@ class ActorHost:
         shutdown: Shutdown | Literal["usual"] = "usual",
     ) -> ExitReason | None:
         """Let the running method finish, call `on_stop`, end the actor and release its name;
-        returns its exit reason. Stopping an actor that has ended is no error.
+        returns its exit reason. An actor that has ended may be stopped.
 
         `shutdown`: seconds for that, None for no limit, "usual" for `usual_seconds`; then running
         methods are cancelled, and code that ignores the cancellation is left running. "kill":
@@ -1288,7 +1288,7 @@ class ActorHost:
         if self.post_mortems is not None and not issubclass(type(error), SystemExit):
             self.post_mortems.on_failure(cell, "a task of its own", error)
         # An end that the runtime itself caused needs no traceback through the runtime, and an
-        # intended end is no error. The end of a supervised actor is reported by its supervisor, in
+        # intended end has no traceback. The end of a supervised actor is reported by its supervisor, in
         # one line with the consequence; here the traceback is logged at level INFO.
         level = (
             logging.INFO

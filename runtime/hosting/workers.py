@@ -571,7 +571,7 @@ class TaskWorkers:
         if is_cancellation(error):
             self._cancelled(invocation)
         if is_cancellation(error) or is_interrupt(error):
-            # An interrupt ends the process, and is no error of the method's: no caller gets it.
+            # An interrupt ends the process, and no caller gets it as an error of the method.
             return True
         self._raised(invocation, error)
         if issubclass(type(error), SystemExit):

@@ -51,7 +51,7 @@ class LaunchRequest:
 class StartFailure:
     """Why the actor did not start: `what` as `Type: text`, and the traceback.
 
-    `needless`: its `on_start` raised `Ignore`, which is no failure; `what` is that text.
+    `needless`: its `on_start` raised `Ignore`, so it has not failed; `what` is that text.
     """
 
     what: str

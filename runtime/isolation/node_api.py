@@ -213,7 +213,7 @@ class NodeApi:
 
     @operation
     async def stop(self, address: Address, reason: str) -> None:
-        """Stop an actor and wait until it has ended. Stopping one that has ended is no error. An
+        """Stop an actor and wait until it has ended. One that has ended may be stopped. An
         actor that stops itself does not wait.
         """
         name, why = address.name, ExitReason("stopped", reason)

@@ -707,7 +707,7 @@ class Link(Outbound):
             self._connection_scope.cancel()
 
     def end(self, reason: str, *, peer_ended: bool = False) -> None:
-        """End the session: its calls end, its connection closes. Ending it twice is no error.
+        """End the session: its calls end, its connection closes. It may be ended again.
 
         `peer_ended`: the peer's incarnation is known to have ended. Otherwise calls do not report
         the death of the peer's node.

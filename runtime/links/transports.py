@@ -80,8 +80,8 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop the connection at once; waiting calls raise trio.ClosedResourceError. Closing twice
-        is no error.
+        """Drop the connection at once; waiting calls raise trio.ClosedResourceError. It may be
+        closed again.
         """
         ...
 
