@@ -1287,9 +1287,9 @@ class ActorHost:
         # SystemExit comes from a method, and the workers have kept that failure.
         if self.post_mortems is not None and not issubclass(type(error), SystemExit):
             self.post_mortems.on_failure(cell, "a task of its own", error)
-        # An end that the runtime itself caused needs no traceback through the runtime, and an
-        # intended end has no traceback. The end of a supervised actor is reported by its supervisor, in
-        # one line with the consequence; here the traceback is logged at level INFO.
+        # An end that the runtime itself caused, and an intended end, need no traceback through the
+        # runtime. The end of a supervised actor is reported by its supervisor, in one line with the
+        # consequence; here the traceback is logged at level INFO.
         level = (
             logging.INFO
             if reason.kind == "normal" or cell.address.name in self.supervisors
