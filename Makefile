@@ -1,13 +1,13 @@
 # Everything here works on a fresh machine with make and Python 3.11 to 3.13; the first use of a target installs what it needs into
 # $(VENV), later uses start at once. Variables: PYTHON (the interpreter for a new $(VENV)), VENV, ARGS (for `make test`, `make demo` and `make bench`),
-# JSON (a file for the rows of `make bench`), PROCESSES (how many tests `make test` and `make long` run side by side, by default two more than
+# JSON (a file for the rows of `make bench`), PROCESSES (how many tests `make test` and `make long` run side by side, by default three more than
 # there are processors, since many tests wait; 0: in one process, for a debugger).
 
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
 JSON ?=
-PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 3)
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check --quiet

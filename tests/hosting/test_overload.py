@@ -94,7 +94,8 @@ class Outcomes:
                 await trio.sleep(1 / rate)
 
 
-@pytest.mark.parametrize("load", [pytest.param(2.0, marks=pytest.mark.long), 10.0])
+@pytest.mark.long
+@pytest.mark.parametrize("load", [2.0, 10.0])
 def test_an_overloaded_actor_answers_as_much_as_it_can_and_recovers_at_once(load: float) -> None:
     async def test(node: Node) -> None:
         clerk = await node.spawn(Clerk)

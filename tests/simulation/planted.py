@@ -95,6 +95,9 @@ SELDOM = frozenset(
 
 COSTLY = frozenset(
     {
+        "unbounded queue",
+        "retry after a send that may have run",
+        "lease is not looked at on waking",
         "a restarted founder takes itself for the one before",
         "errors of the store come out of lookups",
         "no deduplication",

@@ -152,13 +152,12 @@ def decided(machine: Any, table: ChildTable, count: int) -> None:
     assert machine.phase == "ended"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [
         pytest.param(RestartMachine, id="static"),
-        pytest.param(
-            lambda: DynamicRestartMachine(intensity=0), marks=pytest.mark.long, id="dynamic"
-        ),
+        pytest.param(lambda: DynamicRestartMachine(intensity=0), id="dynamic"),
     ],
 )
 def test_what_is_decided_and_looked_up_for_one_child_costs_the_same_among_10_000_as_among_a_few(
