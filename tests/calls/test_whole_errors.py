@@ -373,7 +373,14 @@ if __name__ == "__main__":
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("options", ["{}", "{'on': 'worker-1'}", "{'isolation': 'process'}"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("{}", marks=pytest.mark.long),
+        "{'on': 'worker-1'}",
+        pytest.param("{'isolation': 'process'}", marks=pytest.mark.long),
+    ],
+)
 def test_a_script_that_does_not_catch_it_shows_the_line_of_the_constructor(
     options: str, tmp_path: Path
 ) -> None:

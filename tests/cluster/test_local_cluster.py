@@ -172,7 +172,9 @@ async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_exits_wit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))]
+)
 async def test_every_call_ends_and_nothing_saved_is_lost_while_processes_are_killed_at_random(
     seed: int,
 ) -> None:

@@ -174,7 +174,13 @@ async def test_the_command_serves_curl(
 
 
 @pytest.mark.parametrize(
-    ("role", "status"), [("node", 200), ("operator", 200), ("client", 200), ("observer", 403)]
+    ("role", "status"),
+    [
+        pytest.param("node", 200, marks=pytest.mark.long),
+        pytest.param("operator", 200, marks=pytest.mark.long),
+        ("client", 200),
+        ("observer", 403),
+    ],
 )
 async def test_the_command_has_the_rights_of_its_certificate(
     authority: Authority, role: str, status: int, monkeypatch: pytest.MonkeyPatch

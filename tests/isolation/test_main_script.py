@@ -57,7 +57,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("way", ["script", "module"])
+@pytest.mark.parametrize("way", ["script", pytest.param("module", marks=pytest.mark.long)])
 def test_a_class_of_the_main_script_has_a_process_of_its_own_on_any_node_of_a_local_cluster(
     tmp_path: Path, way: str
 ) -> None:

@@ -140,7 +140,9 @@ async def test_both_ends_know_the_same_certificate() -> None:
     assert client.channel == server.channel == Channel(certificate_hash(IDENTITY.certificate))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 12))]
+)
 async def test_all_that_is_sent_arrives_once_and_in_order(seed: int) -> None:
     draw = random.Random(seed)
     most = draw.choice((7, 1000, 100_000, 1 << 30))

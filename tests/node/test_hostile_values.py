@@ -41,11 +41,11 @@ class Unhashable:
 
 
 VALUES: dict[str, Callable[[], object]] = {
-    "integers": lambda: {MODULUS * number: number for number in range(3000)},
-    "tuples": lambda: {(MODULUS * number, -1): number for number in range(3000)},
-    "set": lambda: {MODULUS * number for number in range(3000)},
-    "frozenset": lambda: frozenset(MODULUS * number for number in range(3000)),
-    "messages": lambda: {Constant(number): number for number in range(3000)},
+    "integers": lambda: {MODULUS * number: number for number in range(1000)},
+    "tuples": lambda: {(MODULUS * number, -1): number for number in range(1000)},
+    "set": lambda: {MODULUS * number for number in range(1000)},
+    "frozenset": lambda: frozenset(MODULUS * number for number in range(1000)),
+    "messages": lambda: {Constant(number): number for number in range(1000)},
     "large": lambda: {MODULUS << 61 * 4000: 1, (MODULUS << 61 * 4000) * MODULUS: 2},
     "raises": lambda: {Unhashable([]): 1},
 }

@@ -203,6 +203,7 @@ def check(seeds: range, world: dict[str, Any]) -> None:
         run.judge()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", [world for _, world in PLANTS])
 def test_without_the_mistake_the_same_seeds_find_nothing(world: dict[str, Any]) -> None:
     check(range(10), world)

@@ -20,7 +20,9 @@ def simulate(seed: int, rounds: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 5))]
+)
 def test_some_rounds_have_one_map_each(seed: int) -> None:
     assert simulate(seed, 25).rounds >= 25
 

@@ -17,7 +17,9 @@ from runtime.simulation.joint_starts import has_joint_starts
 SEEDS = [seed for seed in range(200) if has_joint_starts(seed)]
 
 
-@pytest.mark.parametrize("seed", SEEDS[:2])
+@pytest.mark.parametrize(
+    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:4])]
+)
 def test_names_are_claimed_together_and_each_has_its_actor(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -550,7 +550,10 @@ def test_a_long_history_of_many_clients_is_checked_at_once(mix: str, seed: int) 
     assert check(busy.history.operations, RegisterModel(0), limit=50_000) is None
 
 
-@pytest.mark.parametrize("mix", ["reads and writes", "writes", "all"])
+@pytest.mark.parametrize(
+    "mix",
+    ["reads and writes", *(pytest.param(mix, marks=pytest.mark.long) for mix in ("writes", "all"))],
+)
 def test_one_stale_read_in_a_long_history_is_found(mix: str) -> None:
     busy = Busy(0, 1_000, 50, MIXES[mix])
     stale = busy.spoil()

@@ -12,7 +12,9 @@ from runtime.simulation.name_races import has_name_races
 SEEDS = [seed for seed in range(200) if has_name_races(seed)]
 
 
-@pytest.mark.parametrize("seed", SEEDS[:2])
+@pytest.mark.parametrize(
+    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:4])]
+)
 def test_what_is_found_answers(seed: int) -> None:
     report = simulate_once(seed)
     assert report.holds, report.wrong

@@ -135,7 +135,12 @@ def test_scenario(simulated):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [([], 1), (["--simulation-seeds=3"], 0), (["--simulation-seed=3"], 1)]
+    ("arguments", "code"),
+    [
+        pytest.param([], 1, marks=pytest.mark.long),
+        (["--simulation-seeds=3"], 0),
+        (["--simulation-seed=3"], 1),
+    ],
 )
 def test_the_fixture_runs_a_scenario_under_seeds_that_the_command_line_may_choose(
     tmp_path: Path, arguments: list[str], code: int

@@ -199,7 +199,13 @@ def started_and_stopped(count: int, at_once: int) -> float:
     return trio.run(main)
 
 
-@pytest.mark.parametrize("at_once", [25, 0], ids=["some at a time", "all at once"])
+@pytest.mark.parametrize(
+    "at_once",
+    [
+        pytest.param(25, marks=pytest.mark.long, id="some at a time"),
+        pytest.param(0, id="all at once"),
+    ],
+)
 def test_children_cost_the_same_to_start_and_stop_however_many_there_are(at_once: int) -> None:
     started_and_stopped(50, 25)
 
