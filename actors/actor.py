@@ -688,7 +688,7 @@ class Actor(Observer):
                         f"{base.__qualname__}.{name}: a decorator above @method hides the mark; "
                         "write @method above all others"
                     )
-                else:
+                elif not isinstance(member, StartsElsewhere):
                     # A subclass that overrides a method without the mark takes it out of reach, as
                     # it reads.
                     collected.pop(name, None)

@@ -7,7 +7,7 @@ Python's own error for `reference.result()` names the class and stops there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 
 def names_for_references(wait: str) -> Mapping[str, str]:
@@ -77,17 +77,23 @@ class HasForeignNames:
 class StartsElsewhere:
     """A name by which other libraries start an actor from its class, as in `Counter.remote()`.
 
-    The name stays free for subclasses, and to `hasattr` it is not there.
+    The name stays free for subclasses and for their other bases, and to `hasattr` it is not there.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+        self._owner, self._name = owner, name
 
-    def __get__(self, instance: object, owner: type) -> NoReturn:
-        cls = owner.__qualname__
-        raise AttributeError(
-            f"{cls} has no attribute {self._name!r}: await node.spawn({cls}, ...) starts an actor"
-        )
+    def __get__(self, instance: object, owner: type) -> object:
+        # A base that comes behind, as in `class Worker(Actor, Thread)`, may have that name.
+        behind: Any = super(self._owner, owner if instance is None else instance)
+        try:
+            return getattr(behind, self._name)
+        except AttributeError:
+            cls = owner.__qualname__
+            raise AttributeError(
+                f"{cls} has no attribute {self._name!r}: await node.spawn({cls}, ...) starts an "
+                "actor"
+            ) from None
 
 
 class NotAwaited:

@@ -115,6 +115,30 @@ def test_an_actor_is_started_by_a_node_and_not_by_its_class() -> None:
     assert set(Engine.__methods__) == {"start", "remote"}
 
 
+async def test_a_base_behind_the_actor_may_have_names_that_start_actors_elsewhere() -> None:
+    class Motor:
+        def start(self) -> str:
+            return "started"
+
+        @classmethod
+        def spawn(cls) -> str:
+            return cls.__name__
+
+        @method
+        async def remote(self) -> str:
+            return self.start()
+
+    class Car(Actor, Motor):
+        @method
+        async def drive(self) -> str:
+            return f"{self.start()}, {type(self).spawn()}"
+
+    async with open_node() as node:
+        car: Any = await node.spawn(Car)
+        assert await car.drive() == "started, Car"
+        assert await car.remote() == "started"
+
+
 async def test_other_names_have_pythons_own_error() -> None:
     async with open_node() as node:
         anything: Any = node
