@@ -76,7 +76,7 @@ class AdmissionRules:
         return cls(checked_spawnable(spawnable), checked_authorize(authorize), client_actors)
 
 
-def _told(argument: object) -> str:
+def _subject_of(argument: object) -> str:
     """What an act is about, as its line names it: a child, an actor or a size; "" if neither."""
     if isinstance(argument, str):
         return argument
@@ -180,7 +180,7 @@ class CallAdmission:
         what = [f"{name}.{definition.name}"]
         # What the runtime's own actors take is no secret. That of users' actors may be.
         if definition.function.__module__.startswith(("actors.", "runtime.")):
-            what += [text for one in args[:1] if (text := _told(one))]
+            what += [text for one in args[:1] if (text := _subject_of(one))]
         self.audit.on_acted(peer, " ".join(what))
 
     def values_of(self, link: Link) -> ByteBudget | None:

@@ -457,7 +457,7 @@ class ReferenceManager:
         if len(numbers) >= MOST_REFERENCES:
             raise UnsendableError(
                 f"is one reference more than the {MOST_REFERENCES} that one message may have; send "
-                "them in several calls, or as one value: a list in `put` is one reference"
+                "them in several calls. A value that is fetched is one message, too"
             )
         number, distance = self.table.forward(state, segments.peer)
         numbers.append(number)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from actors.errors import EncodeError, NotExecutedError
+from actors.errors import EncodeError, NotExecutedError, RemoteError
 from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.references.protocol import MOST_UPDATES, UpdateBatch
@@ -111,8 +111,11 @@ async def test_more_references_than_one_message_may_have_are_refused_by_its_send
     assert it.value.path == f"args[0][{MOST}]"
     # The traceback has the message in it.
     del it
-    # As one value they are one reference.
-    await keeper.keep_all([await three.driver.put(values)])
+    # A value that is fetched is one message, too: the bound ends that fetch, and nothing else.
+    await keeper.keep("many", await three.driver.put(values))
+    with pytest.raises(RemoteError, match=f"more than the {MOST} that one message may have"):
+        await keeper.fetch("many")
+    await keeper.let_go("many")
     forks = internals_of(three.driver).references.table
     await until(lambda: not forks.has_open_forks, "nothing waits for the message that was refused")
 
