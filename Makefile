@@ -1,13 +1,13 @@
 # Everything here works on a fresh machine with make and Python 3.11 to 3.13; the first use of a target installs what it needs into
 # $(VENV), later uses start at once. Variables: PYTHON (the interpreter for a new $(VENV)), VENV, ARGS (for `make test`, `make demo` and `make bench`),
-# JSON (a file for the rows of `make bench`), PROCESSES (how many tests `make test` and `make long` run side by side, by default three more than
+# JSON (a file for the rows of `make bench`), PROCESSES (how many tests `make test` and `make long` run side by side, by default five more than
 # there are processors, since many tests wait; 0: in one process, for a debugger).
 
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
 JSON ?=
-PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 3)
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 5)
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check --quiet
@@ -32,9 +32,11 @@ demo: $(installed)/project ## index the standard library on a cluster while its 
 	$(VENV)/bin/understudy demo $(ARGS)
 
 test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
+	@$(python) -m tests.byte_code
 	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m 'not long' $(ARGS)
 
 long: $(installed)/tests ## run the tests that take a minute or more, which `make test` leaves out, and try new random examples
+	@$(python) -m tests.byte_code
 	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal --timeout=600 --hypothesis-profile=exploring -m 'long or hypothesis' $(ARGS)
 
 # Those on PATH, and those that pyenv has installed. Each in an environment of its own; VERSIONS names other interpreters, ARGS other tests.

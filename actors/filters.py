@@ -6,15 +6,16 @@ shape is that of Orleans' grain call filters and of gRPC's interceptors.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
+from types import CoroutineType, MappingProxyType
 from typing import ClassVar, Literal, cast
 
 from actors.call_context import CallContext, call_context
 from actors.errors import CallError, FilterFailedError, FilterRefusedError
+from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
+from actors.short_repr import short_repr
 
 Side = Literal["client", "server"]
 
@@ -27,7 +28,7 @@ returns None when that is over."""
 
 _SIDES: tuple[Side, ...] = ("client", "server")
 
-logger = logging.getLogger("understudy.filters")
+logger = own_logger("understudy.filters")
 
 
 class Call:
@@ -147,7 +148,7 @@ def checked_filters(filters: object) -> tuple[Filter, ...]:
     """Return the filters as a tuple. Raises TypeError for what is none."""
     given: object = filters
     if isinstance(given, Filter) or not isinstance(given, Sequence):
-        raise TypeError(f"filters are a sequence of Filter objects, not {given!r}")
+        raise TypeError(f"filters are a sequence of Filter objects, not {short_repr(given)}")
     for one in cast("Sequence[object]", given):
         if not isinstance(one, Filter):
             made = "; make an object of it" if isinstance(one, type) else ""
@@ -189,7 +190,11 @@ class FilteredRun:
         is.
         """
         try:
-            return await self._step(0, self._call)
+            value = await self._step(0, self._call)
+            if type(value) is CoroutineType:
+                value.close()
+                raise self._unawaited()
+            return value
         except Exception as error:
             # The call's own error, or what a filter has made of it: the caller gets it as it is.
             if error is self.error or (self.error is not None and not self.returned):
@@ -207,6 +212,15 @@ class FilteredRun:
         finally:
             # What an error refers to must not be in a circle with it.
             self.error = None
+
+    def _unawaited(self) -> CallError:
+        """The error for a filter that forgets an `await`: the caller would get the coroutine."""
+        call, cls = self._call, FilterFailedError if self.reached else FilterRefusedError
+        return cls(
+            f"a filter on the {call.side} side returned a coroutine around {call.actor}."
+            f"{call.method}: write `return await next(call)` in it; the method "
+            f"{'may have run' if self.reached else 'did not run'}"
+        )
 
     def _text(self, error: Exception, then: str) -> str:
         call = self._call

@@ -56,6 +56,19 @@ def names_for_clusters(it: str, wait: str, mapped: str) -> Mapping[str, str]:
     }
 
 
+def names_for_processes(wait: str) -> Mapping[str, str]:
+    """What to write for the names that processes have in Python's own libraries."""
+    leave = (
+        f"{wait}process.leave() lets its node leave in order and waits for that, and "
+        "`kill` ends it at once"
+    )
+    ended = f"process.running is False once it has ended; {wait}process.wait() gives the status"
+    return {
+        **dict.fromkeys(("close", "send_signal", "shutdown", "stop", "terminate"), leave),
+        **dict.fromkeys(("exitcode", "is_alive", "join", "poll", "returncode"), ended),
+    }
+
+
 class HasForeignNames:
     """The base of classes whose users know other names from other libraries."""
 

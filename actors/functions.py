@@ -40,9 +40,9 @@ class RunsFunctions:
         return await self._run_function(function, args, kwargs)
 
     @abstractmethod
-    async def _run_function(
+    def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> object:
+    ) -> Coroutine[Any, Any, object]:
         """Run a function in a worker process of the cluster, and return its result. `run` is the
         typed form.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -16,11 +17,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
+_PLACE = os.path.join(os.path.dirname(__file__), "")
+
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 OF_OTHERS = {
     "args": "arguments follow the class, as in spawn(Counter, 10)",
+    "chunksize": "a map takes batch=...",
+    "errors": 'a map takes on_error="return"',
     "max_concurrency": "mark methods with @method(concurrent=True)",
     "max_restarts": "a supervisor restarts actors: Supervisor, ChildSpec",
     "max_retries": "write retry=RetryPolicy(max_retries=...)",
@@ -30,6 +35,7 @@ OF_OTHERS = {
     "num_cpus": 'write resources={"cpus": ...}',
     "num_gpus": 'write resources={"gpus": ...}',
     "num_workers": "a pool takes size=..., a local cluster nodes=...",
+    "return_exceptions": 'a map takes on_error="return"',
 }
 """What to write for keywords that other libraries have."""
 
@@ -53,6 +59,26 @@ def misplaced(
     return next((name for name in kwargs if name in elsewhere), None)
 
 
+def why_unfit(
+    error: TypeError, signature: inspect.Signature, kwargs: Iterable[str]
+) -> TypeError | str:
+    """What is wrong with arguments that a signature refuses with `error`.
+
+    Python looks for missing parameters first: of a parameter whose name is misspelt it says that it
+    is missing, and nothing of the name that was given.
+    """
+    parameters = signature.parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return error
+    named = [one.name for one in parameters.values() if one.kind in _NAMED]
+    for given in kwargs:
+        if given not in named:
+            near = difflib.get_close_matches(given, named, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            return f"got an unexpected keyword argument {given!r}{hint}"
+    return error
+
+
 def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function with options: a call with an unknown keyword raises TypeError with the
     nearest name and all names.
@@ -65,7 +91,9 @@ def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
         except TypeError:
             # Looked at only now, so that a call that is right costs nothing more. An error from
             # within the function, whose keywords are right, goes on as it is.
-            _check(function.__name__, function, kwargs)
+            wrong = _wrong_keyword(function.__name__, function, kwargs)
+            if wrong is not None:
+                raise wrong from None
             raise
 
     return checked
@@ -83,14 +111,18 @@ def names_options(what: str, advice: str = "") -> Callable[[C], C]:
         def checked(self: object, *args: object, **kwargs: object) -> None:
             try:
                 constructor(self, *args, **kwargs)
-            except TypeError:
-                try:
-                    _check(what, constructor, kwargs)
-                    _check_positions(what, constructor, args)
-                except TypeError as error:
-                    if not advice:
-                        raise
-                    raise TypeError(f"{error}. {advice}") from None
+            except (TypeError, ValueError) as error:
+                wrong = (
+                    _wrong_keyword(what, constructor, kwargs)
+                    or _wrong_positions(what, constructor, args)
+                    if isinstance(error, TypeError)
+                    else None
+                )
+                if wrong is not None:
+                    raise TypeError(f"{wrong}. {advice}" if advice else str(wrong)) from None
+                if _raised_in_this_package(error):
+                    # Its text says what is wrong, and the frames of the checks say nothing.
+                    error.__traceback__ = None
                 raise
 
         cls.__init__ = checked  # type: ignore[misc]
@@ -99,17 +131,29 @@ def names_options(what: str, advice: str = "") -> Callable[[C], C]:
     return decorate
 
 
-def _check_positions(what: str, function: Callable[..., object], args: tuple[object, ...]) -> None:
+def _raised_in_this_package(error: BaseException) -> bool:
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return innermost is not None and innermost.tb_frame.f_code.co_filename.startswith(_PLACE)
+
+
+def _wrong_positions(
+    what: str, function: Callable[..., object], args: tuple[object, ...]
+) -> TypeError | None:
     parameters = [
         one for one in inspect.signature(function).parameters.values() if one.name != "self"
     ]
     if args and all(one.kind is inspect.Parameter.KEYWORD_ONLY for one in parameters):
         names = ", ".join(one.name for one in parameters)
         first = f"{parameters[0].name}=..."
-        raise TypeError(f"{what}(...) takes keywords, such as {first}. It takes {names}") from None
+        return TypeError(f"{what}(...) takes keywords, such as {first}. It takes {names}")
+    return None
 
 
-def _check(what: str, function: Callable[..., object], kwargs: dict[str, object]) -> None:
+def _wrong_keyword(
+    what: str, function: Callable[..., object], kwargs: dict[str, object]
+) -> TypeError | None:
     known = [
         one.name
         for one in inspect.signature(function).parameters.values()
@@ -117,4 +161,5 @@ def _check(what: str, function: Callable[..., object], kwargs: dict[str, object]
     ]
     for name in kwargs:
         if name not in known:
-            raise unknown_keyword(f"{what}(...)", name, known) from None
+            return unknown_keyword(f"{what}(...)", name, known)
+    return None

@@ -38,7 +38,8 @@ class MessageType:
     underscores, pydantic has aliases). `later` are attributes that the constructor does not take
     (`init=False`): they are set after it. Exceptions have no fields: their `args` travel. A
     pydantic model may have values besides its fields, and knows which of them were given.
-    `defaults`: arguments that are not sent while they have these values.
+    `defaults`: arguments that are not sent while they have these values. `of_sent(fields)` builds
+    a common instance in less time than the constructor; None for others.
     """
 
     path: str
@@ -47,6 +48,7 @@ class MessageType:
     is_exception: bool = False
     is_model: bool = False
     defaults: Mapping[str, object] = attrs.field(factory=dict)
+    of_sent: Callable[[Mapping[str, object]], object] | None = None
 
 
 @overload
@@ -69,10 +71,12 @@ def sparse_message(cls: C) -> C:
     have theirs are not sent, so most instances are small and quick to read.
 
     What is left out gets the receiver's default. So a default may never change between versions.
+    A method `of_sent` of the class itself becomes that of its `MessageType`.
     """
     described, usual = _described(cls), cls()
     defaults = {argument: getattr(usual, name) for name, argument in described.fields}
-    setattr(cls, _MARK, attrs.evolve(described, defaults=defaults))
+    of_sent = getattr(cls, "of_sent") if "of_sent" in vars(cls) else None  # noqa: B009
+    setattr(cls, _MARK, attrs.evolve(described, defaults=defaults, of_sent=of_sent))
     return cls
 
 

@@ -45,7 +45,7 @@ import attrs
 from actors.documentation import documented_as
 from actors.errors import BadArgumentsError
 from actors.foreign_names import HasForeignNames, NotAwaited, names_for_methods
-from actors.keywords import misplaced, unknown_keyword
+from actors.keywords import misplaced, unknown_keyword, why_unfit
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.peers import PeerRole, checked_allow
@@ -198,17 +198,24 @@ class MethodDefinition:
         )
         return sum(one.default is one.empty for one in positional), most
 
-    def check(self, actor: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Raises BadArgumentsError, which names the parameter, for arguments that do not fit."""
+    def refusal(
+        self, actor: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> BadArgumentsError | None:
+        """The error for arguments that do not fit, which names the parameter; None if they fit.
+
+        Its caller raises it: the traceback then ends with the method that the user has called.
+        """
         try:
             inspect.signature(self.function).bind(None, *args, **kwargs)
         except TypeError as error:
-            text = f"{actor}.{self.name} was not called: {error}; it takes {taken(self.signature)}"
+            why = why_unfit(error, self.signature, kwargs)
+            text = f"{actor}.{self.name} was not called: {why}; it takes {taken(self.signature)}"
             if option := misplaced(kwargs, self.signature, CallChanges.__annotations__):
                 text += f". Options stand before the call: {self.name}.options({option}=...)(...)"
-            raise BadArgumentsError(text, actor=actor, method=self.name) from None
+            return BadArgumentsError(text, actor=actor, method=self.name)
         if self.fits is not None:
             self.fits(None, args, kwargs)
+        return None
 
     def run(
         self,
@@ -339,12 +346,16 @@ class Bound(HasForeignNames, ProcessBound):
         self._counted: object = None
         """Where the caller counts how the calls of the method end, while it does."""
 
-    def _check(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _refusal(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> BadArgumentsError | None:
+        """The error for arguments that do not fit the method; None if they fit."""
         # Most calls are right, and their number says so: binding them all would make a call a good
         # deal slower.
         least, most = self._definition.arity
         if kwargs or not least <= len(args) <= most:
-            self._definition.check(self._address.name, args, kwargs)
+            return self._definition.refusal(self._address.name, args, kwargs)
+        return None
 
     def __repr__(self) -> str:
         return f"<method {self._address.name}.{self._definition.name} on {self._address.node}>"
@@ -358,16 +369,18 @@ class BoundMethod(Bound, NotAwaited, Generic[P, R]):
     _foreign_names = names_for_methods("await ")
     _awaited_instead = "the method was not called: await handle.method(...), with parentheses"
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`.
 
         Raises BadArgumentsError at once, before anything is sent, for arguments that do not fit the
         method as the handle's class has it.
         """
-        # Inline, for the hot path; see `_check`.
+        # Inline, for the hot path; see `_refusal`.
         least, most = self._definition.arity
         if kwargs or not least <= len(args) <= most:
-            self._definition.check(self._address.name, args, kwargs)
+            refusal = self._definition.refusal(self._address.name, args, kwargs)
+            if refusal is not None:
+                raise refusal
         return self._caller.call(self, args, kwargs)
 
     @documented_as(CallOptions)
@@ -384,17 +397,18 @@ class BoundMethod(Bound, NotAwaited, Generic[P, R]):
         changed._counted = self._counted
         return changed
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
         """Call one way: returns when the connection has taken the message; the outcome stays
         unknown.
 
         At most once, in order with other calls from this node. An exception in the method is logged
         where the actor runs.
         """
-        self._check(args, kwargs)
+        if (refusal := self._refusal(args, kwargs)) is not None:
+            raise refusal
         return self._caller.send(self, args, kwargs)
 
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Reference[R]]:
+    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Reference[R]]:
         """Call and leave the result with its owner; returns a `Reference` to wait for, to fetch it
         by, or to hand on.
 
@@ -404,7 +418,8 @@ class BoundMethod(Bound, NotAwaited, Generic[P, R]):
         handed on, the call is made again like any that certainly did not run; then it stays with
         the owner that was named.
         """
-        self._check(args, kwargs)
+        if (refusal := self._refusal(args, kwargs)) is not None:
+            raise refusal
         return self._caller.remote(self, args, kwargs)
 
 
@@ -433,11 +448,12 @@ class BoundStream(Bound, NotAwaited, Generic[P, T]):
                 "the method was not called: async for item in handle.method(...), with parentheses"
             )
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
         """The items: `async for item in handle.scan(1)`, or `async with handle.scan(1) as items`.
         Raises BadArgumentsError like a call.
         """
-        self._check(args, kwargs)
+        if (refusal := self._refusal(args, kwargs)) is not None:
+            raise refusal
         return self._caller.stream(self, args, kwargs)
 
     def options(self, **changes: Unpack[StreamChanges]) -> BoundStream[P, T]:
@@ -481,7 +497,7 @@ class OwnMethod(Generic[P, R]):
         self._instance = instance
         self._definition = definition
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the method as an ordinary function of this object."""
         return cast(
             "Coroutine[Any, Any, R]",
@@ -539,7 +555,7 @@ class Method(Marked, Generic[P, R]):
         # and awaited in the same way.
         return cast("BoundMethod[P, R]", OwnMethod[P, R](instance, self.definition))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """At the blocking door: call, and block until the outcome is there: the value, or one of
         the three errors.
         """
@@ -551,16 +567,16 @@ class Method(Marked, Generic[P, R]):
         raise self._called_on_the_class()
 
     @documented_as(BoundMethod.send)
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """At the blocking door: call one way."""
         raise self._called_on_the_class()
 
     @documented_as(BoundMethod.remote)
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
+    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
         """At the blocking door: call and leave the result with its owner."""
         raise self._called_on_the_class()
 
-    def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def future(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """At the blocking door: call and do not block. The future gets the outcome; to cancel it
         cancels the call where it runs. Its callbacks run in the thread of the connections, which
         they must not hold up.
@@ -585,7 +601,7 @@ class StreamMethod(Marked, Generic[P, T]):
         # Inside its actor a stream is the ordinary async generator; see `Method`.
         return cast("BoundStream[P, T]", OwnMethod[P, object](instance, self.definition))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
         """At the blocking door: the items, one by one: `for item in handle.scan(1)`."""
         raise self._called_on_the_class()
 

@@ -17,6 +17,7 @@ from actors.exact import exact, exact_fields
 from actors.keywords import names_options
 from actors.messages import sparse_message
 from actors.retry import RetryPolicy
+from actors.short_repr import short_repr
 
 T = TypeVar("T")
 
@@ -43,11 +44,13 @@ def _positive_seconds(
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{attribute.name} must be a number of seconds or None, not {value!r}")
+        raise TypeError(
+            f"{attribute.name} must be a number of seconds or None, not {short_repr(value)}"
+        )
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(
-            f"{attribute.name} must be a positive number of seconds, not {value!r}; leave it out "
-            "for no limit"
+            f"{attribute.name} must be a positive number of seconds, not {short_repr(value)}; "
+            "leave it out for no limit"
         )
 
 
@@ -57,9 +60,9 @@ def _positive_count(
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{attribute.name} must be a whole number or None, not {value!r}")
+        raise TypeError(f"{attribute.name} must be a whole number or None, not {short_repr(value)}")
     if value < 1:
-        raise ValueError(f"{attribute.name} must be at least 1, not {value!r}")
+        raise ValueError(f"{attribute.name} must be at least 1, not {short_repr(value)}")
 
 
 def is_unsendable_text(text: str) -> bool:
@@ -78,7 +81,7 @@ def check_name(what: str, value: object) -> None:
     """
     value = exact(value)
     if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str or None, not {value!r}")
+        raise TypeError(f"{what} must be a str or None, not {short_repr(value)}")
     if (
         not value
         or value != value.strip()
@@ -87,7 +90,7 @@ def check_name(what: str, value: object) -> None:
         or len(value) > 255
     ):
         raise ValueError(
-            f"{what}={value!r} is not a usable name: 1 to 255 characters, no control "
+            f"{what}={short_repr(value)} is not a usable name: 1 to 255 characters, no control "
             "characters, no lone surrogates, no spaces at the ends, no leading '@'"
         )
 
@@ -100,7 +103,7 @@ def _name(instance: object, attribute: attrs.Attribute[str | None], value: str |
 def _copied(what: str, pairs: Mapping[str, T]) -> dict[str, T]:
     given: object = pairs
     if not isinstance(given, Mapping):
-        raise TypeError(f"{what} are a mapping, not {given!r}")
+        raise TypeError(f"{what} are a mapping, not {short_repr(given)}")
     return {exact(key): exact(value) for key, value in pairs.items()}
 
 
@@ -112,11 +115,11 @@ def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         texts: tuple[object, object] = (key, value)
         if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"labels map str to str, not {key!r}: {value!r}")
+            raise TypeError(f"labels map str to str, not {short_repr(key)}: {short_repr(value)}")
         if is_unprintable(key) or is_unprintable(value):
             raise ValueError(
                 "labels have no control characters and no lone surrogates, unlike "
-                f"{key!r}: {value!r}"
+                f"{short_repr(key)}: {short_repr(value)}"
             )
     return labels
 
@@ -133,7 +136,9 @@ def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
             or isinstance(given[1], bool)
             or not isinstance(given[1], int | float)
         ):
-            raise TypeError(f"resources map names to numbers, not {name!r}: {amount!r}")
+            raise TypeError(
+                f"resources map names to numbers, not {short_repr(name)}: {short_repr(amount)}"
+            )
         if is_unprintable(name):
             raise ValueError(
                 "names of resources have no control characters and no lone surrogates, unlike "
@@ -148,7 +153,8 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[object, attrs.Attribute[Any],
     def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if value not in choices:
             raise ValueError(
-                f"{attribute.name} must be one of {', '.join(map(repr, choices))}, not {value!r}"
+                f"{attribute.name} must be one of {', '.join(map(repr, choices))}, not "
+                f"{short_repr(value)}"
             )
 
     return check
@@ -157,15 +163,15 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[object, attrs.Attribute[Any],
 def _count(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
     given: object = value
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{attribute.name} must be a whole number, not {given!r}")
+        raise TypeError(f"{attribute.name} must be a whole number, not {short_repr(given)}")
     if given < 1:
-        raise ValueError(f"{attribute.name} must be at least 1, not {given!r}")
+        raise ValueError(f"{attribute.name} must be at least 1, not {short_repr(given)}")
 
 
 def _flag(instance: object, attribute: attrs.Attribute[bool], value: bool) -> None:
     given: object = value
     if not isinstance(given, bool):
-        raise TypeError(f"{attribute.name} must be True or False, not {given!r}")
+        raise TypeError(f"{attribute.name} must be True or False, not {short_repr(given)}")
 
 
 def _memory_limit(
@@ -174,11 +180,11 @@ def _memory_limit(
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"memory_limit must be a number of bytes or None, not {value!r}")
+        raise TypeError(f"memory_limit must be a number of bytes or None, not {short_repr(value)}")
     if value < 1:
         raise ValueError(
-            f"memory_limit must be a positive number of bytes, not {value!r}; leave it out for no "
-            "limit"
+            f"memory_limit must be a positive number of bytes, not {short_repr(value)}; leave it "
+            "out for no limit"
         )
     if instance.isolation != "process":
         raise ValueError(
@@ -192,7 +198,7 @@ def _retry_policy(
 ) -> None:
     given: object = value
     if given is not None and not isinstance(given, RetryPolicy):
-        raise TypeError(f"{attribute.name} must be a RetryPolicy or None, not {given!r}")
+        raise TypeError(f"{attribute.name} must be a RetryPolicy or None, not {short_repr(given)}")
 
 
 class CallChanges(TypedDict, total=False):
@@ -285,8 +291,10 @@ class SpawnOptions(CallOptions):
       isolation="process". By default what the system grants.
     - `idempotent`: only for functions (`run`), which have no decorator to say it: the retry policy
       may repeat one that may have run.
-    - `timeout`: seconds that each call may take, all its attempts included.
-    - `retry`: a `RetryPolicy` for its calls.
+    - `timeout`: seconds that each call through the handle that you get may take, all its attempts
+      included. Handles that others get, by `lookup` or in a message, are without it. Refused for
+      children and for members of pools, which have no such handle.
+    - `retry`: a `RetryPolicy` for calls through that handle.
     """
 
     name: str | None = attrs.field(default=None, validator=_name)
@@ -314,21 +322,42 @@ class SpawnOptions(CallOptions):
             return attrs.evolve(self, **changes)
         # Each of many actors is given a name: the other options are checked already, and to check
         # them again takes four times as long.
+        return self._named(changes)
+
+    def _named(self, names: Mapping[str, object]) -> SpawnOptions:
+        """A copy with these instead of `_NAMING`. Raises TypeError and ValueError for others than
+        names.
+        """
         copy = object.__new__(SpawnOptions)
         for field in _FIELDS:
             object.__setattr__(copy, field, getattr(self, field))
-        for field in changes:
-            value = exact(changes[field])  # type: ignore[literal-required]
+        for field, given in names.items():
+            value = exact(given)
             if value is not None:
                 check_name(field, value)
             object.__setattr__(copy, field, value)
         return copy
+
+    @classmethod
+    def of_sent(cls, fields: Mapping[str, object]) -> SpawnOptions | None:
+        """Options of which at most a name and a node were sent; None for others. Most are: each
+        start of an actor on another node has some.
+        """
+        if not fields.keys() <= _NAMING:
+            return None
+        read = _USUAL._named(fields)
+        # Their own: the defaults are shared by no two of them.
+        object.__setattr__(read, "labels", {})
+        object.__setattr__(read, "resources", {})
+        return read
 
 
 _NAMING = frozenset(("name", "on"))
 """Options that are checked without the others."""
 
 _FIELDS = tuple(field.name for field in attrs.fields(SpawnOptions))
+
+_USUAL = SpawnOptions()
 
 
 NO_CALL_OPTIONS = CallOptions()

@@ -11,7 +11,7 @@ import inspect
 import re
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import attrs
 
@@ -19,7 +19,7 @@ from actors.class_names import qualified_name
 from actors.errors import BadArgumentsError
 from actors.foreign_names import HasForeignNames, names_for_references
 from actors.html import card
-from actors.keywords import misplaced
+from actors.keywords import misplaced, why_unfit
 from actors.options import SpawnChanges
 from actors.process_bound import ProcessBound
 
@@ -124,8 +124,8 @@ class Reference(HasForeignNames, ProcessBound, Generic[R]):
         long as there is room for it.
 
         Raises what the producing call raised, `OwnerDiedError` when the value was lost with its
-        node, and `ReferenceReleasedError` when the process that handed the reference on ended
-        before it was registered here.
+        node, `ReferenceReleasedError` when the process that handed the reference on ended before it
+        was registered here, and `DecodeError` when this process cannot read the value.
         """
         return cast("R", await self._source.fetch(self._state))
 
@@ -234,13 +234,14 @@ async def wait_any(
 
     After `timeout` seconds, or with fewer references than `count`, fewer are done; nothing is
     raised for that. All of them must be of one node, as they are outside simulations. Raises
-    ValueError for a `count` below one, or a negative `timeout`.
+    ValueError for a `count` below one, or a negative `timeout`, and TypeError for what is no
+    reference.
     """
+    given = _listed(references, "wait_any")
     if count < 1:
         raise ValueError(f"count, of references to wait for, must be at least 1, not {count}")
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be at least 0 seconds, or None, not {timeout}")
-    given = list(references)
     if not given:
         return [], []
     states = [reference._state for reference in given]
@@ -255,8 +256,27 @@ async def wait_all(references: Iterable[Reference[T]], *, timeout: float | None 
     """Wait until all references have outcomes, values or errors, or until `timeout` seconds have
     passed. Returns those that have one, and those that have none yet.
     """
-    given = list(references)
+    given = _listed(references, "wait_all")
     return await wait_any(given, count=max(1, len(given)), timeout=timeout)
+
+
+def _listed(references: Iterable[Reference[T]], function: str) -> list[Reference[T]]:
+    """The references in a list. Raises TypeError for anything else, which would fail later, in code
+    that is not the caller's.
+    """
+    if not isinstance(references, Iterable):
+        raise TypeError(
+            f"{function} takes references in a list, as in {function}([first, second]), and not "
+            f"one object of type {type(references).__name__}"
+        )
+    given = list(references)
+    for index, reference in enumerate(given):
+        if not isinstance(reference, Reference):
+            raise TypeError(
+                f"{function} takes references, as `await handle.method.remote(...)` and `await "
+                f"node.put(value)` return them; item {index} is of type {type(reference).__name__}"
+            )
+    return given
 
 
 # Arguments: whether they fit a method or constructor, what their parameters are called, and which
@@ -357,6 +377,10 @@ def taken(signature: inspect.Signature) -> str:
     return f"({', '.join(shown)})"
 
 
+_NO_PARAMETERS: Final = inspect.Signature()
+"""That of a class without a constructor."""
+
+
 def constructor(cls: type) -> inspect.Signature | None:
     """Return the signature of the constructor of `cls`, without `self`. None if that cannot be
     read, or is anything at all.
@@ -367,11 +391,11 @@ def constructor(cls: type) -> inspect.Signature | None:
     found: Any = cls
     if type(cls) is type and found.__init__ is object.__init__ and found.__new__ is object.__new__:
         # Most classes of actors have no constructor, and looking past all descriptors takes long.
-        return inspect.Signature()
+        return _NO_PARAMETERS
     init: Any = inspect.getattr_static(cls, "__init__")
     if init is object.__init__:
         return (
-            inspect.Signature()
+            _NO_PARAMETERS
             if inspect.getattr_static(cls, "__new__") is vars(object)["__new__"]
             else None
         )
@@ -394,15 +418,15 @@ def check_constructor(
     cls: type,
     args: Sequence[object],
     kwargs: Mapping[str, object],
-    what: str,
+    what: str | None,
     *,
     partly: bool = False,
 ) -> Mapping[str, object]:
     """Raises BadArgumentsError, which names the parameter, for arguments that the constructor of
     `cls` does not take.
 
-    `what`: what is not started then. `partly`: others may be added. Returns the arguments by their
-    parameters, as far as those are known.
+    `what`: what is not started then, None for an actor of the class. `partly`: others may be
+    added. Returns the arguments by their parameters, as far as those are known.
     """
     signature = constructor(cls)
     if signature is None or not (args or kwargs or signature.parameters):
@@ -411,8 +435,9 @@ def check_constructor(
         return (signature.bind_partial if partly else signature.bind)(*args, **kwargs).arguments
     except TypeError as error:
         text = (
-            f"{what} was not started: {error}; the constructor of {qualified_name(cls)} takes "
-            f"{taken(signature)}"
+            f"{what or f'an actor of class {qualified_name(cls)}'} was not started: "
+            f"{why_unfit(error, signature, kwargs)}; "
+            f"the constructor of {qualified_name(cls)} takes {taken(signature)}"
         )
         if option := misplaced(kwargs, signature, SpawnChanges.__annotations__):
             text += f". Options stand before the start: node.options({option}=...).spawn(...)"

@@ -45,6 +45,7 @@ from actors.errors import (
 from actors.exact import exact_fields
 from actors.keywords import names_options
 from actors.messages import import_path, message
+from actors.short_repr import short_repr
 
 KEPT_ATTEMPTS: Final = 32
 """Attempts that a schedule remembers one by one, the latest; of those before it keeps the number
@@ -91,7 +92,7 @@ def check_number(
     out of range, NaN and infinities.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number, not {value!r}")
+        raise TypeError(f"{name} must be a number, not {short_repr(value)}")
     if not (value > least if above else value >= least) or value > min(most, sys.float_info.max):
         wanted = (
             f"greater than {least:g}"
@@ -100,7 +101,7 @@ def check_number(
             if most == math.inf
             else f"from {least:g} to {most:g}"
         )
-        raise ValueError(f"{name} must be a finite number {wanted}, not {value!r}")
+        raise ValueError(f"{name} must be a finite number {wanted}, not {short_repr(value)}")
 
 
 def check_whole_number(name: str, value: object) -> None:
@@ -108,9 +109,9 @@ def check_whole_number(name: str, value: object) -> None:
     ValueError for negative ones.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
+        raise TypeError(f"{name} must be a whole number, not {short_repr(value)}")
     if value < 0:
-        raise ValueError(f"{name} must be at least 0, not {value!r}")
+        raise ValueError(f"{name} must be at least 0, not {short_repr(value)}")
 
 
 def growing_delay(
@@ -143,7 +144,7 @@ def _error_path(error: object) -> str:
     if isinstance(error, str) and ":" in error:
         return error
     raise TypeError(
-        f"retry_on takes exception classes or their 'module:Class' paths, not {error!r}"
+        f"retry_on takes exception classes or their 'module:Class' paths, not {short_repr(error)}"
     )
 
 

@@ -15,6 +15,7 @@ from actors.exact import exact_fields
 from actors.messages import message
 from actors.options import is_unprintable
 from actors.retry import check_number, growing_delay
+from actors.short_repr import short_repr
 
 RestartType = Literal["permanent", "transient", "temporary"]
 Strategy = Literal["one-for-one", "one-for-all", "rest-for-one"]
@@ -65,7 +66,7 @@ def check_word(what: str, word: object, words: object) -> None:
     """
     if word not in get_args(words):
         raise ValueError(
-            f"{what} must be one of {', '.join(map(repr, get_args(words)))}, not {word!r}"
+            f"{what} must be one of {', '.join(map(repr, get_args(words)))}, not {short_repr(word)}"
         )
 
 

@@ -26,10 +26,11 @@ from actors.handle import AnyHandle, Handle
 from actors.keywords import names_options, unknown_keyword
 from actors.messages import import_path, message
 from actors.method import fitting, method
-from actors.options import SpawnChanges, SpawnOptions
+from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, check_constructor
 from actors.restarts import RestartMachine
 from actors.retry import check_number
+from actors.short_repr import short_repr
 from actors.supervision import (
     AutomaticShutdown,
     ChildKind,
@@ -75,16 +76,23 @@ def _class_path(actor: object) -> str:
         return import_path(actor)
     raise TypeError(
         "a child's class must be a subclass of actors.Actor or its 'module:Class' path, not "
-        f"{actor!r}"
+        f"{short_repr(actor)}"
     )
 
 
-def _as_tuple(values: Iterable[object]) -> tuple[object, ...]:
-    return tuple(values)
+def _as_tuple(values: object) -> tuple[object, ...]:
+    if isinstance(values, Iterable) and not isinstance(values, str | bytes):
+        return tuple(cast("Iterable[object]", values))
+    raise TypeError(f"a child's args are a tuple, as in args=(1,), and not {short_repr(values)}")
 
 
-def _as_dict(values: Mapping[str, object]) -> dict[str, object]:
-    return dict(values)
+def _as_dict(values: object) -> dict[str, object]:
+    if isinstance(values, Mapping) and all(isinstance(name, str) for name in values):
+        return dict(cast("Mapping[str, object]", values))
+    raise TypeError(
+        "a child's kwargs are a dict of names, as in kwargs={'start': 1}, and not "
+        f"{short_repr(values)}"
+    )
 
 
 def _known_class(path: str) -> type[Actor] | None:
@@ -101,7 +109,9 @@ def _spawn_options(
 ) -> None:
     given: object = value
     if not isinstance(given, SpawnOptions):
-        raise TypeError(f"options must be SpawnOptions, as SpawnOptions(name=...), not {given!r}")
+        raise TypeError(
+            f"options must be SpawnOptions, as SpawnOptions(name=...), not {short_repr(given)}"
+        )
 
 
 def _kind(spec: ChildSpec) -> ChildKind:
@@ -199,6 +209,12 @@ class ChildSpec:
         for name in others:
             if name not in SpawnChanges.__annotations__:
                 raise unknown_keyword("changed(...)", name, ChildChanges.__annotations__)
+            if name in CallChanges.__annotations__ and others[name] is not None:
+                raise ValueError(
+                    f"child {self.id!r}: {name} is an option of calls, and a child is called "
+                    "through handles that others look up; give it to those, as in "
+                    f"handle.options({name}=...), or to the methods, as in @method({name}=...)"
+                )
         return attrs.evolve(self, **own, options=attrs.evolve(self.options, **others))
 
     def check_arguments(
@@ -248,9 +264,7 @@ def check_start(
     `cls` does not take. Those of the children that a supervisor is given are looked at as well.
     `what`: what is not started then; `partly`: some may be added.
     """
-    given = check_constructor(
-        cls, args, kwargs, what or f"an actor of class {qualified_name(cls)}", partly=partly
-    )
+    given = check_constructor(cls, args, kwargs, what, partly=partly)
     if not cls.supervises or cls.__init__.__module__ != "actors.supervisor":
         # Supervisors that users write may do anything with specs.
         return
@@ -421,6 +435,14 @@ def _spec_fits(supervisor: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     for spec in (*args, *kwargs.values()):
         if isinstance(spec, ChildSpec):
             spec.check_arguments()
+        elif not isinstance(spec, Reference):
+            kind = spec if isinstance(spec, type) else type(spec)
+            raise BadArgumentsError(
+                'start_child was not called: it takes a ChildSpec, as in ChildSpec.of("cart", '
+                f"Cart), and not {'the class' if kind is spec else 'an object of type'} "
+                f"{qualified_name(kind)}",
+                method="start_child",
+            )
 
 
 def _template_fits(supervisor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

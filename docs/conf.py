@@ -44,8 +44,12 @@ html_title = f"Understudy {release}"
 html_extra_path = ["llms.txt"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["tables.js"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
+# Quotation marks and ellipses, but no dashes: `--json` in the help of a command stays what a reader
+# types.
+smartquotes_action = "qe"
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -120,12 +121,18 @@ def _paragraphs(text: str) -> str:
 
 
 def metrics(_: str) -> str:
-    """All metrics of a node."""
-    rows = [
-        (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.text)
-        for each in DEFINITIONS
-    ]
-    return table(("metric", "kind", "labels", "what it says"), rows)
+    """All metrics of a node, a table for each group."""
+    parts = []
+    for group, those in itertools.groupby(DEFINITIONS, lambda each: each.group):
+        rows = [
+            (f"`{one.name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.text)
+            for one in those
+        ]
+        parts += [
+            f"## {group.capitalize()}",
+            table(("metric", "kind", "labels", "what it says"), rows),
+        ]
+    return "\n\n".join(parts)
 
 
 FRAMES = {
@@ -214,7 +221,10 @@ KEYS = {
     "runtime.logs.archive.ABOUT": ("NODE", "a node whose last log lines are kept"),
     "runtime.logs.archive.LINES": ("NODE/SLOT", "these lines"),
     "runtime.logs.archive.ENDED": ("NODE", "how its last actors ended"),
-    "runtime.dashboard.questions.JOBS": ("JOB/...", "the rounds of an elastic job, and its store"),
+    "runtime.rendezvous.overview.PREFIX": (
+        "JOB/...",
+        "the rounds of an elastic job, and its store",
+    ),
 }
 
 

@@ -4,11 +4,11 @@ Each name is imported when it is first used. What needs none of them, such as th
 pytest loads in every run, costs no more than this file.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from runtime.version import __version__
 
+TYPE_CHECKING = False
+# To a type checker it is True. Loading `typing` takes longer than everything else here, and the
+# command `understudy` loads this file before it can handle Ctrl-C; so is `importlib` loaded late.
 if TYPE_CHECKING:
     from runtime.cluster_processes import LocalCluster, NodeProcess
     from runtime.elastic import record
@@ -60,6 +60,8 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import what was asked for."""
+        from importlib import import_module
+
         place = PLACES.get(name)
         if place is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

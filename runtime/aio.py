@@ -27,7 +27,7 @@ import attrs
 from actors.actor import Ended, Member, Spawner
 from actors.documentation import documented_as
 from actors.errors import NotAMemberError
-from actors.foreign_names import names_for_clusters
+from actors.foreign_names import names_for_clusters, names_for_processes
 from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
 from actors.keywords import names_keywords
@@ -53,11 +53,14 @@ from runtime.doors.connections import (
 from runtime.doors.loop_thread import OpenBlock
 from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import ProcessGroup
+from runtime.isolation.base_node import taking_back
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
 from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
+from runtime.pools.pool import Pool
 from runtime.processes import ExitStatus
+from runtime.user_errors import CHECKS, end_at_door
 
 __all__ = [
     "AioCluster",
@@ -196,9 +199,10 @@ class AioOpening(Generic[A]):
         portal = await asyncio.to_thread(block.begin)
         try:
             await run_in(portal, block.open)
-        except BaseException:
+        except BaseException as error:
             # A task may be cancelled when it has just been opened.
             block.give_up()
+            end_at_door(error)
             raise
         return self._made(block.opened)
 
@@ -220,13 +224,21 @@ class ConnectionDoor(AioDoor):
         self.block = block
         self.node = node
 
-    async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def wait(
+        self,
+        function: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:
         """Run `function` in the loop of the connection; the asyncio task waits for it, and is
-        cancelled with it. Raises ForkedProcessError in a process that was forked after the
-        connection was opened.
+        cancelled with it. `undo`: see `run_in`. Raises ForkedProcessError in a process that was
+        forked after the connection was opened.
         """
         self.block.check()
-        return await run_in(self.block.portal, function)
+        try:
+            return await run_in(self.block.portal, function, undo)
+        except Exception as error:
+            end_at_door(error)
+            raise
 
 
 @documented_as(Spawner)
@@ -248,7 +260,9 @@ class AioSpawner(ProcessBound, RunsFunctions):
         node of the cluster with the fewest actors.
         """
         start = starting_on(self._door.node, self._options).spawn
-        handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
+        handle = await self._door.wait(
+            lambda: start(actor, *args, **kwargs), taking_back(self._door.node)
+        )
         return cast("A", self._door.handle(handle))
 
     @documented_as(Spawner.spawn_many)
@@ -262,20 +276,25 @@ class AioSpawner(ProcessBound, RunsFunctions):
     ) -> list[A]:
         """Start many actors of one class."""
         start = starting_on(self._door.node, self._options).spawn_many
-        handles = await self._door.wait(lambda: start(actor, argument_list, names=names))
+        handles = await self._door.wait(
+            lambda: start(actor, argument_list, names=names), taking_back(self._door.node)
+        )
         return [cast("A", self._door.handle(one)) for one in handles]
 
     @documented_as(Spawner.get_or_spawn)
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """The handle of the actor that has the name already, or of a new one."""
         start = starting_on(self._door.node, self._options).get_or_spawn
-        handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
+        handle = await self._door.wait(
+            lambda: start(actor, *args, **kwargs), taking_back(self._door.node)
+        )
         return cast("A", self._door.handle(handle))
 
     async def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        call = FunctionCall.checked(function, args, kwargs, self._options)
+        with CHECKS:
+            call = FunctionCall.checked(function, args, kwargs, self._options)
         return await self._door.wait(lambda: internals_of(self._door.node).functions.run(call))
 
 
@@ -453,7 +472,9 @@ class AioCluster(WithoutNode, AioSpawner):
                 max=max,
                 kwargs=kwargs,
                 **options,
-            )
+            ),
+            # One with a name stays: it can be found again, and others may have found it.
+            Pool.stop if name is None else None,
         )
         return AioPool(self._door, pool)
 
@@ -510,6 +531,8 @@ class AioCluster(WithoutNode, AioSpawner):
 class AioNodeProcess(ProcessFacts):
     """One node of a local cluster, in a process of its own."""
 
+    _foreign_names = names_for_processes("await ")
+
     def __init__(self, door: ConnectionDoor, process: NodeProcess) -> None:
         super().__init__(process)
         self._door = door
@@ -544,8 +567,14 @@ class AioLocalCluster(AioCluster):
 
     @documented_as(LocalCluster.start_node)
     async def start_node(
-        self, name: str | None = None, *, labels: Mapping[str, str] | None = None
+        self,
+        name: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, float] | None = None,
     ) -> AioNodeProcess:
         """Start one more node and wait until it has joined."""
-        started = await self._door.wait(lambda: self._cluster.start_node(name, labels=labels))
+        started = await self._door.wait(
+            lambda: self._cluster.start_node(name, labels=labels, resources=resources)
+        )
         return AioNodeProcess(self._door, started)

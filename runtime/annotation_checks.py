@@ -18,11 +18,17 @@ from typing import Annotated, Any, Literal, Union, cast
 import attrs
 
 from actors.messages import message_type
+from actors.method import Address
+from actors.options import CallOptions, SpawnOptions
+from actors.retry import RetryPolicy
 
 Check = Callable[[object], bool]
 
 _SEQUENCES = (list, tuple, Sequence)
 _MAPPINGS = (dict, Mapping)
+
+_CHECKED_WHEN_MADE = frozenset[type]({Address, CallOptions, RetryPolicy, SpawnOptions})
+"""Messages whose constructors check the types of all their fields: nothing is left to look at."""
 
 
 def check_arguments(
@@ -182,8 +188,11 @@ def _message(cls: type) -> Check:
     what they say.
     """
     fields: dict[str, Check] = {}
+    is_checked = cls in _CHECKED_WHEN_MADE
 
     def check(value: object) -> bool:
+        if is_checked and type(value) is cls:
+            return True
         if not isinstance(value, cls):
             return False
         if not fields:

@@ -9,7 +9,6 @@ be written the cluster runs all the same, and commands must be given its address
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import attrs
 
+from actors.own_logger import own_logger
 from runtime.environment import Environment, Process
 from runtime.membership.cluster_secret import shared_secret_path
 
@@ -26,7 +26,7 @@ STALE_SECONDS = 30 * 86_400.0
 another machine, or from before a restart.
 """
 
-logger = logging.getLogger("understudy.node")
+logger = own_logger("understudy.node")
 
 
 @attrs.frozen
@@ -95,7 +95,7 @@ def open_clusters(environment: Environment) -> list[Announcement]:
                 continue
             announcement = _read(path)
             age = environment.wall_time() - status.st_mtime
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             # Being written, or gone meanwhile, or none of ours.
             continue
         process = announcement.process

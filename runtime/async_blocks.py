@@ -7,6 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
+from actors.errors import UnderstudyError
+from runtime.user_errors import end_with_users_part, is_group_of_same, skip_to_users_part
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -22,7 +25,12 @@ class _Opener(AbstractAsyncContextManager[T]):
         self._manager = manager
 
     async def __aenter__(self) -> T:
-        return await self._manager.__aenter__()
+        try:
+            return await self._manager.__aenter__()
+        except UnderstudyError as error:
+            # Its text says what to do; the frames of the opening say nothing of it.
+            end_with_users_part(error)
+            raise
 
     async def __aexit__(
         self,
@@ -30,8 +38,18 @@ class _Opener(AbstractAsyncContextManager[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        # Whether it waits, and for how long, is the manager's own.
-        return await self._manager.__aexit__(kind, error, traceback)  # noqa: ASYNC102
+        try:
+            # Whether it waits, and for how long, is the manager's own.
+            return await self._manager.__aexit__(kind, error, traceback)  # noqa: ASYNC102
+        except BaseException as raised:
+            if is_group_of_same(raised, error):
+                # Only the nurseries of the runtime have packed it anew: the block lets its own
+                # error pass, as one without the runtime would.
+                assert error is not None
+                error.__traceback__ = traceback
+                return False  # noqa: ASYNC104 (then Python raises what the block has raised)
+            skip_to_users_part(raised)
+            raise
 
     @property
     def _advice(self) -> str:

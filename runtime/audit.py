@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.limited_log import LimitedLog
 
@@ -19,7 +20,7 @@ ACTED_LINES = 300
 MOST_TEXT = 300
 """Characters of what a peer has sent that a line shows."""
 
-logger = logging.getLogger("understudy.audit")
+logger = own_logger("understudy.audit")
 
 
 class AuditLog:

@@ -47,7 +47,12 @@ from actors import errors
 from actors.actor import Ended, Member, Spawner
 from actors.blocking import BlockingReference, BlockingStream
 from actors.documentation import documented_as
-from actors.foreign_names import HasForeignNames, names_for_clusters, names_for_methods
+from actors.foreign_names import (
+    HasForeignNames,
+    names_for_clusters,
+    names_for_methods,
+    names_for_processes,
+)
 from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
 from actors.handle import Handle
@@ -91,6 +96,7 @@ from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
 from runtime.pools.pool import Pool, no_attribute
 from runtime.processes import ExitStatus
+from runtime.user_errors import CHECKS, end_at_door
 
 __all__ = [
     "Blocking",
@@ -207,9 +213,10 @@ def _open(session: OpenBlock[Any]) -> None:
     portal = session.begin()
     try:
         portal.call(within_limit(session.open))
-    except BaseException:
+    except BaseException as error:
         # Ctrl-C may come when it has just been opened.
         session.give_up()
+        end_at_door(error)
         raise
 
 
@@ -224,7 +231,11 @@ class BlockingDoor:
         """Run it in the loop, and block until it has ended."""
         _refuse_loops()
         self.session.check()
-        return self.session.portal.call(within_limit(function))
+        try:
+            return self.session.portal.call(within_limit(function))
+        except Exception as error:
+            end_at_door(error)
+            raise
 
     def check(self) -> None:
         """Raises ForkedProcessError in a fork of the process that opened the connection, and
@@ -302,10 +313,11 @@ class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
         self._bound = bound
 
     @documented_as(Method.__call__)
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call, and block until the outcome is known."""
         bound = self._bound
-        bound._check(args, kwargs)
+        if (refusal := bound._refusal(args, kwargs)) is not None:
+            raise refusal
         return self._door.wait(MethodCall(bound._caller, bound, args, kwargs))
 
     @documented_as(Method.options)
@@ -314,21 +326,27 @@ class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
         return BlockingMethod(self._door, self._bound.options(**changes))
 
     @documented_as(Method.send)
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call one way."""
-        self._door.wait(partial(self._bound.send, *args, **kwargs))
+        bound = self._bound
+        if (refusal := bound._refusal(args, kwargs)) is not None:
+            raise refusal
+        self._door.wait(partial(bound._caller.send, bound, args, kwargs))
 
     @documented_as(Method.remote)
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
+    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
         """Call, and leave the result with its owner."""
-        door = self._door
-        return door.reference(door.wait(partial(self._bound.remote, *args, **kwargs)))
+        bound, door = self._bound, self._door
+        if (refusal := bound._refusal(args, kwargs)) is not None:
+            raise refusal
+        return door.reference(door.wait(partial(bound._caller.remote, bound, args, kwargs)))
 
     @documented_as(Method.future)
-    def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def future(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Call without waiting."""
         bound = self._bound
-        bound._check(args, kwargs)
+        if (refusal := bound._refusal(args, kwargs)) is not None:
+            raise refusal
         return self._door.future(MethodCall(bound._caller, bound, args, kwargs))
 
     def __repr__(self) -> str:
@@ -344,9 +362,12 @@ class BlockingStreamMethod(ProcessBound, StreamMethod[P, T]):
         self._bound = bound
 
     @documented_as(StreamMethod.__call__)
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
         """Begin to read the stream."""
-        return BlockingItems(self._door, self._bound(*args, **kwargs))
+        bound = self._bound
+        if (refusal := bound._refusal(args, kwargs)) is not None:
+            raise refusal
+        return BlockingItems(self._door, bound._caller.stream(bound, args, kwargs))
 
     @documented_as(StreamMethod.options)
     def options(self, **changes: Unpack[StreamChanges]) -> BlockingStreamMethod[P, T]:
@@ -484,7 +505,8 @@ class BlockingPool(ProcessBound, Generic[A]):
         are read in a thread of their own.
         """
         source = plain_source(items)
-        results = self._door.now(lambda: self._pool.map(method, source, **options))
+        with CHECKS:
+            results = self._door.now(lambda: self._pool.map(method, source, **options))
         return BlockingResults(self._door, results, keep=options.get("keep"))
 
     @overload
@@ -532,7 +554,8 @@ class BlockingPool(ProcessBound, Generic[A]):
     ) -> BlockingResults[Any]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         source = plain_source(items)
-        results = self._door.now(lambda: self._pool.starmap(method, source, **options))
+        with CHECKS:
+            results = self._door.now(lambda: self._pool.starmap(method, source, **options))
         return BlockingResults(self._door, results, keep=options.get("keep"))
 
     @documented_as(Pool.submit)
@@ -613,7 +636,8 @@ class BlockingSpawner(ProcessBound):
         node of the cluster with the fewest actors.
         """
         start = starting_on(self._door.node, self._options).spawn
-        return cast("type[A]", self._started(lambda: start(actor, *args, **kwargs)))
+        started = self._door.wait(lambda: start(actor, *args, **kwargs))
+        return cast("type[A]", self._door.handle(started))
 
     @documented_as(Spawner.spawn_many)
     def spawn_many(
@@ -635,10 +659,8 @@ class BlockingSpawner(ProcessBound):
     ) -> Blocking[A]:
         """The handle of the actor that has the name already, or of a new one."""
         start = starting_on(self._door.node, self._options).get_or_spawn
-        return cast("type[A]", self._started(lambda: start(actor, *args, **kwargs)))
-
-    def _started(self, start: Callable[[], Awaitable[object]]) -> object:
-        return self._door.handle(self._door.wait(start))
+        started = self._door.wait(lambda: start(actor, *args, **kwargs))
+        return cast("type[A]", self._door.handle(started))
 
     @overload
     def run(
@@ -688,7 +710,8 @@ class BlockingSpawner(ProcessBound):
         # Refused here, in the caller's thread, where it can be. At the exit of the interpreter its
         # modules are empty, and name no function any more: so the connection comes first.
         self._door.check()
-        call = FunctionCall.checked(function, args, kwargs, self._options)
+        with CHECKS:
+            call = FunctionCall.checked(function, args, kwargs, self._options)
         return partial(internals_of(self._door.node).functions.run, call)
 
 
@@ -932,6 +955,8 @@ class BlockingCluster(WithoutNode, BlockingSpawner):
 class BlockingNodeProcess(ProcessFacts):
     """One node of a local cluster, in a process of its own."""
 
+    _foreign_names = names_for_processes("")
+
     def __init__(self, door: BlockingDoor, process: NodeProcess) -> None:
         super().__init__(process)
         self._door = door
@@ -966,10 +991,16 @@ class BlockingLocalCluster(BlockingCluster):
 
     @documented_as(LocalCluster.start_node)
     def start_node(
-        self, name: str | None = None, *, labels: Mapping[str, str] | None = None
+        self,
+        name: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, float] | None = None,
     ) -> BlockingNodeProcess:
         """Start one more node and wait until it has joined."""
-        started = self._door.wait(lambda: self._cluster.start_node(name, labels=labels))
+        started = self._door.wait(
+            lambda: self._cluster.start_node(name, labels=labels, resources=resources)
+        )
         return BlockingNodeProcess(self._door, started)
 
 

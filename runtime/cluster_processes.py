@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -19,6 +20,8 @@ import cbor2
 import trio
 
 from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
+from actors.foreign_names import HasForeignNames, names_for_processes
+from actors.options import checked_labels, checked_resources
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
 from runtime.functions.function_names import call_hook, hook_path
@@ -26,6 +29,7 @@ from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
+from runtime.process_end import process_of_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer
 from runtime.processes.fork_loop import settle_collector
 from runtime.stderr_writer import flush_stderr
@@ -42,8 +46,10 @@ would start none sooner, and take the cores from the founding node, which renews
 """
 
 
-class NodeProcess:
+class NodeProcess(HasForeignNames):
     """One node of a local cluster, running in a process of its own."""
+
+    _foreign_names = names_for_processes("await ")
 
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
@@ -131,30 +137,41 @@ class LocalCluster:
             # With the object, so that Python suggests the nearest of its names.
             raise AttributeError(text, name=name, obj=self)
 
+    def _next_name(self) -> str:
+        """The next of `worker-1`, `worker-2`, ..., which is given out once."""
+        name = f"worker-{self._next}"
+        self._next += 1
+        return name
+
     async def start_node(
         self,
         name: str | None = None,
         *,
         labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, float] | None = None,
         blocked_limit: float = BLOCKED_LIMIT_SECONDS,
     ) -> NodeProcess:
         """Start one more node and wait until it has joined; `name` defaults to the next of
         `worker-1`, `worker-2`, ...
 
-        `blocked_limit`: seconds for which a blocked loop keeps its membership. Raises `JoinError`,
-        which says why it could not, and `NotAMemberError` after the cluster's block.
+        - `labels`: texts by name, which placement may ask for.
+        - `resources`: amounts by name, such as `{"gpus": 2}`, which actors and functions may take.
+        - `blocked_limit`: seconds for which a blocked loop keeps its membership.
+
+        Raises `JoinError`, which says why it could not join, `TypeError` or `ValueError` for labels
+        and resources that are none, and `NotAMemberError` after the cluster's block.
         """
         self.node._lifetime.check()
         if name is None:
-            name = f"worker-{self._next}"
-            self._next += 1
+            name = self._next_name()
         settings = {
             "name": name,
             "join": self.node.address if self._store is None else None,
             "store": self._store,
             "cluster": self.node.cluster,
             "secret": list(internals_of(self.node).keyring.secrets()),
-            "labels": dict(labels or {}),
+            "labels": checked_labels({} if labels is None else labels),
+            "resources": checked_resources({} if resources is None else resources),
             "blocked_limit": blocked_limit,
             "call_timeout": internals_of(self.node).caller.call_timeout,
             "level": written_level(),
@@ -218,10 +235,13 @@ async def open_cluster_on(
     on_process_start: Callable[[], object] | str | None = None,
     labels: Mapping[str, str] | None = None,
     platform: Platform | None = None,
+    worker_labels: Mapping[str, Mapping[str, str]] | None = None,
+    worker_resources: Mapping[str, Mapping[str, float]] | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """A local cluster whose processes come from `server`, which outlives it: one warm process for
     many clusters, one after the other, which may still be importing. See `open_local_cluster`;
-    `labels` and `platform` are those of the founding node.
+    `labels` and `platform` are those of the founding node, `worker_labels` and `worker_resources`
+    those of the others, by their names.
     """
     environment = SystemEnvironment()
     secret = environment.token(32)
@@ -245,7 +265,13 @@ async def open_cluster_on(
         await server.ready()
         async with trio.open_nursery() as starting:
             for _ in range(nodes):
-                starting.start_soon(opened.start_node)
+                name = opened._next_name()
+                offered = partial(
+                    opened.start_node,
+                    labels=(worker_labels or {}).get(name),
+                    resources=(worker_resources or {}).get(name),
+                )
+                starting.start_soon(offered, name)
         await node.wait_for(nodes + 1)
         with announced(announcement, environment) as announce:
             keyring = internals_of(node).keyring
@@ -286,12 +312,13 @@ async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -
         cluster=str(settings["cluster"]),
         secret=settings["secret"],  # type: ignore[arg-type]
         labels=settings["labels"],  # type: ignore[arg-type]
+        resources=settings["resources"],  # type: ignore[arg-type]
         blocked_limit=settings["blocked_limit"],  # type: ignore[arg-type]
         call_timeout=settings["call_timeout"],  # type: ignore[arg-type]
         tracing=bool(settings["tracing"]),
         on_process_start=str(settings["on_process_start"]) or None,
     )
-    async with opening as node, leaving_on_signals(node):
+    async with process_of_node(opening) as node, leaving_on_signals(node):
         settle_collector()
         report(node.address.encode())
         await node.asked_to_leave.wait()

@@ -8,7 +8,6 @@ under a virtual clock and a seeded generator. Product code outside this module n
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import random
@@ -25,6 +24,7 @@ import attrs
 import trio
 
 from actors.errors import WrongDoorError
+from actors.own_logger import own_logger
 from runtime.timings import Timings
 from runtime.user_errors import Ran, leaves, members_of
 
@@ -144,7 +144,7 @@ def first(error: BaseException) -> BaseException:
 T = TypeVar("T")
 
 
-logger = logging.getLogger("understudy.node")
+logger = own_logger("understudy.node")
 
 
 OWN_THREADS = 40

@@ -10,7 +10,6 @@ up.
 from __future__ import annotations
 
 import copy
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import copy_context
@@ -21,13 +20,15 @@ import attrs
 import trio
 
 from actors.errors import CallError, StoreError
+from actors.own_logger import own_logger
+from runtime.lifetime import AskingBlock, InterruptedByEndError
 
 PlaceT = TypeVar("PlaceT", bound=Hashable)
 KindT = TypeVar("KindT")
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
-logger = logging.getLogger("understudy.calls")
+logger = own_logger("understudy.calls")
 
 
 @attrs.define(eq=False)
@@ -41,6 +42,15 @@ class AwaitedRequest(Generic[RequestT, AnswerT]):
     outcome: AnswerT | Exception | None = None
     sent: bool = False
     undone: trio.Event | None = None
+    interrupted: bool = False
+    """True once the task goes on without an outcome: its node has ended."""
+
+    def cancel(self) -> None:
+        """Let the task go on without an outcome. What is done for it is undone."""
+        if self.task is not None:
+            self.interrupted = True
+            trio.lowlevel.reschedule(self.task)
+            self.task = None
 
     def on_undone(self) -> None:
         """Nothing is left of the request of a task that was cancelled."""
@@ -66,9 +76,9 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
     """Gathers requests to several places.
 
     `ask(kind, requests)` makes these requests in one message and returns the outcome of each, in
-    their order. `undo(answer)` takes back what was done for a task that was cancelled meanwhile;
-    None if nothing needs to be. The cancelled task waits for it, at most `undo_seconds`, because
-    what it does next must not find what is being taken back. `closed(kind)` makes the error of
+    their order. `undo(answers)` takes back what was done for tasks that were cancelled meanwhile;
+    None if nothing needs to be. The cancelled tasks wait for it, at most `undo_seconds`, because
+    what they do next must not find what is being taken back. `closed(kind)` makes the error of
     requests whose answer does not come because this node closes. `most`: requests in one message.
     Messages are sent by tasks in `nursery`.
     """
@@ -76,7 +86,7 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
     def __init__(
         self,
         ask: Callable[[KindT, list[RequestT]], Awaitable[Sequence[AnswerT | Exception]]],
-        undo: Callable[[AnswerT], Awaitable[None]] | None,
+        undo: Callable[[Sequence[AnswerT]], Awaitable[None]] | None,
         closed: Callable[[KindT], Exception],
         nursery: trio.Nursery,
         most: int,
@@ -103,11 +113,15 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
         kind: KindT,
         request: RequestT,
         alone: Callable[[], Awaitable[AnswerT]],
+        asking: AskingBlock | None = None,
     ) -> AnswerT:
         """Make a request: by `alone()` if no other one is under way to `place`, else together
-        with others of an equal `kind`. Raises what `alone` raises.
+        with others of an equal `kind`. Raises what `alone` raises. `asking`: the block that this
+        is in, if that does not wait yet.
         """
         if not self._under_way[place] and place not in self._open:
+            if asking is not None:
+                asking.wait()
             self._under_way[place] += 1
             try:
                 return await alone()
@@ -126,6 +140,8 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
             return trio.lowlevel.Abort.SUCCEEDED
 
         try:
+            if asking is not None:
+                asking.park(awaited)
             await trio.lowlevel.wait_task_rescheduled(give_up)
         except trio.Cancelled:
             # It was sent: what this task does next must not find what is being undone. Bounded,
@@ -134,6 +150,13 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
                 with trio.CancelScope(shield=True), trio.move_on_after(self._undo_seconds):
                     await awaited.undone.wait()
             raise
+        finally:
+            # Ctrl-C may come before the task is parked: then nothing must wake it.
+            awaited.task = None
+            if asking is not None:
+                asking.unpark(awaited)
+        if awaited.interrupted:
+            raise InterruptedByEndError
         outcome = awaited.outcome
         assert outcome is not None
         if isinstance(outcome, Exception):
@@ -217,23 +240,16 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
         finally:
             self._on_answered(place)
             unwanted = _settle(awaited, outcomes)
-        if self._undo is not None:
-            await self._undo_all(self._undo, unwanted)
-
-    async def _undo_all(
-        self,
-        undo: Callable[[AnswerT], Awaitable[None]],
-        unwanted: Sequence[tuple[AwaitedRequest[RequestT, AnswerT], AnswerT]],
-    ) -> None:
-        for one, answer in unwanted:
+        if self._undo is not None and unwanted:
             try:
-                await undo(answer)
+                await self._undo([answer for _, answer in unwanted])
             except (CallError, StoreError) as error:
-                # Its place is gone, and what was done there with it; or this node is about to
+                # The place is gone, and what was done there with it; or this node is about to
                 # close.
-                logger.info("what was done for a cancelled task could not be undone: %s", error)
+                logger.info("what was done for cancelled tasks could not be undone: %s", error)
             finally:
-                one.on_undone()
+                for one, _ in unwanted:
+                    one.on_undone()
 
 
 def _settle(

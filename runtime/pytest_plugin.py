@@ -44,8 +44,9 @@ Runner = Literal["pytest-trio", "anyio", "this plug-in"]
 NODES = 3
 LOCAL_NODES = 2
 MARK = (
-    "understudy(nodes=3, seed=0, limit=900.0): the nodes of the fixtures `cluster` and "
-    "`local_cluster`; the seed of `cluster`, and the virtual seconds that its test may take"
+    "understudy(nodes=3, labels={'worker-1': {...}}, resources={'worker-1': {...}}, seed=0, "
+    "limit=900.0): the nodes of the fixtures `cluster` and `local_cluster`, with their labels and "
+    "resources; the seed of `cluster`, and the virtual seconds that its test may take"
 )
 
 
@@ -133,14 +134,41 @@ class Plan:
             seed = int.from_bytes(SystemEnvironment().token(4), "big")
         elif seed is None:
             seed = self.marked.get("seed", 0)
-        return VirtualRun(
-            self.marked.get("nodes", NODES), seed, self.marked.get("limit", LIMIT_SECONDS)
-        )
+        nodes = self.marked.get("nodes", NODES)
+        limit = self.marked.get("limit", LIMIT_SECONDS)
+        return VirtualRun(nodes, seed, limit, self.labels(nodes), self.resources(nodes))
 
     @property
     def nodes(self) -> int:
         """How many node processes the test asks for."""
         return int(self.marked.get("nodes", LOCAL_NODES))
+
+    def labels(self, nodes: int) -> dict[str, dict[str, str]]:
+        """The labels of the workers, of which there are so many. Fails for what makes no sense."""
+        from actors.options import checked_labels
+
+        return self._of_workers("labels", nodes, checked_labels)
+
+    def resources(self, nodes: int) -> dict[str, dict[str, float]]:
+        """The resources of the workers, likewise."""
+        from actors.options import checked_resources
+
+        return self._of_workers("resources", nodes, checked_resources)
+
+    def _of_workers(
+        self, argument: str, nodes: int, check: Callable[[Any], dict[str, T]]
+    ) -> dict[str, dict[str, T]]:
+        given = self.marked.get(argument, {})
+        workers = [f"worker-{number}" for number in range(1, nodes + 1)]
+        if not isinstance(given, Mapping) or not set(given) <= set(workers):
+            _fail(
+                f"@pytest.mark.understudy: {argument} are given for each node by its name, such as "
+                f"{{{workers[0]!r}: {{...}}}}, not as {given!r}; the nodes are {', '.join(workers)}"
+            )
+        try:
+            return {name: check(one) for name, one in given.items()}
+        except (TypeError, ValueError) as error:
+            _fail(f"@pytest.mark.understudy: {error}")
 
     def simulate(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
         """Run `function(*args)` in the simulation; has the parameters of `trio.run`."""
@@ -212,8 +240,11 @@ def _marked(item: pytest.Item) -> dict[str, Any]:
         elif name == "limit":
             if not number or not value > 0:
                 _fail(f"@pytest.mark.understudy: limit is virtual seconds above 0, not {value!r}")
-        else:
-            _fail(f"@pytest.mark.understudy has no argument {name!r}; it has nodes, seed and limit")
+        elif name not in ("labels", "resources"):
+            _fail(
+                f"@pytest.mark.understudy has no argument {name!r}; it has nodes, labels, "
+                "resources, seed and limit"
+            )
     return found
 
 
@@ -464,7 +495,12 @@ def local_cluster(
     from runtime.testing.process_cluster import ProcessCluster
 
     plan = _plan(request, "local_cluster")
-    plan.processes = ProcessCluster(_understudy_warm_process, plan.nodes)
+    plan.processes = ProcessCluster(
+        _understudy_warm_process,
+        plan.nodes,
+        labels=plan.labels(plan.nodes),
+        resources=plan.resources(plan.nodes),
+    )
     plan.processes.open()
     yield plan.processes.awaited() if plan.kind == "async" else plan.processes.blocking()
     _tell_leftovers(plan, plan.processes.close())

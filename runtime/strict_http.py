@@ -5,7 +5,7 @@ not, a client makes one request of the proxy's into two, and the second one has 
 the proxy's rules. So lines that end with a line feed alone, headers that are continued on the next
 line, and headers after a body are refused (RFC 9112, sections 2.2, 5.2, 6.1 and 7.1.2). A request
 for another protocol is answered over HTTP/1, as if it had not been asked: a proxy would not see the
-requests that follow over HTTP/2.
+requests that follow over HTTP/2. A connection that begins with HTTP/2 stays so.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ WRONG_LINE: Final = (
     "a line of the request ends without a carriage return, or is continued on the next line"
 )
 WRONG_VERSION: Final = "HTTP/1.0 has no transfer-encoding"
+WRONG_START: Final = "HTTP/2 begins with the first bytes of a connection, and without headers"
 WRONG_END: Final = "headers follow the body, or its last line ends without a carriage return"
 
 
@@ -41,6 +42,10 @@ class StrictConnection:
         self._recent = b""
         """The end of what was received of the present body."""
         self._is_chunked = False
+        self._is_first = True
+        """False once a request has been read."""
+        self.is_http2 = False
+        """True once the client has begun with HTTP/2; hypercorn reads all that follows."""
 
     def __getattr__(self, name: str) -> Any:
         # All else is as h11 has it, and hypercorn, of any version, asks for it.
@@ -63,6 +68,7 @@ class StrictConnection:
             self._is_chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
             if self._is_chunked and event.http_version < b"1.1":
                 raise self._wrong(WRONG_VERSION)
+            self._check_start(event)
             return self._without_upgrade(event)
         if isinstance(event, self._h11.EndOfMessage):
             self._check_end(event)
@@ -72,6 +78,17 @@ class StrictConnection:
         end = _END.search(received)
         if _WRONG.search(received if end is None else received[: end.end()]):
             raise self._wrong(WRONG_LINE)
+
+    def _check_start(self, request: h11.Request) -> None:
+        """Let HTTP/2 begin with a connection, and never behind a request: hypercorn would change to
+        it there too, and what stands in front would take all that follows for HTTP/1.
+        """
+        is_first, self._is_first = self._is_first, False
+        if request.method != b"PRI":
+            return
+        if not is_first or request.headers:
+            raise self._wrong(WRONG_START)
+        self.is_http2 = True
 
     def _check_end(self, event: h11.EndOfMessage) -> None:
         rest = self._http.trailing_data[0]

@@ -87,6 +87,11 @@ class Timings:
     client ends before its next dial.
     """
 
+    take_back: float = 1.0
+    """How long a cancelled spawn waits until its start is undone, so that what its task does next
+    finds the name free. Longer holds up tasks whose node does not answer.
+    """
+
     dial: float = 5.0
     """How long a connection may take to come about. The kernel would try a silent address for two
     minutes; another dial may have more luck.
@@ -210,6 +215,10 @@ class Timings:
     its result included. Promised to the authors of actors. Longer keeps dashboards waiting.
     """
 
+    room_look: float = 0.2
+    """From a look for a node with resources left to the next one, of a function that waits for
+    them, where nothing is heard of any that were given back.
+    """
     statistics_unread: float = 60.0
     """How long after the last reading a node measures its calls on, unless it was opened to measure
     them all the time. Shorter than a reader's pause leaves gaps; longer measures without a reader.

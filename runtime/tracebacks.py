@@ -19,6 +19,7 @@ from runtime.user_errors import (
     BUILTIN,
     MOST_TRACEBACK,
     guarded,
+    is_written_boundless,
     sendable,
     shortened,
     traceback_of,
@@ -79,6 +80,46 @@ _ASKED: Final = frozenset(
 
 _CAUSED: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _MEANWHILE: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+MOST_RUNS = 4
+"""Runs whose frames the traceback of one exception may have."""
+
+
+def drop_earlier_runs(error: BaseException, run: CodeType) -> None:
+    """Take from an exception's traceback what earlier runs of `run` have added to it. The first
+    frame is that of the present run.
+
+    Python adds the frames that an exception passes to those that it has: the traceback of one that
+    user code keeps, and raises in each call, would grow with each call, and hold the frames of all
+    of them with their variables.
+    """
+    last = begin = _TRACEBACK.__get__(error)
+    if begin is None:
+        return
+    count = 1
+    while (entry := last.tb_next) is not None and entry.tb_frame.f_code is not run:
+        last, count = entry, count + 1
+    if entry is None:
+        return
+    # The run before: where it came the same way, only what followed stays, which is where the
+    # exception was raised first.
+    earlier, mine = entry, begin
+    for _ in range(count):
+        if earlier is None or (
+            earlier.tb_frame.f_code is not mine.tb_frame.f_code or earlier.tb_lasti != mine.tb_lasti
+        ):
+            break
+        earlier, mine = earlier.tb_next, mine.tb_next
+    else:
+        last.tb_next = earlier
+        return
+    runs = 1
+    while entry is not None and runs <= MOST_RUNS:
+        runs += entry.tb_frame.f_code is run
+        entry = entry.tb_next
+    if runs > MOST_RUNS:
+        last.tb_next = None
 
 
 class TracebackWriter:
@@ -156,7 +197,7 @@ class TracebackWriter:
             begin = _TRACEBACK.__get__(one)
             stack = self._stack(users_part(begin) if one is error else begin)
             seen += 1
-            if not head or stack is None or seen > MOST_LINKS:
+            if not head or stack is None or seen > MOST_LINKS or is_written_boundless(one):
                 return ""
             # Of a subclass of str that user code returns: the text alone.
             said = str.__str__(str(one))

@@ -12,18 +12,21 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import itertools
 import math
 import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, GetSetDescriptorType, MethodType, TracebackType
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast, final
 
 import trio
 
 import actors
 from actors.class_names import class_name, qualified_name
+from actors.errors import UnderstudyError
+from actors.short_repr import is_boundless, short_repr
 
 T = TypeVar("T")
 
@@ -57,7 +60,12 @@ _MACHINERY: Final = (
 _TRACEBACK = cast("GetSetDescriptorType", vars(BaseException)["__traceback__"])
 _CAUSE = cast("GetSetDescriptorType", vars(BaseException)["__cause__"])
 _CONTEXT = cast("GetSetDescriptorType", vars(BaseException)["__context__"])
+_ARGS = cast("Any", vars(BaseException)["args"])
 _MEMBERS = cast("Any", vars(BaseExceptionGroup)["exceptions"])
+
+
+_WRITE_ARGUMENTS: Final = frozenset(type.__getattribute__(cls, "__str__") for cls in BUILTIN)
+"""The ways in which exceptions of the interpreter write their arguments."""
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -154,21 +162,39 @@ class Ran(Generic[T]):
         """Return what it returned. Raises what it raised."""
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # No circle with this frame, which the traceback has.
+                del error
         return self._result
 
 
 def text_of(error: BaseException) -> str:
     """Return the text of an exception, fit for the wire: `str(error)`, or that there is none."""
     return _shown(
-        lambda: str(error), lambda failure: f"<its str() raised {class_name(type(failure))}>"
+        lambda: _bounded(error) if is_written_boundless(error) else str(error),
+        lambda failure: f"<its str() raised {class_name(type(failure))}>",
     )
+
+
+def is_written_boundless(error: BaseException) -> bool:
+    """True for an exception that would be written for very long: the interpreter writes its
+    arguments, of which one holds the same containers again and again.
+    """
+    return any(map(is_boundless, _ARGS.__get__(error))) and (
+        type.__getattribute__(type(error), "__str__") in _WRITE_ARGUMENTS
+    )
+
+
+def _bounded(error: BaseException) -> str:
+    return ", ".join(map(short_repr, _ARGS.__get__(error)[:10]))
 
 
 def repr_of(value: object) -> str:
     """`repr(value)`, fit for the wire, or what stands for it."""
     return _shown(
-        lambda: repr(value),
+        lambda: short_repr(value),
         lambda failure: (
             f"<a {qualified_name(type(value))} whose repr() raised {class_name(type(failure))}>"
         ),
@@ -225,6 +251,61 @@ def end_with_users_part(error: BaseException) -> None:
         cast("Any", _TRACEBACK).__set__(error, here)
 
 
+def skip_to_users_part(error: BaseException) -> None:
+    """Take the runtime's own frames between the one that handles the exception now and the first of
+    user code from it. One that has no frame of user code may be a bug, and stays whole.
+    """
+    entry = traceback_object(error)
+    rest = None if entry is None else entry.tb_next
+    while rest is not None and is_machinery(rest.tb_frame.f_code.co_filename):
+        rest = rest.tb_next
+    if entry is not None and rest is not None:
+        end_with_users_part(error)
+
+
+def is_group_of_same(raised: BaseException, error: BaseException | None) -> bool:
+    """True if `raised` is another group of exactly the exceptions that `error` contains."""
+    if error is None or raised is error or not members_of(raised):
+        return False
+    return {id(one) for one in leaves(raised)} == {id(one) for one in leaves(error)}
+
+
+@final
+class Checks:
+    """`with CHECKS:` is a block that only checks what the user has given: its errors end with the
+    frame of the block, because their texts say what is wrong, and the frames below say nothing.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            end_with_users_part(error)
+
+
+CHECKS: Final = Checks()
+
+_CHECKED_IN: Final = "runtime.isolation.base_node"
+"""The module of the methods that check what users give, where `CHECKS` lets errors end."""
+
+
+def end_at_door(error: BaseException) -> None:
+    """Take the runtime's own frames from an error that the frame which handles it lets go on to the
+    user: of an error of ours, and of a refusal by a check. All others may be bugs, and stay whole.
+    """
+    *_, (frame, _) = _frames(error)
+    if isinstance(error, UnderstudyError) or frame.f_globals.get("__name__") == _CHECKED_IN:
+        end_with_users_part(error)
+
+
 def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     """The traceback as text, from the user's first frame on, with causes and notes, of `most`
     characters at most: what is left out is in the middle.
@@ -232,8 +313,7 @@ def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     begin = users_part(traceback_object(error))
     # Python looks through all of a chain again for each of its exceptions: a chain that user code
     # has let grow without end would block the loop for minutes.
-    if _is_long_chain(error):
-        left_out = f"(more than {MOST_CHAINED} causes and contexts of it are left out)\n"
+    if left_out := _left_out(error):
         return shortened(left_out + _shown(lambda: _bare_traceback(error), repr_of), most)
     text = _shown(
         lambda: "".join(traceback.format_exception(type(error), error, begin)),
@@ -242,14 +322,19 @@ def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     return shortened(text, most)
 
 
-def _is_long_chain(error: BaseException) -> bool:
+def _left_out(error: BaseException) -> str:
+    """Return what a traceback says of the causes and contexts that it cannot show; "" if it shows
+    all.
+    """
     one: BaseException | None = error
     for _ in range(MOST_CHAINED + 1):
         if one is None:
-            return False
+            return ""
+        if any(map(is_written_boundless, itertools.islice(leaves(one), MOST_CHAINED))):
+            return "(its causes and contexts are left out: the text of one is too long)\n"
         cause = cast("BaseException | None", _CAUSE.__get__(one))
         one = cause if cause is not None else cast("BaseException | None", _CONTEXT.__get__(one))
-    return True
+    return f"(more than {MOST_CHAINED} causes and contexts of it are left out)\n"
 
 
 def shortened(text: str, most: int) -> str:

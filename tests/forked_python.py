@@ -31,9 +31,12 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, AnyStr, NamedTuple, TextIO
+
+import trio
 
 ROOT = Path(__file__).resolve().parents[1]
 PR_SET_CHILD_SUBREAPER = 36
@@ -329,6 +332,16 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+async def run_process(
+    args: list[str], *, check: bool = True, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """`trio.run_process` of a Python that has been started already; of text, with what it prints.
+    A cancelled task waits until the process has ended.
+    """
+    started = partial(run, args, capture_output=True, check=check, timeout=timeout, **options)
+    return await trio.to_thread.run_sync(started)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,12 @@ def sources() -> tuple[Source, ...]:
 
 
 @functools.cache
+def modules() -> set[str]:
+    """The dotted names of all modules of the product."""
+    return {source.module for source in sources()}
+
+
+@functools.cache
 def nodes(source: Source) -> tuple[ast.AST, ...]:
     """All nodes of a file's tree."""
     return tuple(ast.walk(source.tree))
@@ -102,7 +108,6 @@ def imports(source: Source) -> tuple[Import, ...]:
     """All imports of a file, wherever they stand; `from package import module` counts as an import
     of `package.module`.
     """
-    modules = {each.module for each in sources()}
     package = (
         source.module if source.path.endswith("/__init__.py") else source.module.rpartition(".")[0]
     )
@@ -121,7 +126,7 @@ def imports(source: Source) -> tuple[Import, ...]:
             )
             base = base if node.level else node.module or ""
             for target in {
-                name if (name := f"{base}.{alias.name}") in modules else base
+                name if (name := f"{base}.{alias.name}") in modules() else base
                 for alias in node.names
             }:
                 yield Import(target, node.lineno, when)
@@ -134,10 +139,10 @@ def imports(source: Source) -> tuple[Import, ...]:
             for statement in node.orelse:
                 yield from visit(statement, when)
         else:
+            # No expression has an import in it.
             for child in ast.iter_child_nodes(node):
-                yield from visit(
-                    child, "in a function" if isinstance(node, Function | ast.Lambda) else when
-                )
+                if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                    yield from visit(child, "in a function" if isinstance(node, Function) else when)
 
     return tuple(visit(source.tree, "at import"))
 

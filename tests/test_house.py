@@ -8,6 +8,7 @@ something better is changed here, in the open, by the same change that needs it.
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import itertools
 import json
@@ -20,6 +21,9 @@ from typing import cast
 
 import pytest
 
+import actors
+import runtime
+import understudy
 from tests.house import (
     PRODUCT,
     ROOT,
@@ -72,6 +76,7 @@ SANS_IO = (
     "actors/supervision.py",
     "runtime/calls/dedup_table.py",
     "runtime/calls/flow_control.py",
+    "runtime/calls/incoming_calls.py",
     "runtime/calls/pending_calls.py",
     "runtime/calls/protocol.py",
     "runtime/calls/replies.py",
@@ -175,7 +180,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "async_blocks",
         "environment",
         "faults",
-        "first_uses",
         "http_connections",
         "http_hosts",
         "gatherer",
@@ -200,7 +204,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ROOMS,
     ("node",),
     ("simulation",),
-    ("announcements", "cluster_processes", "local_cluster"),
+    ("process_end",),
+    ("announcements", "cluster_processes", "first_uses", "local_cluster"),
     ("doors", "gateway"),
     ("aio", "blocking", "dashboard"),
     ("console", "notebook"),
@@ -326,6 +331,20 @@ def test_actors_never_imports_runtime() -> None:
         )
 
     check(rule, "actors/*.py")
+
+
+def test_what_handlers_of_logs_raise_ends_no_task_of_a_node() -> None:
+    def rule(source: Source) -> Iterator[str]:
+        for node in nodes(source):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func).endswith("getLogger")
+                and node.args
+                and ast.unparse(node.args[0]).startswith("'understudy.")
+            ):
+                yield source.at(node, "gets a logger that raises: use actors.own_logger")
+
+    check(rule)
 
 
 def test_nothing_imports_the_facade() -> None:
@@ -556,6 +575,7 @@ def test_a_class_name_is_defined_once() -> None:
     refuse([" and ".join(places) for places in class_places().values() if len(places) > 1])
 
 
+@functools.cache
 def words_of(name: str) -> list[str]:
     """`["store", "locator"]` of `StoreLocator` as of `store_locator`; `["values", "value"]` of
     `values`.
@@ -601,17 +621,45 @@ OUTSIDE = {
 """What the pages about the design name, and is Python's, trio's, the tests', or inherited."""
 
 
+def names_given(node: ast.AST) -> list[str]:
+    """The names that a node gives to something: a class, a function, its parameters, attributes
+    and variables that are assigned.
+    """
+    if isinstance(node, Function):
+        arguments = node.args
+        return [
+            node.name,
+            *(
+                argument.arg
+                for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+            ),
+        ]
+    if isinstance(node, ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return [node.attr]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    return []
+
+
+@functools.cache
+def given_names(source: Source) -> tuple[tuple[str, ast.AST], ...]:
+    """All names that a file gives, each with its node."""
+    return tuple((name, node) for node in nodes(source) for name in names_given(node))
+
+
+@functools.cache
 def defined_names() -> tuple[set[str], set[str]]:
     """All names that the product defines; and those of members, as `Class.member`."""
     names: set[str] = set()
     members: set[str] = set()
     for source in sources():
-        for node in nodes(source):
+        for name, node in given_names(source):
+            names.add(name)
             if isinstance(node, ast.ClassDef):
-                names.add(node.name)
                 for each in ast.walk(node):
-                    members.update(f"{node.name}.{name}" for name in names_given(each))
-            names.update(names_given(node))
+                    members.update(f"{name}.{member}" for member in names_given(each))
     return names, members
 
 
@@ -663,21 +711,76 @@ def test_each_stop_of_a_walk_is_in_the_file_that_the_page_names() -> None:
         for one in pattern.finditer(text)
     }
     assert len(stops) > 80
-    given = {
-        (source.path, name)
-        for source in sources()
-        for node in nodes(source)
-        for name in names_given(node)
-    }
+    places: dict[str, set[str]] = {}
+    for source in sources():
+        for name, _ in given_names(source):
+            places.setdefault(name, set()).add(f"/{source.path}")
     refuse(
         [
             f"docs/design/architecture.md: {name} is not in {file}"
             for file, name in sorted(stops)
             if name != "py"
             and not file.startswith("tests/")
-            and not any(f"/{path}".endswith(f"/{file}") and known == name for path, known in given)
+            and not any(path.endswith(f"/{file}") for path in places.get(name, ()))
         ]
     )
+
+
+@functools.cache
+def imported_rooms() -> dict[str, frozenset[str]]:
+    """The rooms of `runtime` that each of them imports."""
+    found: dict[str, set[str]] = {}
+    for source in sources():
+        if source.module.partition(".")[0] == "runtime":
+            here = room_of(source.module)
+            there = {room_of(each.target) for each in imports(source) if each.top == "runtime"}
+            found.setdefault(here, set()).update(there - {here})
+    return {room: frozenset(rooms) for room, rooms in found.items()}
+
+
+def test_the_architecture_page_has_the_rooms_from_bottom_to_top() -> None:
+    text = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("| room | what it does |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    row_of = {
+        room.rstrip("/").removesuffix(".py"): number
+        for number, row in enumerate(rows)
+        for room in re.findall(r"`([^`]+)`", row)
+    }
+    assert row_of.keys() == {"actors", *imported_rooms()}
+    refuse(
+        [
+            f"docs/design/architecture.md: {room} imports {each}, which is in a later row"
+            for room, rooms in imported_rooms().items()
+            for each in rooms
+            if row_of[each] > row_of[room]
+        ]
+    )
+
+
+def test_the_arrows_of_the_architecture_page_are_the_imports() -> None:
+    text = (ROOT / "docs" / "design" / "architecture.md").read_text(encoding="utf-8")
+    drawn = {
+        room: set(rooms.split(", "))
+        for room, rooms in re.findall(r"^(\w+) ──> (.+)$", text, re.MULTILINE)
+    }
+    left_out = {*FLOORS[0], "wire", "command_line", FACE}
+    real = {
+        room: rooms - left_out
+        for room, rooms in imported_rooms().items()
+        if room not in left_out and rooms - left_out
+    }
+    assert drawn == real
+
+
+def test_the_glossary_has_each_term_once_and_in_order() -> None:
+    text = (ROOT / "docs" / "design" / "glossary.md").read_text(encoding="utf-8")
+    terms: list[str] = []
+    for section in text.split("\n## "):
+        own = re.findall(r"^- \*\*(.+?)\*\*", section, re.MULTILINE)
+        assert own == sorted(own, key=lambda term: re.sub(r"[^a-z ]", "", term.casefold()))
+        terms += own
+    assert len(terms) == len(set(terms)), [term for term in terms if terms.count(term) > 1]
 
 
 @pytest.mark.parametrize(
@@ -700,40 +803,24 @@ def test_the_classes_of_a_room_with_its_own_words_are_in_the_glossary(room: str)
     )
 
 
-def names_given(node: ast.AST) -> list[str]:
-    """The names that a node gives to something: a class, a function, its parameters, attributes
-    and variables that are assigned.
-    """
-    if isinstance(node, Function):
-        arguments = node.args
-        return [
-            node.name,
-            *(
-                argument.arg
-                for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-            ),
-        ]
-    if isinstance(node, ast.ClassDef):
-        return [node.name]
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        return [node.attr]
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        return [node.id]
-    return []
+def test_each_name_that_users_import_is_in_the_glossary() -> None:
+    names = {*actors.__all__, *runtime.__all__, *understudy.__all__} - {"__version__"}
+    glossary = (ROOT / "docs" / "design" / "glossary.md").read_text(encoding="utf-8")
+    missing = names - set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", glossary))))
+    assert not missing, f"not in docs/design/glossary.md: {sorted(missing)}"
 
 
 def test_no_function_attribute_or_variable_has_a_word_that_the_glossary_retired() -> None:
     def rule(source: Source) -> Iterator[str]:
         room = source.path.rpartition("/")[0]
         retired_here = {word for word, rooms in RETIRED_IN_ROOMS.items() if room in rooms}
-        for node in ast.walk(source.tree):
-            for name in names_given(node):
-                words = set(words_of(name))
-                for word in (RETIRED_IN_NAMES | retired_here).intersection(words):
-                    yield source.at(
-                        cast("ast.stmt", node).lineno,
-                        f"{name}: {word!r} is retired, see docs/design/glossary.md",
-                    )
+        retired = RETIRED_IN_NAMES | retired_here
+        for name, node in given_names(source):
+            for word in retired.intersection(words_of(name)):
+                yield source.at(
+                    cast("ast.stmt", node).lineno,
+                    f"{name}: {word!r} is retired, see docs/design/glossary.md",
+                )
 
     check(rule)
 

@@ -42,6 +42,21 @@ def test_a_file_that_others_can_use_is_refused(
         use(path)
 
 
+@pytest.mark.parametrize("use", [Keyring.of_file, read_secrets, etcd, gateway])
+def test_a_file_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Path], object]
+) -> None:
+    """Root could read it, and so could its owner."""
+    path = written(tmp_path / "my file", 0o600)
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        user = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: user)
+    with pytest.raises(ValueError, match=r"another user \(uid \d+\).* chown \d+ '.*/my file'"):
+        use(path)
+
+
 def test_a_file_of_the_owner_alone_is_used(tmp_path: Path) -> None:
     for mode in (0o600, 0o400, 0o700):
         path = written(tmp_path / f"{mode:o}", mode)

@@ -94,6 +94,7 @@ BAD = [
     CHUNKED + b"0\r\nX: a\r\n\r\n",
     CHUNKED + b"1;a\nb\r\nx\r\n0\r\n\r\n",
     b"POST /a HTTP/1.0\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"PRI * HTTP/2.0\r\nX: a\r\n\r\n",
 ]
 
 
@@ -124,6 +125,17 @@ def test_no_other_protocol_is_agreed_to() -> None:
     request = connection.next_event()
     assert isinstance(request, h11.Request)
     assert [name for name, _ in request.headers] == [b"host", b"connection", b"http2-settings"]
+    assert not connection.is_http2
+
+
+def test_http2_begins_with_a_connection_and_never_behind_a_request() -> None:
+    start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    connection = StrictConnection(1024)
+    connection.receive_data(start)
+    assert isinstance(connection.next_event(), h11.Request)
+    assert connection.is_http2
+    with pytest.raises(h11.RemoteProtocolError, match="HTTP/2 begins"):
+        read(NEXT + start)
 
 
 @pytest.mark.parametrize("seed", range(20))

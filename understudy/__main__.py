@@ -1,5 +1,5 @@
 """`python -m understudy` is the command `understudy`."""
 
-from runtime.command_line.main import run
+from runtime.command_line.entry import run
 
 run()

@@ -20,6 +20,7 @@ from actors.errors import NotAllowedError
 from actors.filters import Call, CallKind
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition
+from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer, may_call
 from actors.supervisor import ChildSpec
 from runtime.audit import AuditLog
@@ -30,7 +31,7 @@ from runtime.hosting.cell import ActorCell
 from runtime.hosting.client_quotas import CLIENT_ACTORS, ClientQuotas
 from runtime.hosting.held_bytes import ByteBudget
 from runtime.hosting.host import ActorHost
-from runtime.hosting.item_batches import BATCH_METHODS
+from runtime.hosting.item_batches import BATCH_METHODS, calls_in
 from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
@@ -39,7 +40,7 @@ from runtime.user_errors import is_interrupt, text_of, traceback_of
 Authorize = Callable[[Call], bool]
 """A function of the application that decides whether a call may be made."""
 
-logger = logging.getLogger("understudy.calls")
+logger = own_logger("understudy.calls")
 
 
 def checked_authorize(given: object) -> Authorize | None:
@@ -74,6 +75,11 @@ class AdmissionRules:
     def checked(cls, spawnable: object, authorize: object, client_actors: int) -> AdmissionRules:
         """Return the rules. Raises TypeError or ValueError for arguments that are none."""
         return cls(checked_spawnable(spawnable), checked_authorize(authorize), client_actors)
+
+
+def _first(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+    """What an act is about: its first argument, or all that came by name, since any may be it."""
+    return args[:1] or tuple(kwargs.values())
 
 
 def _subject_of(argument: object) -> str:
@@ -129,7 +135,14 @@ class CallAdmission:
             cell = self._host.cells.get(name)
             definition = self._definition(cell, method, args)
             address = cell.address if cell is not None else None
-            why = self._barred(peer, kind, address, definition, method, args, kwargs, context)
+            if method in BATCH_METHODS and kwargs:
+                # What is looked at below must not come by its name instead.
+                why = "a batch of items takes its arguments by position only"
+            else:
+                why = self._barred(peer, kind, address, definition, method, args, kwargs, context)
+            if definition is not None:
+                # Of a batch the method of its items.
+                method = definition.name
         if not why and peer.role != "node":
             why = self._unspawnable(name, method, args, kwargs)
         if why:
@@ -165,11 +178,16 @@ class CallAdmission:
             if refused is not None:
                 return refused
         if link.audited:
-            self.note_act(peer, call.actor, call.method, call.args)
+            self.note_act(peer, call.actor, call.method, call.args, call.kwargs)
         return None
 
     def note_act(
-        self, peer: VerifiedPeer, name: str, method: str, args: tuple[object, ...]
+        self,
+        peer: VerifiedPeer,
+        name: str,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         """Note in the audit log that `peer`, which is no member, calls a method of an actor, if
         only operators may call that.
@@ -180,7 +198,7 @@ class CallAdmission:
         what = [f"{name}.{definition.name}"]
         # What the runtime's own actors take is no secret. That of users' actors may be.
         if definition.function.__module__.startswith(("actors.", "runtime.")):
-            what += [text for one in args[:1] if (text := _subject_of(one))]
+            what += [text for one in _first(args, kwargs) if (text := _subject_of(one))]
         self.audit.on_acted(peer, " ".join(what))
 
     def values_of(self, link: Link) -> ByteBudget | None:
@@ -192,7 +210,12 @@ class CallAdmission:
         return self.quotas.values_of(link.verified)
 
     def on_service_call(
-        self, link: Link, service: str, method: str, args: tuple[object, ...]
+        self,
+        link: Link,
+        service: str,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> None:
         """Note in the audit log what a peer asks a service of the runtime for, if that is an act
         of administration.
@@ -203,7 +226,8 @@ class CallAdmission:
             return
         if link.peer.role == "client" and link.verified is not None:
             # Of the arguments only texts: a secret is bytes.
-            what = " ".join([method, *(one for one in args[:1] if isinstance(one, str))])
+            texts = [one for one in _first(args, kwargs) if isinstance(one, str)]
+            what = " ".join([method, *texts])
             self.audit.on_acted(link.verified, what)
 
     def _refused(self, peer: VerifiedPeer, name: str, method: str, why: str) -> NotAllowedError:
@@ -256,25 +280,28 @@ class CallAdmission:
     ) -> str:
         """Why the application does not allow the call; "" if it does."""
         assert self.authorize is not None
-        call = Call(
-            side="server",
-            kind=kind,
-            actor=address.name,
-            class_path=address.class_path,
-            method=method,
-            node=address.node,
-            epoch=address.epoch,
-            incarnation=address.incarnation,
-            args=args,
-            kwargs=kwargs,
-            peer=peer,
-        )
         token = CURRENT.set(context)
         try:
-            # User code, on the loop: it must not wait. Only True allows, so that a function that
-            # forgets to return anything, or returns a coroutine, opens nothing.
-            if self.authorize(call) is True:
-                return ""
+            # It judges each item of a batch: how calls travel must not decide what is allowed.
+            for called, its_args, its_kwargs in calls_in(method, args, kwargs):
+                call = Call(
+                    side="server",
+                    kind=kind,
+                    actor=address.name,
+                    class_path=address.class_path,
+                    method=called,
+                    node=address.node,
+                    epoch=address.epoch,
+                    incarnation=address.incarnation,
+                    args=its_args,
+                    kwargs=its_kwargs,
+                    peer=peer,
+                )
+                # User code, on the loop: it must not wait. Only True allows, so that a function
+                # that forgets to return anything, or returns a coroutine, opens nothing.
+                if self.authorize(call) is not True:
+                    return "authorize did not return True"
+            return ""
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
             if is_interrupt(error):
                 raise
@@ -291,7 +318,6 @@ class CallAdmission:
             return f"authorize raised {type(error).__name__}"  # noqa: ASYNC104
         finally:
             CURRENT.reset(token)
-        return "authorize did not return True"
 
     def _stops_its_own(self, peer: VerifiedPeer, method: str, args: tuple[object, ...]) -> bool:
         """True for a client that asks to stop actors which it has started: it must be able to make
@@ -301,7 +327,7 @@ class CallAdmission:
             return False
         if method == "stop_actor":
             named: object = [args[:2]]
-        elif method == "stop_many" and args:
+        elif method in ("stop_many", "take_back_started") and args:
             named = args[0]
         else:
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Final, cast, get_origin
 
 import attrs
@@ -233,7 +234,7 @@ def _no_actor_class(given: object) -> str:
     return f"takes a subclass of actors.Actor, not {repr_of(given)}{hint * isinstance(given, str)}"
 
 
-_READ_OF_CLASSES: Final = (
+_read_all: Final = attrgetter(
     "__client_filters__",
     "__dict__",
     "__getattribute__",
@@ -246,7 +247,7 @@ _READ_OF_CLASSES: Final = (
     "on_stop",
     "supervises",
 )
-"""The attributes of a class of actors that are read where one is spawned."""
+"""Reads the attributes of a class of actors that are read where one is spawned."""
 
 
 def _checked_class(asked: str, given: object) -> type[Actor]:
@@ -259,7 +260,7 @@ def _checked_class(asked: str, given: object) -> type[Actor]:
     # A metaclass, or a descriptor, runs code of the user's that may raise anything: also what
     # would end the program of the caller.
     cls = cast("type[Actor]", given)
-    failed = guarded(lambda: [getattr(cls, name) for name in _READ_OF_CLASSES], summary_of)
+    failed = guarded(lambda: _read_all(cls), summary_of)
     if isinstance(failed, str):
         raise ActorClassError(
             f"{qualified_name(cls)} was not started: reading an attribute of the class raised "

@@ -11,7 +11,6 @@ queue joins its end; a call that was refused takes the place that its number giv
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Callable, Hashable
 
@@ -19,6 +18,7 @@ import trio
 
 from actors.errors import CallError, ClassMismatchError, NodeUnreachableError
 from actors.method import Address, Bound
+from runtime.calls.ordered_entries import OrderedEntries, Place
 from runtime.calls.routes import Route, Routes
 from runtime.environment import Environment
 
@@ -47,6 +47,7 @@ class Waiter:
         "not_before",
         "order",
         "patience",
+        "place",
         "post",
         "posted",
         "search",
@@ -67,6 +68,8 @@ class Waiter:
         self.not_before = not_before
         self.limit = limit
         self.joined = 0
+        self.place: Place | None = None
+        """Its place in the queue, once it has joined."""
         self.posted = False
         self.error: Exception | None = None
         self.patience = trio.CancelScope()
@@ -101,7 +104,7 @@ class _CallQueue:
     __slots__ = ("address", "denied", "joined", "leaving", "left", "settled", "waiters")
 
     def __init__(self) -> None:
-        self.waiters: list[Waiter] = []
+        self.waiters: OrderedEntries[Waiter] = OrderedEntries()
         self.joined = 0
         self.address: Address | None = None
         """The place where the actor was found since the queue began, unless a call was refused."""
@@ -123,7 +126,7 @@ class _CallQueue:
     def join(self, waiter: Waiter) -> None:
         self.joined += 1
         waiter.joined = self.joined
-        bisect.insort(self.waiters, waiter, key=lambda other: other.order)
+        waiter.place = self.waiters.add(waiter.order, waiter)
 
     def deny(self, place: Occupancy) -> None:
         self.denied = place
@@ -186,25 +189,12 @@ class CallQueues:
         waiter = Waiter(bound, order, post, not_before, limit)
         line.join(waiter)
         try:
-            if denied is not None:
-                line.deny(denied)
-                if over:
-                    line.left = denied
-                else:
-                    line.leaving = denied
-            elif (
-                line.address is None
-                and (known := self._routes.known(bound)) is not None
-                and where(known) != line.denied
-            ):
-                line.address = known.address
-                # The first in the queue may still search for the place that this call knows.
-                line.waiters[0].interrupt()
+            self._note_place(line, bound, denied, over=over)
             with waiter.patience:
                 while not waiter.is_over:
                     # The first call leads the queue. The first may change: a refused call comes
                     # back with an earlier number.
-                    if line.waiters[0] is waiter:
+                    if line.waiters.first is waiter:
                         await self._lead(line, waiter)
                     else:
                         # No await between the look at the queue and the parking: a leader that ends
@@ -220,15 +210,40 @@ class CallQueues:
                     method=bound._definition.name,
                 )
         finally:
-            line.waiters.remove(waiter)
+            assert waiter.place is not None
+            line.waiters.remove(waiter.place)
             if not line.waiters:
                 assert self.all[key] is line, "a queue lives until its last waiter is gone"
                 del self.all[key]
             else:
                 # It may lead now. To wake it in vain does no harm: it looks at the queue again.
-                line.waiters[0].wake()
+                line.waiters.first.wake()
         if waiter.error is not None:
-            raise waiter.error
+            error, waiter.error = waiter.error, None
+            try:
+                raise error
+            finally:
+                # No circle with this frame, which the traceback has.
+                del error
+
+    def _note_place(
+        self, line: _CallQueue, bound: Bound, denied: Occupancy | None, *, over: bool
+    ) -> None:
+        """Note for the queue what a call that has joined it knows of the actor's place."""
+        if denied is not None:
+            line.deny(denied)
+            if over:
+                line.left = denied
+            else:
+                line.leaving = denied
+        elif (
+            line.address is None
+            and (known := self._routes.known(bound)) is not None
+            and where(known) != line.denied
+        ):
+            line.address = known.address
+            # The first in the queue may still search for the place that this call knows.
+            line.waiters.first.interrupt()
 
     async def _lead(self, line: _CallQueue, waiter: Waiter) -> None:
         """Find the actor for the whole queue, and post what waits. Returns early if something has
@@ -345,6 +360,7 @@ class CallQueues:
         and simulations.
         """
         for line in self.all.values():
+            line.waiters.check_invariants()
             assert line.waiters, "an empty queue would hold up every call to its actor"
             orders = [waiter.order for waiter in line.waiters]
             assert orders == sorted(orders), "calls wait in the order in which they were made"

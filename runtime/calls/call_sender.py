@@ -1,10 +1,10 @@
 """The call sender: posts calls and withdraws them; the trio shell around the tables of outgoing
 calls.
 
-A call without a retry policy, to an actor whose place is known, takes the fast path: it costs no
-task, scope or event, but one encoded frame and one parked task. Every other call is made by a
-`RetryingCall`, which finds the actor, waits while it is being restarted and makes the call again
-where that is allowed.
+A call to an actor whose place is known takes the fast path: it costs no task, scope or event, but
+one encoded frame and one parked task. With a retry policy its first attempt is little more, see
+`runtime.calls.first_attempts`. Every other call is made by a `RetryingCall`, which finds the actor,
+waits while it is being restarted and makes the call again where that is allowed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from actors.errors import (
     RemoteError,
     SelfCallError,
     StaleEpochError,
+    UnderstudyError,
     WrongDoorError,
 )
 from actors.filters import Call
@@ -51,14 +52,13 @@ from runtime.calls.deadlines import Deadlines, Waiting, effective_deadline
 from runtime.calls.local_calls import LocalCalls
 from runtime.calls.pending_calls import Confirmations, OpenCalls, OutgoingRequest, PendingCall
 from runtime.calls.protocol import (
-    NO_ARGUMENTS,
     REPEATABLE,
     TELL_DEPTH,
-    array_head,
     as_repeat,
     call_frame,
+    cancel_frame,
     forget_frame,
-    kept,
+    own_copies,
     send_control,
 )
 from runtime.calls.reply_handler import ReplyHandler, facts
@@ -79,6 +79,8 @@ from runtime.statistics.call_statistics import (
     MethodStatistics,
     reason_of,
 )
+from runtime.user_errors import end_with_users_part
+from runtime.wire.arrays import EMPTY_ARRAY
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
 
@@ -90,6 +92,11 @@ Args: TypeAlias = tuple[object, ...]
 
 Kwargs: TypeAlias = dict[str, object]
 
+
+CONFIRM_SECONDS = 0.5
+"""Seconds after which the end of a repeatable call is confirmed, if few others have ended since. So
+long its peer may keep an answer for nothing.
+"""
 
 MOST_BUDGETS = 10_000
 """Targets whose failures are remembered; with more, those that failed first are forgiven."""
@@ -125,6 +132,10 @@ class CallSender(ABC):
         self.numbers = numbers
         self.budgets: dict[tuple[str, float], RetryBudget] = {}
         self.confirmations: dict[NodeId, Confirmations] = {}
+        self._unconfirmed: dict[Link, Confirmations] = {}
+        """Those that have something to confirm, and the links to the peers that it is for."""
+        self._confirming = False
+        """True while a task waits to send what is in `_unconfirmed`."""
         self.open_calls = OpenCalls()
         self.codec = codec
         self._reply_handler = reply_handler
@@ -197,10 +208,14 @@ class CallSender(ABC):
         bound._counted = found
         return found
 
-    def _count_failure(
+    def _note_failure(
         self, counted: MethodStatistics | None, timer: CallTimer | None, error: BaseException
     ) -> None:
-        """Count a call that has raised `error` at its caller."""
+        """Count a call that raises `error` at its caller, where it is handled now."""
+        if isinstance(error, UnderstudyError):
+            # Its text says what happened, to which actor and which argument: the frames of the
+            # codec, and those of retries, say no more.
+            end_with_users_part(error)
         if counted is not None:
             counted.fail(error)
         if timer is not None:
@@ -293,7 +308,7 @@ class CallSender(ABC):
             # No task waits for the answer: what bounds the memory that large ones take is room for
             # them.
             await route.link.room(sum(map(len, segments)))
-            route.link.post(frame, kept(segments), lane=route.place.actor)
+            route.link.post(frame, own_copies(segments), lane=route.place.actor)
         # Not cancellable: the call has left, and a cancellation would suggest that it has not.
         await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -322,7 +337,7 @@ class CallSender(ABC):
             self._local.send(route.address, bound, args, kwargs, context)
         else:
             frame, segments = self._one_way(bound, args, kwargs, context, route, link)
-            link.post(frame, kept(segments), lane=route.place.actor)
+            link.post(frame, own_copies(segments), lane=route.place.actor)
 
     def _one_way(
         self,
@@ -374,24 +389,25 @@ class CallSender(ABC):
             expires = seen.deadline if seen is not None else math.inf
             if seen is None and (options is not NO_CALL_OPTIONS or self.call_timeout is not None):
                 expires = self._expiry(bound)
-            # What waits, or may be repeated although it may have run, takes the slow path.
+            # What has to wait takes the slow path.
             if (
                 route is None
-                or (policy is not None and not tries_once(bound, policy))
                 or (self.lines.all and self.lines.ahead_of(bound))
                 or (route.link is not None and not route.link.has_room)
             ):
                 value = await self.make_again(bound, args, kwargs, expires, self.numbers(), seen)
+            elif policy is not None:
+                first = (bound, args, kwargs, expires, seen, route, counted, timer)
+                value = await self.make_first_attempt(*first)
             else:
                 task = trio.lowlevel.current_task()
-                chain = self._chain_of(task, bound) if self._running or self._starts else None
+                chain = self.chain_of(task, bound) if self._running or self._starts else None
                 deadline = effective_deadline(task)
                 # A deadline that has passed ends the call before anything is sent.
                 if deadline != math.inf and deadline <= self.environment.now():
                     await trio.lowlevel.checkpoint()
                 if self.faults is not None:
                     await self.faults.slow_down(bound._definition.name)
-                started = None if policy is None else self.environment.now()
                 call: Waiting = PendingCall(self.numbers(), route.place, task)
                 soon = expires if expires < deadline else deadline
                 flags = 0 if bound._load is None else TELL_DEPTH
@@ -405,17 +421,15 @@ class CallSender(ABC):
                 if call.finished:
                     await trio.lowlevel.checkpoint()
                 elif expires == math.inf and (spinner is None or spinner.current is None):
-                    await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+                    await trio.lowlevel.wait_task_rescheduled(partial(self.give_up, call, route))
                 else:
-                    await self._answered(call, route, expires, spinner)
+                    await self.answered(call, route, expires, spinner)
                 # The heap of timeouts may keep the call for long: it must not keep the value.
                 value, call.value = call.value, None
                 if call.error is not None or call.expired:
-                    value = await self._failed(call, route, request, expires, seen, started)
-                elif policy is not None:
-                    self._replenish(bound, policy)
+                    value = await self._failed(call, route, request, expires, seen)
         except BaseException as error:
-            self._count_failure(counted, timer, error)
+            self._note_failure(counted, timer, error)
             raise
         if counted is not None:
             counted.value += 1
@@ -423,11 +437,11 @@ class CallSender(ABC):
                 self._time(timer)
         return value
 
-    async def _answered(
+    async def answered(
         self, call: Waiting, route: Route, expires: float, spinner: Spinner | None
     ) -> None:
-        """Wait until a call has finished or expired: first by polling in the place of the reader of
-        its link, if that spins.
+        """Wait until a call has finished, or has expired at `expires`: first by polling in place of
+        the reader of its link, if that spins.
         """
         link = route.link
         if expires != math.inf:
@@ -440,14 +454,14 @@ class CallSender(ABC):
                 if call.finished or call.expired:
                     return
                 call.waiter = task
-            await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+            await trio.lowlevel.wait_task_rescheduled(partial(self.give_up, call, route))
         except BaseException:
-            # Cancelled while it polled: `_give_up` does this for a task that is parked.
+            # Cancelled while it polled: `give_up` does this for a task that is parked.
             self.withdraw(call, route)
             raise
         finally:
             if expires != math.inf:
-                self.deadlines.done()
+                self.deadlines.done(call)
 
     async def _failed(
         self,
@@ -456,10 +470,9 @@ class CallSender(ABC):
         request: OutgoingRequest,
         expires: float,
         seen: Call | None,
-        started: float | None,
     ) -> Any:
-        """Make a call again whose only attempt so far has failed, if it may be. Else raise.
-        `started`: when it was made, of a call with a retry policy.
+        """Make a call without a retry policy again whose only attempt so far has failed, if it may
+        be. Else raise.
         """
         bound = cast("BoundMethod[..., Any]", request.bound)
         # The answer and the timeout may come in the same pass: the first of the two decides.
@@ -470,17 +483,18 @@ class CallSender(ABC):
         error, call.error = call.error, None
         assert error is not None
         try:
-            policy, moved = bound._options.retry, isinstance(error, MOVED)
-            if policy is not None or (moved and bound._address.registered):
-                # The policy decides; or it certainly did not run, and perhaps only because the
-                # actor has moved.
+            if isinstance(error, MOVED) and bound._address.registered:
+                # It certainly did not run, and perhaps only because the actor has moved.
                 args, kwargs, number = request.args, request.kwargs, call.number
                 return await self.make_again(
-                    bound, args, kwargs, expires, number, seen, route, error, started
+                    bound, args, kwargs, expires, number, seen, route, error
                 )
-            if isinstance(error, DeadlineExceededError) and request.deadline < expires:
-                # It is the caller's own deadline that is too near: that ends the call, as trio has
-                # it.
+            if (
+                isinstance(error, DeadlineExceededError | CallTimeoutError)
+                and request.deadline < expires
+            ):
+                # It is the deadline of the caller's own scope that is too near, or was noticed
+                # first where the method ran: that ends the call, as trio has it.
                 await trio.sleep_until(request.deadline)
                 await trio.lowlevel.checkpoint()
             raise error
@@ -498,16 +512,30 @@ class CallSender(ABC):
         seen: Call | None,
         route: Route | None = None,
         error: CallError | None = None,
-        started: float | None = None,
     ) -> Any:
         """Make a call that may take several attempts; see `RetryingCall`, which has these
-        parameters. `error`: of an attempt over `route` that was made already, at `started`.
+        parameters. `error`: of an attempt over `route` that was made already.
         """
 
-    def _give_up(
+    @abstractmethod
+    def make_first_attempt(
+        self,
+        /,
+        bound: BoundMethod[..., Any],
+        args: Args,
+        kwargs: Kwargs,
+        expires: float,
+        seen: Call | None,
+        route: Route,
+        counted: MethodStatistics | None,
+        timer: CallTimer | None,
+    ) -> Coroutine[Any, Any, Any]:
+        """Make a call with a retry policy over `route`; see `runtime.calls.first_attempts`."""
+
+    def give_up(
         self, call: Waiting, route: Route, raise_cancel: Callable[[], object]
     ) -> trio.lowlevel.Abort:
-        """The waiting task was cancelled, and so is the call."""
+        """The waiting task was cancelled, and so is the call: what trio calls for a parked task."""
         # First: an answer that arrives from here on must not wake a task that is not parked.
         call.waiter = None
         # The task is woken at once: it does not wait until the method has stopped.
@@ -534,7 +562,7 @@ class CallSender(ABC):
         )
         segments: list[Buffer] = []
         arguments = (
-            NO_ARGUMENTS
+            EMPTY_ARRAY
             if not args and not kwargs
             else None
             if kwargs
@@ -591,7 +619,7 @@ class CallSender(ABC):
         else:
             call.ticket = link.post(frame, segments, lane=call.place.actor)
             if flags & REPEATABLE and faults.strike("request-repeated", method):
-                link.post(as_repeat(frame), kept(segments), lane=call.place.actor)
+                link.post(as_repeat(frame), own_copies(segments), lane=call.place.actor)
         if faults.strike("cut", method):
             link.drop_connection()
         if faults.strike("in-flight", method):
@@ -615,9 +643,7 @@ class CallSender(ABC):
             # left, the far side gets a CANCEL.
             call.recalled = link.abandon(call.ticket)
             if not call.recalled:
-                link.post(
-                    encode_frame(Kind.CANCEL, array_head(1, call.number)), lane=call.place.actor
-                )
+                link.post(cancel_frame(call.number), lane=call.place.actor)
                 # The caller gets its arrays back now, and may change them before the peer has them.
                 if call.lends:
                     link.own(call.ticket)
@@ -646,15 +672,44 @@ class CallSender(ABC):
     def confirm(self, call: Waiting, link: Link) -> None:
         """A repeatable call will not be made again under its number: let its peer forget it."""
         confirmations = self.confirmations.get(link.peer.identity)
-        if confirmations is not None and confirmations.end(call.number) and link.ended is None:
-            link.post(forget_frame(*confirmations.take(), self.open_calls.watermark))
+        if confirmations is None:
+            return
+        due = confirmations.end(call.number) or call.large_answer
+        if link.ended is not None:
+            return
+        if due:
+            self._post_confirmation(link, confirmations)
+        else:
+            # Most often the next calls take it along.
+            self._unconfirmed[link] = confirmations
+            if not self._confirming:
+                self._confirming = True
+                self.nursery.start_soon(self._confirm_soon, name="confirmations")
+
+    def _post_confirmation(self, link: Link, confirmations: Confirmations) -> None:
+        self._unconfirmed.pop(link, None)
+        link.post(forget_frame(*confirmations.take(), self.open_calls.watermark))
+
+    async def _confirm_soon(self) -> None:
+        """Confirm the calls that are followed by too few others for a message of their own."""
+        await trio.sleep(CONFIRM_SECONDS)
+        self._confirming = False
+        for link, confirmations in list(self._unconfirmed.items()):
+            # Over one that has ended meanwhile nothing is sent: the next one takes it along, or the
+            # peer gives the calls up by itself.
+            if link.ended is None:
+                self._post_confirmation(link, confirmations)
+        self._unconfirmed.clear()
 
     def repeatable_number(self, link: Link) -> int:
         """The number of a call that may be made again over `link`, or over what follows it to the
         same incarnation.
         """
-        number = self.numbers()
-        self.confirmations.setdefault(link.peer.identity, Confirmations()).begin(number)
+        number, identity = self.numbers(), link.peer.identity
+        confirmations = self.confirmations.get(identity)
+        if confirmations is None:
+            confirmations = self.confirmations[identity] = Confirmations()
+        confirmations.begin(number)
         return number
 
     def over(self, first: int, actor: str) -> None:
@@ -672,11 +727,11 @@ class CallSender(ABC):
                 del self.budgets[next(iter(self.budgets))]
         return budget
 
-    def _replenish(self, bound: BoundMethod[..., Any], policy: RetryPolicy) -> None:
+    def replenish(self, bound: BoundMethod[..., Any], policy: RetryPolicy) -> None:
         """A call with this policy succeeded at once. Budgets that no failure was charged to are not
         there: they are full.
         """
-        if self.budgets and policy.max_retries and policy.budget is not None:
+        if policy.max_retries and policy.budget is not None:
             budget = self.budgets.get((bound._address.name, policy.budget))
             if budget is not None:
                 budget.succeeded()
@@ -714,7 +769,7 @@ class CallSender(ABC):
         """Return the methods that wait for a call made in `task`; see `ActorTurns.chain`."""
         return self._turns.chain(task)
 
-    def _chain_of(self, task: trio.lowlevel.Task, bound: Bound) -> Chain | None:
+    def chain_of(self, task: trio.lowlevel.Task, bound: Bound) -> Chain | None:
         """Like `chain`, for a call of `bound`. Raises `SelfCallError`."""
         if task in self._running:
             self.refuse_self_call(task, bound)
@@ -735,10 +790,3 @@ def repeats_unknown(bound: BoundMethod[..., Any], policy: RetryPolicy) -> bool:
     one number then, by which its peer knows them.
     """
     return policy.max_retries > 0 and (bound._definition.idempotent or policy.repeat_unknown)
-
-
-def tries_once(bound: BoundMethod[..., Any], policy: RetryPolicy) -> bool:
-    """True if the first attempt of a call with this policy is like that of any other call: what
-    follows if it fails is decided then.
-    """
-    return policy.attempt_timeout is None and not repeats_unknown(bound, policy)

@@ -116,7 +116,7 @@ class CallbackCall:
         self.over = True
         self._call.ended = None
         if self._expires != math.inf:
-            self._caller.deadlines.done()
+            self._caller.deadlines.done(self._call)
 
     async def _make_again(self, error: CallError) -> object:
         request, number = self._request, self._call.number

@@ -14,6 +14,7 @@ from actors.filters import Call
 from actors.method import BoundMethod, BoundStream, Stream
 from actors.peers import VerifiedPeer
 from actors.reference import Reference
+from runtime.calls import first_attempts
 from runtime.calls.call_sender import Args, CallSender, Kwargs
 from runtime.calls.callback_call import CallbackCall
 from runtime.calls.pending_calls import OutgoingRequest
@@ -46,11 +47,12 @@ class CallClient(CallSender):
         seen: Call | None,
         route: Route | None = None,
         error: CallError | None = None,
-        started: float | None = None,
     ) -> Any:
         """Make a call that may take several attempts."""
-        again = RetryingCall(self, bound, args, kwargs, expires, order, seen=seen, started=started)
+        again = RetryingCall(self, bound, args, kwargs, expires, order, seen=seen)
         return await again.run(route, error)
+
+    make_first_attempt = first_attempts.make_first_attempt
 
     def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]

@@ -69,10 +69,11 @@ class Deadlines:
 
     def add(self, when: float, call: Waiting) -> None:
         """Wake `call` at `when` (seconds on the node's clock) unless it has finished. The code that
-        adds a call also calls `done`, however the call ends.
+        adds a call also calls `done`, however the wait for it ends.
         """
         # The number decides between equal times: calls cannot be compared.
         self._entered += 1
+        call.timed = self._entered
         heapq.heappush(self._heap, (when, self._entered, call))
         if not self._started:
             self._started = True
@@ -80,18 +81,22 @@ class Deadlines:
         elif self._scope is not None and when < self._scope.deadline:
             self._scope.deadline = when
 
-    def done(self) -> None:
-        """A call that was added has ended, so that its entry is obsolete."""
+    def done(self, call: Waiting) -> None:
+        """A call that was added has ended, or waits for its next attempt: its entry is obsolete."""
+        call.timed = 0
         self._obsolete += 1
         if self._obsolete >= FEWEST_TO_CLEAR and self._obsolete * 2 > len(self._heap):
-            self._heap = [
-                entry for entry in self._heap if not (entry[2].finished or entry[2].expired)
-            ]
+            self._heap = [entry for entry in self._heap if entry[2].timed == entry[1]]
             heapq.heapify(self._heap)
             self._obsolete = 0
 
     async def _run(self) -> None:
         while True:
+            # Those that are obsolete are not waited for: nearly all calls end long before their
+            # time, and each of them would cost a pass of the event loop.
+            while self._heap and self._heap[0][2].timed != self._heap[0][1]:
+                heapq.heappop(self._heap)
+                self._obsolete = max(0, self._obsolete - 1)
             with trio.CancelScope(
                 deadline=self._heap[0][0] if self._heap else math.inf
             ) as self._scope:
@@ -101,9 +106,11 @@ class Deadlines:
                 # Once for all that are due: what holds up the loop holds them up together.
                 self._late.add(now - self._heap[0][0])
             while self._heap and self._heap[0][0] <= now:
-                _, _, call = heapq.heappop(self._heap)
+                _, number, call = heapq.heappop(self._heap)
                 self._obsolete = max(0, self._obsolete - 1)
-                if not call.finished:
+                # One that is made again is the same object: an entry of an attempt before must not
+                # end it.
+                if call.timed == number and not call.finished:
                     call.expired = True
                     wake(call)
                 # Nothing of it is kept while there is nothing to do.

@@ -8,7 +8,6 @@ is given up when its client says so, is known to be dead, or has not been heard 
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import trio
@@ -18,12 +17,13 @@ from actors.method import MethodDefinition
 from actors.peers import VerifiedPeer
 from runtime.calls.admission import CallAdmission
 from runtime.calls.dedup_table import CallRecord, DedupTable, RecordsTotal
-from runtime.calls.protocol import KEEP_RESULT, REPEAT, TENTATIVE, CallRequest, confirmation
-from runtime.calls.replies import Reply, ReplyEncoder, ResultRetention, caller_gone, taken_back
+from runtime.calls.incoming_calls import ResultRetention, caller_gone, invocation_of, taken_back
+from runtime.calls.protocol import KEEP_RESULT, REPEAT, CallRequest, confirmation
+from runtime.calls.replies import Reply, ReplyEncoder
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import ActorCell, Invocation
-from runtime.hosting.completion_records import RequestClient, RequestId, RequestOrigin
+from runtime.hosting.completion_records import RequestClient, RequestId, request_origin
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
 from runtime.identifiers import NodeId
@@ -84,7 +84,7 @@ class DedupServer:
         reply_encoder: ReplyEncoder,
         environment: Environment,
         nursery: trio.Nursery,
-        kept: ResultRetention,
+        retention: ResultRetention,
         admission: CallAdmission,
         faults: Faults | None,
     ) -> None:
@@ -94,45 +94,52 @@ class DedupServer:
         self._reply_encoder = reply_encoder
         self._environment = environment
         self._nursery = nursery
-        self._kept = kept
+        self._retention = retention
         self._faults = faults
         self.clients: dict[NodeId, _DedupClient] = {}
+        self._of_links: dict[Link, _DedupClient] = {}
+        """The same by their links."""
         self._orphans: dict[NodeId, None] = {}
         """Clients without a link, those first that have been without for the longest time."""
         self.total = RecordsTotal()
 
     def on_call(self, link: Link, flags: int, call: CallRequest) -> None:
         """A repeatable call has arrived."""
-        client = self._client(link)
+        client = self._of_links.get(link)
+        # Inline, for each repeatable call; see `_client`.
+        if client is None or client.identity.life != link.life:
+            client = self._client(link)
         record = client.records.arrive(
             call.number, (call.actor, call.epoch), repeat=bool(flags & REPEAT)
         )
         if isinstance(record, CallError):
             self._refuse(link, call, record)
+        elif record.state == "new":
+            self._run(link, client, record, flags, call)
         elif record.state == "answered":
             self._host.counts.repeats += 1
             head, *segments = record.answer
             self._send(link, call.method, (cast("bytes", head), tuple(segments)))
-        elif record.state == "running":
+        else:
             # The repeat joins the run: its answer goes over the link of the latest attempt.
             assert record.invocation is not None
             self._host.counts.repeats += 1
-            cast("_Asked", record.invocation.link).link = link
-        else:
-            self._run(link, client, record, flags, call)
+            asked: _Asked = record.invocation.link
+            asked.link = link
 
     def on_forget(self, link: Link, frame: Frame) -> None:
         """Handle a FORGET frame: `[watermark, numbers beyond it]`."""
         watermark, beyond, everywhere = confirmation(
             self._codec.decode(frame.control, frame.segments)
         )
-        client = self._client(link)
-        self._host.completion_log.confirm(client.identity, everywhere)
-        for record in client.records.covered(watermark, beyond):
-            self._host.completion_log.on_over(
-                self._host.cells.get(record.target[0]), RequestId(client.identity, record.number)
-            )
-        for invocation in client.records.confirm(watermark, beyond):
+        client, log = self._client(link), self._host.completion_log
+        log.confirm(client.identity, everywhere)
+        covered = client.records.covered(watermark, beyond)
+        if log.has_tables:
+            for record in covered:
+                cell = self._host.cells.get(record.target[0])
+                log.on_over(cell, RequestId(client.identity, record.number))
+        for invocation in client.records.forget(watermark, covered):
             taken_back(invocation)
 
     def cancel(self, link: Link, number: int) -> None:
@@ -146,6 +153,7 @@ class DedupServer:
         """A link has ended. Its calls go on for now: their repeats may come over the next link."""
         identity = link.peer.identity
         client = self.clients.get(identity)
+        self._of_links.pop(link, None)
         if client is not None:
             client.links.discard(link)
             if not client.links:
@@ -161,6 +169,8 @@ class DedupServer:
         client = self.clients.pop(identity, None)
         self._orphans.pop(identity, None)
         if client is not None:
+            for link in client.links:
+                self._of_links.pop(link, None)
             client.over.set()
             self._host.completion_log.on_silent(client.identity)
             for invocation in client.records.end():
@@ -168,7 +178,7 @@ class DedupServer:
 
     def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: record the answer and send it to the latest attempt's link."""
-        asked = cast("_Asked", invocation.link)
+        asked: _Asked = invocation.link
         # No caller waits any more, and the record may be gone.
         if asked.record.given_up:
             return
@@ -180,7 +190,7 @@ class DedupServer:
 
     def raised(self, invocation: Invocation, error: BaseException) -> None:
         """The method has raised: record the answer and send it to the latest attempt's link."""
-        asked = cast("_Asked", invocation.link)
+        asked: _Asked = invocation.link
         if not asked.record.given_up:
             self._answer(
                 invocation,
@@ -192,7 +202,7 @@ class DedupServer:
         """The runtime has ended the call. If it certainly did not run, its record goes, so that a
         repeat may run.
         """
-        asked = cast("_Asked", invocation.link)
+        asked: _Asked = invocation.link
         if asked.record.given_up:
             return
         reply = self._reply_encoder.of_error(asked.record.number, asked.link, error)
@@ -220,50 +230,24 @@ class DedupServer:
             client.records.on_not_executed(record)
             self._refuse(link, call, found)
             return
-        cell, definition = found
-        refused = (
-            not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
-            if cell.system
-            else None
-        )
+        cell = found[0]
         if cell.system:
-            self._admission.on_service_call(link, call.actor, call.method, call.args)
-        if refused is not None:
-            client.records.on_not_executed(record)
-            self._refuse(link, call, refused)
-            return
-        deadline = (
-            call.remaining
-            if call.remaining == math.inf
-            else self._environment.now() + call.remaining
-        )
-        invocation = Invocation(
-            cell,
-            definition,
-            call.args,
-            call.kwargs,
-            self,
-            _Asked(client, record, link),
-            call.number,
-            deadline,
-        )
-        invocation.chain = call.chain
-        invocation.context = call.context
-        invocation.attempt = call.attempt
-        invocation.held_bytes = call.held_bytes
+            refused = not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
+            self._admission.on_service_call(link, call.actor, call.method, call.args, call.kwargs)
+            if refused is not None:
+                client.records.on_not_executed(record)
+                self._refuse(link, call, refused)
+                return
+        asked = _Asked(client, record, link)
+        invocation = invocation_of(found, call, self, asked, self._environment.now)
         if flags & KEEP_RESULT:
-            self._kept.keep(
-                invocation,
-                link.peer.identity,
-                call.kept,
-                tentative=bool(flags & TENTATIVE),
-                budget=self._admission.values_of(link),
-            )
-        if self._kept.references_arrived:
-            self._kept.prepare(invocation)
-        repeated = bool(flags & REPEAT) or call.first > 0
-        invocation.call = RequestOrigin(
-            RequestId(client.identity, call.first or call.number), repeated, call.first > 0
+            self._retention.keep(invocation, link, flags, call, self._admission.values_of(link))
+        if self._retention.references_arrived:
+            self._retention.prepare(invocation)
+        elsewhere = call.first > 0
+        repeated = elsewhere or bool(flags & REPEAT)
+        invocation.call = request_origin(
+            client.identity, call.first or call.number, repeated=repeated, elsewhere=elsewhere
         )
         # Before it is delivered: the invocation may end within `deliver`.
         client.records.on_started(record, invocation)
@@ -275,10 +259,16 @@ class DedupServer:
         self, invocation: Invocation, asked: _Asked, reply: Reply, *, unknown: bool = False
     ) -> None:
         head, segments = reply
-        asked.client.records.on_answered(asked.record, (head, *segments), unknown=unknown)
+        answer = (head, *segments) if segments else (head,)
+        asked.client.records.on_answered(asked.record, answer, unknown=unknown)
         if self.total.is_over:
             self._make_room()
-        self._send(asked.link, invocation.definition.name, reply)
+        link = asked.link
+        if link.ended is None and self._faults is None:
+            # Inline, for each repeatable call; see `_send`.
+            link.post(head, segments, at_once=link.batch == 1)
+        else:
+            self._send(link, invocation.definition.name, reply)
 
     def _refuse(self, link: Link, call: CallRequest, error: CallError) -> None:
         """Answer a call that is not run with an error."""
@@ -291,6 +281,9 @@ class DedupServer:
             link.post(*reply, at_once=link.batch == 1)
 
     def _client(self, link: Link) -> _DedupClient:
+        client = self._of_links.get(link)
+        if client is not None and client.identity.life == link.life:
+            return client
         identity = link.peer.identity
         client = self.clients.get(identity)
         if client is not None and client.identity.life != link.life:
@@ -302,10 +295,11 @@ class DedupServer:
             client = self.clients[identity] = _DedupClient(
                 RequestClient(*identity, link.life), link.peer.role, self.total
             )
-        if link not in client.links:
-            self._orphans.pop(identity, None)
-            client.links.add(link)
-            client.links_made += 1
+        assert link not in client.links, "it would have been found by its link"
+        self._of_links[link] = client
+        self._orphans.pop(identity, None)
+        client.links.add(link)
+        client.links_made += 1
         return client
 
     def _make_room(self) -> None:
@@ -326,8 +320,12 @@ class DedupServer:
         """Assert what must hold between any two steps. Looks at every record: for tests and
         simulations.
         """
+        for link, its_client in self._of_links.items():
+            assert self.clients.get(link.peer.identity) is its_client
+            assert link in its_client.links
         for identity, client in self.clients.items():
             client.records.check_invariants()
+            assert all(self._of_links.get(link) is client for link in client.links)
             assert (identity in self._orphans) == (not client.links), "an orphan has no link"
             assert not client.over.is_set(), "a client that was given up is forgotten"
             assert client.links_made >= len(client.links)

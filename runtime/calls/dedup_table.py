@@ -50,13 +50,6 @@ class RecordsTotal:
     most_bytes: int = MOST_BYTES_IN_ALL
 
     @property
-    def is_full(self) -> bool:
-        """True if there is room for no more records, but for those that each client may have in any
-        case.
-        """
-        return self.records >= self.most_records
-
-    @property
     def is_over(self) -> bool:
         """True if answers must be evicted."""
         return self.bytes > self.most_bytes
@@ -148,20 +141,26 @@ class DedupTable(Generic[T]):
                 "have run"
             )
         # Records of running calls are never evicted: a repeat could start a second run.
-        if len(self.records) >= self._most_records and not self._evict_one():
+        kept, total = len(self.records), self._total
+        if kept >= self._most_records and not self._evict_one():
             return MailboxFullError(
                 f"{len(self.records)} repeatable calls of this client are running here, its "
                 "limit; slow down"
             )
-        if self._total.is_full and len(self.records) >= LEAST_RECORDS and not self._evict_one():
-            most = self._total.records
+        if (
+            total.records >= total.most_records
+            and len(self.records) >= LEAST_RECORDS
+            and not self._evict_one()
+        ):
+            most = total.records
             return MailboxFullError(
                 f"{most} repeatable calls of all clients are on record here, the limit of this "
                 "node; try again later"
             )
         record = self.records[number] = CallRecord(number, target)
-        self._total.records += 1
-        self._count(record.size)
+        self._bytes += RECORD_BYTES
+        total.records += 1
+        total.bytes += RECORD_BYTES
         return record
 
     def on_started(self, record: CallRecord[T], invocation: T) -> None:
@@ -183,9 +182,10 @@ class DedupTable(Generic[T]):
         record.state = "answered"
         record.answer = answer
         record.unknown = unknown
-        grown = sum(len(buffer) for buffer in answer)
+        grown = len(answer[0]) if len(answer) == 1 else sum(map(len, answer))
         record.size += grown
-        self._count(grown)
+        self._bytes += grown
+        self._total.bytes += grown
         self._answered[record.number] = record
         # May evict the answer just recorded, if it alone is above the bound.
         while self._bytes > self._most_bytes and self._evict_one():
@@ -201,18 +201,28 @@ class DedupTable(Generic[T]):
         """Apply a confirmation: the client will repeat no call below `watermark`, nor those in
         `beyond`. Return the invocations of these that still run; no caller waits for them.
         """
-        invocations = [self.give_up(record.number) for record in self.covered(watermark, beyond)]
-        self._watermark = max(self._watermark, watermark)
-        return [invocation for invocation in invocations if invocation is not None]
+        return self.forget(watermark, self.covered(watermark, beyond))
 
     def covered(self, watermark: int, beyond: Iterable[int]) -> list[CallRecord[T]]:
-        """Return the records that `confirm` would delete."""
-        found = [self.records[number] for number in beyond if number in self.records]
-        if watermark > self._watermark:
+        """Return the records that a confirmation of these would delete."""
+        records = self.records
+        found = [records[number] for number in beyond if number in records]
+        known = self._watermark
+        if watermark - known < len(records):
+            # Fewer numbers than records: of many calls that run, few are confirmed at a time. What
+            # is beyond the watermark was not found above.
+            found += [records[number] for number in range(known, watermark) if number in records]
+        elif watermark > known:
             # Arrival is nearly in the order of numbers, but the first attempt of a call may have
             # been lost.
-            found += [record for number, record in self.records.items() if number < watermark]
+            found += [record for number, record in records.items() if number < watermark]
         return found
+
+    def forget(self, watermark: int, records: Iterable[CallRecord[T]]) -> list[T]:
+        """Apply a confirmation whose `covered` records are known; see `confirm`."""
+        invocations = [self.give_up(record.number) for record in records]
+        self._watermark = max(self._watermark, watermark)
+        return [invocation for invocation in invocations if invocation is not None]
 
     def give_up(self, number: int) -> T | None:
         """Delete the record of a call that the client has given up; return its invocation, if that
@@ -222,7 +232,12 @@ class DedupTable(Generic[T]):
         if record is None:
             return None
         record.given_up = True
-        self._remove(record)
+        del self.records[number]
+        self._answered.pop(number, None)
+        self._bytes -= record.size
+        total = self._total
+        total.records -= 1
+        total.bytes -= record.size
         # The invocation leads to the record as well: what keeps one of them must not keep both
         # until the cyclic collector comes.
         invocation, record.invocation = record.invocation, None

@@ -8,7 +8,6 @@ says so.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -24,9 +23,17 @@ from actors.errors import (
     ProtocolError,
 )
 from actors.filters import CallKind
+from actors.own_logger import own_logger
 from runtime.calls.admission import CallAdmission
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.imports import Imports
+from runtime.calls.incoming_calls import (
+    IncomingCalls,
+    ResultRetention,
+    caller_gone,
+    invocation_of,
+    taken_back,
+)
 from runtime.calls.one_way_failures import log_one_way_failure
 from runtime.calls.protocol import (
     KEEP_RESULT,
@@ -34,20 +41,12 @@ from runtime.calls.protocol import (
     REPEATABLE,
     STREAM,
     TELL_DEPTH,
-    TENTATIVE,
     CallRequest,
     ReadContexts,
     request,
     with_depth,
 )
-from runtime.calls.replies import (
-    IncomingCalls,
-    Reply,
-    ReplyEncoder,
-    ResultRetention,
-    caller_gone,
-    taken_back,
-)
+from runtime.calls.replies import Reply, ReplyEncoder
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
 from runtime.calls.rights import PLAIN_SERVICE
 from runtime.calls.stream_server import StreamServer
@@ -61,6 +60,7 @@ from runtime.hosting.requesters import not_its_own
 from runtime.limited_log import LimitedLog
 from runtime.links.link import BACKLOG_FRAMES, Link
 from runtime.references.values import StoredValue
+from runtime.wire.arrays import first_number
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind
 
@@ -80,7 +80,7 @@ MOST_UNREAD = 2 * BACKLOG_FRAMES
 reads stops far below.
 """
 
-logger = logging.getLogger("understudy.calls")
+logger = own_logger("understudy.calls")
 
 
 class Dispatch:
@@ -96,9 +96,9 @@ class Dispatch:
         reply_handler: ReplyHandler,
         reply_encoder: ReplyEncoder,
         dedup_server: DedupServer,
-        produced: StreamServer,
-        arriving: StreamItemHandler,
-        kept: ResultRetention,
+        stream_server: StreamServer,
+        item_handler: StreamItemHandler,
+        retention: ResultRetention,
         imports: Imports,
         admission: CallAdmission,
         faults: Faults | None,
@@ -109,8 +109,8 @@ class Dispatch:
         self._reply_handler = reply_handler
         self._reply_encoder = reply_encoder
         self._dedup_server = dedup_server
-        self._produced = produced
-        self._kept = kept
+        self._stream_server = stream_server
+        self._retention = retention
         self._imports = imports
         self._admission = admission
         self._faults = faults
@@ -127,8 +127,8 @@ class Dispatch:
             Kind.FORGET: dedup_server.on_forget,
             Kind.REPLY: reply_handler.on_reply,
             Kind.ERROR: reply_handler.on_error,
-            Kind.ITEM: arriving.on_item,
-            Kind.CREDIT: produced.on_credit,
+            Kind.ITEM: item_handler.on_item,
+            Kind.CREDIT: stream_server.on_credit,
         }
 
     @property
@@ -147,7 +147,7 @@ class Dispatch:
             for invocation in table.end():
                 caller_gone(invocation)
         self.one_way.pop(link, None)
-        self._produced.link_ended(link)
+        self._stream_server.link_ended(link)
         self._dedup_server.link_ended(link)
         self._reply_handler.link_ended(link)
 
@@ -184,7 +184,7 @@ class Dispatch:
             unreadable = NotExecutedError(
                 f"node {self._host.node.name} cannot read the arguments: {error}"
             )
-            self._refuse(link, self._codec.peek_number(frame.control), "", unreadable)
+            self._refuse(link, first_number(frame.control), "", unreadable)
             return
         call = request(parts, self._codec, self._contexts, held_bytes(frame, link))
         if link.restricted:
@@ -199,10 +199,11 @@ class Dispatch:
                 call = call._replace(chain=None)
         # The store may name this node as the actor's already, while its cell does not exist yet: a
         # refusal now would send the caller in circles.
-        if self._host.claiming and self._host.is_about_to_start(call.actor):
-            self._host.claiming[call.actor].calls.append(
-                partial(self._start_later, link, frame.flags, call, self._kept.forget_arrivals())
-            )
+        awaited = self._host.awaited_claims
+        if awaited.by_name and awaited.takes(call.actor):
+            arrived = self._retention.forget_arrivals()
+            later = partial(self._start_later, link, frame.flags, call, arrived)
+            awaited.add(call.actor, later)
         else:
             self._start(link, frame.flags, call)
 
@@ -210,7 +211,7 @@ class Dispatch:
         # A call that waited for a claim may outlast its link. Its entries would then stay in the
         # tables: the end of the link, which removes them, has passed.
         if link.ended is None:
-            self._kept.remember_arrivals(references)
+            self._retention.remember_arrivals(references)
             self._start(link, flags, call)
 
     def _start(self, link: Link, flags: int, call: CallRequest) -> None:
@@ -234,12 +235,11 @@ class Dispatch:
                 self._refuse(link, call.number, call.method, barred)
                 return
         if flags & STREAM:
-            self._produced.on_call(link, call)
+            self._stream_server.on_call(link, call)
             return
-        number, name, epoch, method, args, kwargs, remaining, *_ = call
-        found = self._host.find(name, epoch, method)
+        found = self._host.find(call.actor, call.epoch, call.method)
         if isinstance(found, CallError):
-            self._refuse(link, number, method, found)
+            self._refuse(link, call.number, call.method, found)
             return
         table = self._tables.get(link)
         if table is None:
@@ -247,32 +247,20 @@ class Dispatch:
         if found[0].system:
             refused = self._refused_service(link, found[0], call, len(table.running))
             if refused is not None:
-                self._refuse(link, number, method, refused)
+                self._refuse(link, call.number, call.method, refused)
                 return
-        if remaining != math.inf:
-            remaining += self._environment.now()
-        invocation = Invocation(found[0], found[1], args, kwargs, self, link, number, remaining)
-        invocation.chain = call.chain
-        invocation.context = call.context
-        invocation.attempt = call.attempt
-        invocation.held_bytes = call.held_bytes
+        invocation = invocation_of(found, call, self, link, self._environment.now)
         if flags & TELL_DEPTH:
             invocation.sink = self._depth_sink
         if flags & KEEP_RESULT:
-            self._kept.keep(
-                invocation,
-                link.peer.identity,
-                call.kept,
-                tentative=bool(flags & TENTATIVE),
-                budget=self._admission.values_of(link),
-            )
-        if self._kept.references_arrived:
-            self._kept.prepare(invocation)
+            self._retention.keep(invocation, link, flags, call, self._admission.values_of(link))
+        if self._retention.references_arrived:
+            self._retention.prepare(invocation)
             # The sender holds a fork for each reference until it knows that this message has
             # arrived.
             link.acknowledge(anyway=True)
         # Entered before it is delivered: the invocation may end within `deliver`.
-        table.accept(number, invocation)
+        table.accept(call.number, invocation)
         refusal = self._host.deliver(invocation)
         if refusal is not None:
             invocation.sink.refused(invocation, refusal)
@@ -328,7 +316,7 @@ class Dispatch:
         """
         if running >= MOST_SERVICE_CALLS:
             return _too_many(link)
-        self._admission.on_service_call(link, call.actor, call.method, call.args)
+        self._admission.on_service_call(link, call.actor, call.method, call.args, call.kwargs)
         return not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
 
     def _on_send(self, link: Link, frame: Frame) -> None:
@@ -345,15 +333,15 @@ class Dispatch:
         if link.restricted and (refused := self._over_budget(link, frame, call)) is not None:
             self._log.warning("a one-way call from %s was refused: %s", link.peer.name, refused)
             return
-        if self._host.claiming and self._host.is_about_to_start(call.actor):
-            self._host.claiming[call.actor].calls.append(
-                partial(self._send_later, link, call, self._kept.forget_arrivals())
-            )
+        awaited = self._host.awaited_claims
+        if awaited.by_name and awaited.takes(call.actor):
+            later = partial(self._send_later, link, call, self._retention.forget_arrivals())
+            awaited.add(call.actor, later)
         else:
             self._start_one_way(link, call)
 
     def _send_later(self, link: Link, call: CallRequest, references: bool) -> None:
-        self._kept.remember_arrivals(references)
+        self._retention.remember_arrivals(references)
         self._start_one_way(link, call)
 
     def _start_one_way(self, link: Link, call: CallRequest) -> None:
@@ -383,20 +371,22 @@ class Dispatch:
             if found[0].system:
                 self.one_way[link] += 1
                 invocation.sink = _OneWay(self, link, self.one_way)
-            if self._kept.references_arrived:
-                self._kept.prepare(invocation)
+            if self._retention.references_arrived:
+                self._retention.prepare(invocation)
             refusal = self._host.deliver(invocation)
         if refusal is not None:
             self._log.warning("a one-way call from %s was refused: %s", link.peer.name, refusal)
 
     def _on_cancel(self, link: Link, frame: Frame) -> None:
-        number = self._codec.peek_number(frame.control)
+        number = first_number(frame.control)
         table = self._tables.get(link)
         # The call is at one of four places: running, waiting for an import, a stream, or on record.
         invocation = table.cancel(number) if table is not None else None
         if invocation is not None:
             taken_back(invocation)
-        elif not self._imports.cancel(link, number) and not self._produced.cancel(link, number):
+        elif not self._imports.cancel(link, number) and not self._stream_server.cancel(
+            link, number
+        ):
             self._dedup_server.cancel(link, number)
 
     def value(self, invocation: Invocation, value: object) -> None:

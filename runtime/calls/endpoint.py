@@ -29,8 +29,9 @@ from runtime.calls.dispatch import Dispatch
 from runtime.calls.error_codec import CallPlace, describe, raised_by_method, rebuild
 from runtime.calls.filtered_calls import FilteredCaller, caller_for
 from runtime.calls.imports import Imports
+from runtime.calls.incoming_calls import ResultRetention
 from runtime.calls.local_calls import LocalCalls
-from runtime.calls.replies import ReplyEncoder, ResultRetention
+from runtime.calls.replies import ReplyEncoder
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
 from runtime.calls.routes import PeerDirectory, Routes
 from runtime.calls.stream_server import StreamServer
@@ -44,7 +45,7 @@ from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
-from runtime.links.peers import ADMIT_ALL, PeerPolicy, Peers
+from runtime.links.peers import ADMIT_ALL, ALL_MEMBERS, PeerMembership, PeerPolicy, Peers
 from runtime.links.transports import Network
 from runtime.references.manager import MemoryOptions, ReferenceManager
 from runtime.references.service import REFERENCE_SERVICE, ReferenceService
@@ -53,7 +54,7 @@ from runtime.service_calls import NODE_CALLS, SYSTEM_CALLS
 from runtime.statistics.call_statistics import CallStatistics
 from runtime.tracing import spans_of
 from runtime.wire.codec import Codec, Extension
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.handshake import Introduction
 
 # Handles of the runtime's own services on other nodes: what these answer is checked against the
 # service's annotations.
@@ -131,7 +132,7 @@ class RpcEndpoint:
     """Combines the links, call client, host and references of one identity. `make_host(endpoint)`
     gives the host of its actors; of the endpoint it may only keep methods, which are not called
     yet. `call_timeout`: see `CallClient`. `rules`: see `AdmissionRules`.
-    `policy`: see `PeerPolicy`.
+    `membership`: see `PeerMembership`. `policy`: see `PeerPolicy`.
     """
 
     def __init__(
@@ -143,10 +144,7 @@ class RpcEndpoint:
         nursery: trio.Nursery,
         directory: PeerDirectory,
         make_host: Callable[[RpcEndpoint], ActorHost],
-        broken: Callable[[Link], None] = lambda link: None,
-        outdated: Callable[[Peer], bool] = lambda peer: False,
-        departed: Callable[[Peer], None] = lambda peer: None,
-        member: Callable[[Peer], bool] = lambda peer: True,
+        membership: PeerMembership = ALL_MEMBERS,
         faults: Faults | None = None,
         memory: MemoryOptions = UNSHARED,
         call_timeout: float | None = None,
@@ -167,12 +165,12 @@ class RpcEndpoint:
         links: dict[NodeId, Link] = {}
         self._node_services: dict[NodeId, Any] = {}
         routes = self.routes = Routes(identity, self.codec, directory, links)
-        kept = ResultRetention(self.references)
+        retention = ResultRetention(self.references)
         reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class, environment.now)
         self.host = make_host(self)
         self._complete_host(environment, network, faults)
         self.admission = CallAdmission(self.host, identity, environment.now, rules)
-        local = self._make_local_calls(kept, client, environment)
+        local = self._make_local_calls(retention, client, environment)
         self.caller = CallClient(
             environment,
             self.codec,
@@ -189,7 +187,7 @@ class RpcEndpoint:
         )
         self.users_caller = self._filter(filters)
         """Makes the calls of users' handles; `caller` makes those of the runtime."""
-        self.dispatch = self._make_dispatch(environment, nursery, reply_handler, kept, faults)
+        self.dispatch = self._make_dispatch(environment, nursery, reply_handler, retention, faults)
         self.peers = Peers(
             introduction,
             secret,
@@ -198,10 +196,7 @@ class RpcEndpoint:
             self.dispatch,
             nursery,
             links,
-            broken,
-            outdated,
-            member,
-            departed,
+            membership,
             policy=policy,
         )
 
@@ -229,13 +224,13 @@ class RpcEndpoint:
         self.host.item_batches = self._make_item_batches(environment)
 
     def _make_local_calls(
-        self, kept: ResultRetention, client: RequestClient, environment: Environment
+        self, retention: ResultRetention, client: RequestClient, environment: Environment
     ) -> LocalCalls:
         return LocalCalls(
             self.host,
             self.codec,
             self.codec.find_class,
-            kept,
+            retention,
             client,
             self.lifetime,
             environment,
@@ -285,7 +280,7 @@ class RpcEndpoint:
         environment: Environment,
         nursery: trio.Nursery,
         reply_handler: ReplyHandler,
-        kept: ResultRetention,
+        retention: ResultRetention,
         faults: Faults | None,
     ) -> Dispatch:
         """The server's side: what links hand up goes to one of its parts."""
@@ -298,11 +293,13 @@ class RpcEndpoint:
             reply_encoder,
             environment,
             nursery,
-            kept,
+            retention,
             self.admission,
             faults,
         )
-        self.produced = StreamServer(self.host, self.codec, reply_encoder, environment, kept)
+        self.stream_server = StreamServer(
+            self.host, self.codec, reply_encoder, environment, retention
+        )
         return Dispatch(
             self.host,
             self.codec,
@@ -310,9 +307,9 @@ class RpcEndpoint:
             reply_handler,
             reply_encoder,
             self.dedup_server,
-            self.produced,
+            self.stream_server,
             StreamItemHandler(self.codec, self.routes),
-            kept,
+            retention,
             Imports(self.codec, environment, nursery),
             self.admission,
             faults,
@@ -408,7 +405,7 @@ class RpcEndpoint:
             "calls made": sum(len(table.pending) for table in self.routes.tables.values()),
             "calls waiting": sum(cell.waiting for cell in cells),
             "calls running": sum(len(cell.running) for cell in cells),
-            "streams": self.produced.count,
+            "streams": self.stream_server.count,
             "references": len(self.references),
         }
 

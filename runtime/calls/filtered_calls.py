@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import trio
 
@@ -206,13 +206,26 @@ class _StreamFilters:
         # Also of filters that run on already: their reader, which waited for them, was cancelled.
         self._scope.deadline = min(self._scope.deadline, within)
 
+    def raise_error(self) -> NoReturn:
+        """Raise what they have raised. It is not kept: they are in the frames of its traceback."""
+        error, self.error = self.error, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error
+
     async def _around(self) -> None:
         self.context = CURRENT.get()
         self.ready.set()
         await self._items_over.wait()
         error, self._items_error = self._items_error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                # No circle with this frame, which the traceback has.
+                del error
 
 
 class FilteredStream(Stream[T]):
@@ -310,7 +323,7 @@ class FilteredStream(Stream[T]):
         if filters.error is not None:
             # Raised here, and not once more when the stream is finished.
             self._over = True
-            raise filters.error
+            filters.raise_error()
         if not filters.has_gone_on:
             self._end(None)
             if filters.over.is_set():
@@ -337,7 +350,7 @@ class FilteredStream(Stream[T]):
             # If the wait was cancelled: no task waits for what they do.
             filters.end(None, -math.inf)
         if filters.error is not None and filters.error is not error:
-            raise filters.error
+            filters.raise_error()
 
     def _end(self, error: Exception | None) -> None:
         """End the filters without waiting for them."""

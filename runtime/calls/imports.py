@@ -19,10 +19,12 @@ import trio
 
 from actors.errors import DecodeError
 from actors.messages import import_path
+from actors.own_logger import own_logger
 from actors.supervisor import ChildSpec
 from runtime.environment import Environment
 from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
+from runtime.wire.arrays import first_number, first_text
 from runtime.wire.classes import import_class, is_imported
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame
@@ -52,7 +54,7 @@ _MAY_START = re.compile(
 MOST_CLASSES = 256
 """Classes that one request may name and have imported."""
 
-logger = logging.getLogger("understudy.calls")
+logger = own_logger("understudy.calls")
 
 
 class Imports:
@@ -79,7 +81,7 @@ class Imports:
         missing = self._missing(frame)
         if not missing:
             return False
-        key = link, self._codec.peek_number(frame.control)
+        key = link, first_number(frame.control)
         self._waiting.add(key)
         self._nursery.start_soon(self._import, missing, key, functools.partial(then, link, frame))
         return True
@@ -143,20 +145,9 @@ def _names_only_known(control: bytes, at: int) -> bool:
     """True if the arguments that begin at `at` are seen to name a class whose module is imported,
     and no child spec. False says nothing: they may be written in another way.
     """
-    head = control[at : at + 3]
-    # A list of at most 23 arguments, the first of which is a text of at most 255 bytes.
-    if len(head) < 3 or not 0x80 < head[0] <= 0x97:
-        return False
-    # CBOR: 0x60 + n begins a text of n < 24 bytes, 0x78 one whose length is the next byte.
-    if 0x60 < head[1] <= 0x77:
-        begin, size = at + 2, head[1] - 0x60
-    elif head[1] == 0x78:
-        begin, size = at + 3, head[2]
-    else:
-        return False
-    path = control[begin : begin + size]
+    path = first_text(control, at)
     return (
-        len(path) == size
+        path != b""
         and path.isascii()
         and is_imported(path.decode())
         and _CHILD_SPEC_BYTES not in control

@@ -6,8 +6,8 @@ state with its caller, and what could not be sent is refused here too.
 
 from __future__ import annotations
 
-import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -16,13 +16,14 @@ from actors.call_context import CallContext
 from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
 from actors.filters import CallKind
 from actors.method import Address, Bound
+from actors.own_logger import own_logger
 from runtime.calls.admission import CallAdmission
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuild, told_plainly
+from runtime.calls.incoming_calls import ResultRetention
 from runtime.calls.one_way_failures import log_one_way_failure
 from runtime.calls.pending_calls import OutgoingRequest
-from runtime.calls.replies import ResultRetention
 from runtime.calls.reply_handler import StreamCall
 from runtime.calls.stream_server import LocalStreamProducer
 from runtime.environment import Environment
@@ -33,7 +34,7 @@ from runtime.lifetime import Lifetime
 from runtime.limited_log import LimitedLog
 from runtime.wire.codec import Codec
 
-logger = logging.getLogger("understudy.calls")
+logger = own_logger("understudy.calls")
 
 
 class LocalCalls:
@@ -46,7 +47,7 @@ class LocalCalls:
         host: ActorHost,
         codec: Codec,
         find_class: Callable[[str], type],
-        kept: ResultRetention,
+        retention: ResultRetention,
         client: RequestClient,
         lifetime: Lifetime,
         environment: Environment,
@@ -61,7 +62,10 @@ class LocalCalls:
         self._host = host
         self._codec = codec
         self._find_class = find_class
-        self._kept = kept
+        self._retention = retention
+        self._withdrawn: deque[Invocation] = deque()
+        """What is to be cancelled, by the `withdraw` that began first."""
+        self._is_cancelling = False
 
     def begin(self, call: Waiting, address: Address, request: OutgoingRequest) -> None:
         """Run a method of an actor of this node; its outcome finishes `call`, at once if it is
@@ -69,9 +73,9 @@ class LocalCalls:
         """
         # As for calls from other nodes: the store may name this node as the actor's already, while
         # its cell does not exist yet. The calls that wait are handled in order when it does.
-        if self._host.claiming and self._host.is_about_to_start(address.name):
-            later = partial(self._begin_later, call, address, request)
-            self._host.claiming[address.name].calls.append(later)
+        awaited = self._host.awaited_claims
+        if awaited.by_name and awaited.takes(address.name):
+            awaited.add(address.name, partial(self._begin_later, call, address, request))
             return
         invocation = self._invocation(address, request, call)
         refusal: CallError | None
@@ -83,7 +87,7 @@ class LocalCalls:
             invocation.context = request.context
             invocation.attempt = request.attempt
             if request.state is not None:
-                self._kept.keep_in(invocation, request.state)
+                self._retention.keep_in(invocation, request.state)
             if request.first:
                 invocation.call = RequestOrigin(
                     RequestId(self._client, request.first), request.repeated, request.elsewhere
@@ -117,18 +121,31 @@ class LocalCalls:
         """
         if not isinstance(call.ticket, Invocation):
             return True
-        waited = not call.ticket.begun
-        call.ticket.cancel()
+        invocation = call.ticket
+        waited = not invocation.begun
+        # At once, for the thread that might begin it.
+        invocation.cancelled = True
+        self._withdrawn.append(invocation)
+        if not self._is_cancelling:
+            # To cancel a method that waits for another one withdraws that call, which comes back
+            # here, within this line: one after the other, or a hundred calls within each other
+            # would be deeper than Python's stack, which ends trio and the node.
+            self._is_cancelling = True
+            try:
+                while self._withdrawn:
+                    self._withdrawn.popleft().cancel()
+            finally:
+                self._is_cancelling = False
         return waited
 
     def over(self, first: int, actor: str, watermark: int) -> None:
         """Note that this node will not repeat that call of an actor, nor any call below
         `watermark`.
         """
-        self._host.completion_log.on_over(
-            self._host.cells.get(actor), RequestId(self._client, first)
-        )
-        self._host.completion_log.confirm(self._client, watermark)
+        log = self._host.completion_log
+        if log.has_tables:
+            log.on_over(self._host.cells.get(actor), RequestId(self._client, first))
+        log.confirm(self._client, watermark)
 
     def send(
         self,
@@ -139,10 +156,9 @@ class LocalCalls:
         context: CallContext | None,
     ) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""
-        if self._host.claiming and self._host.is_about_to_start(address.name):
-            self._host.claiming[address.name].calls.append(
-                partial(self.send, address, bound, args, kwargs, context)
-            )
+        awaited = self._host.awaited_claims
+        if awaited.by_name and awaited.takes(address.name):
+            awaited.add(address.name, partial(self.send, address, bound, args, kwargs, context))
             return
         request = OutgoingRequest(bound, args, kwargs, math.inf, context=context)
         invocation = self._invocation(address, request, None)
@@ -221,7 +237,7 @@ class LocalCalls:
             if refused is not None:
                 return refused
             if request.peer is not None:
-                self._admission.note_act(request.peer, address.name, definition.name, args)
+                self._admission.note_act(request.peer, address.name, definition.name, args, kwargs)
         found = self._host.find(
             address.name,
             address.epoch,
@@ -246,8 +262,8 @@ class LocalCalls:
             cell, hosted_definition, copied, copied_kwargs, self, call, 0, request.deadline
         )
         invocation.peer = request.peer
-        if self._kept.references_arrived:
-            self._kept.prepare(invocation)
+        if self._retention.references_arrived:
+            self._retention.prepare(invocation)
         return invocation
 
 

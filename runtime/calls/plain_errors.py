@@ -17,6 +17,7 @@ from actors.messages import import_path, message_type
 from runtime.calls.error_codec import RAISED, size_of_small
 from runtime.tracebacks import TracebackWriter
 from runtime.user_errors import BUILTIN, MOST_TRACEBACK, is_interrupt
+from runtime.wire.arrays import ARRAY_HEADS, EMPTY_ARRAY, EMPTY_MAP, MAP
 from runtime.wire.exceptions import CLASSES_KEPT, has_slots
 
 MOST_ARGUMENTS = 8
@@ -32,11 +33,9 @@ _DICT = cast("Any", vars(BaseException)["__dict__"])
 _ARGS = cast("Any", vars(BaseException)["args"])
 
 _TRACEBACK: Final = dumps("traceback")
-_REST: Final = dumps("notes") + b"\x80" + dumps("args")
+_REST: Final = dumps("notes") + EMPTY_ARRAY + dumps("args")
 """An empty list of notes, then the name of the arguments, which follow."""
-_HEADS: Final = tuple(bytes((0x80 + length,)) for length in range(MOST_ARGUMENTS + 1))
-"""The heads of arrays of so many items."""
-_FIELDS: Final = dumps("fields") + b"\xa0"
+_FIELDS: Final = dumps("fields") + EMPTY_MAP
 
 
 class PlainErrorEncoder:
@@ -85,7 +84,7 @@ class PlainErrorEncoder:
         if stack is None:
             return None
         said = self._said.get((cls, text, stack)) or self._say(cls, text, stack, before)
-        return b"".join((said, _HEADS[len(args)], *map(dumps, args), behind)) if said else None
+        return b"".join((said, ARRAY_HEADS[len(args)], *map(dumps, args), behind)) if said else None
 
     def _say(self, cls: type, text: str, stack: str, before: bytes) -> bytes:
         """Encode what stands before the arguments, and keep it for the next error that says the
@@ -110,7 +109,7 @@ class PlainErrorEncoder:
         # Ours have notes that are made when they are asked for. Groups have slots.
         if not issubclass(cls, UnderstudyError) and not has_slots(cls):
             fields = _FIELDS if message_type(cls) is not None or cls in BUILTIN else b""
-            head = bytes((0xA0 + (6 if fields else 5),))
+            head = bytes((MAP + (6 if fields else 5),))
             named = dumps("type") + dumps(import_path(cls)) + dumps("text")
             found = dumps(RAISED) + head + named, fields
         self._classes[cls] = found

@@ -20,14 +20,13 @@ The depth of a REPLY: how many other calls the actor has, that wait or run.
 The chain of a CALL that is made by a method: a text, see `runtime.hosting.chains`. The context of
 a CALL or SEND: a text, see `actors.call_context`. The attempt: a number, where it is not the first.
 
-Arrays, not maps, and their heads written by hand: they are encoded for every call. More items than
-we know are ignored: a newer peer may send them.
+Arrays, not maps: they are encoded for every call. More items than we know are ignored: a newer peer
+may send them.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -37,6 +36,20 @@ from actors.call_context import MOST_TEXT, CallContext
 from actors.errors import ProtocolError
 from runtime.hosting.chains import Chain
 from runtime.hosting.held_bytes import HeldBytes
+from runtime.wire.arrays import (
+    ARRAY,
+    EMPTY_ARRAY,
+    NULL,
+    SHORT_HEAD,
+    SHORT_NUMBER,
+    SHORT_NUMBERS,
+    array_head,
+    float_number,
+    long_number,
+    number_pair,
+    short_number,
+    with_item,
+)
 from runtime.wire.codec import Codec
 from runtime.wire.frames import HEADER, Buffer, Kind, encode_frame
 
@@ -64,24 +77,13 @@ is not its outcome yet.
 TELL_DEPTH = 32
 """Flag of a CALL: its REPLY may say how many other calls the actor has."""
 
-NOTHING = b"\xf6"
-"""None, encoded."""
-
-NO_ARGUMENTS = b"\x80"
-"""An empty list of arguments, encoded."""
-
-CALL_HEAD = struct.Struct("!BBHIBBI")
-"""The header of a frame without segments, and the head of an array whose first item is a number of
-32 bits.
-"""
-
-FLOAT = struct.Struct("!Bd")
-SHORT_NUMBERS = 1 << 32
-
 SHORT_REST = 4096
-"""Calls up to this many bytes are within the limits of a frame; longer ones are checked before they
-are sent.
+"""Frames with up to this many bytes after their number are within the limits of any peer; longer
+ones are checked before they are sent.
 """
+
+_CALL, _REPLY, _ITEM = int(Kind.CALL), int(Kind.REPLY), int(Kind.ITEM)
+"""For the hot path: in CPython 3.11 the attribute of an enum costs as much as packing a header."""
 
 MAX_NUMBER = 1 << 64
 """The numbers of calls are below this."""
@@ -110,14 +112,26 @@ class CallRequest(NamedTuple):
     held_bytes: HeldBytes | None = None
 
 
-def array_head(length: int, number: int) -> bytes:
-    """The beginning of a CBOR array of `length` (< 24) items whose first is `number`."""
-    # CBOR by hand: 0x80 + n begins an array of n items, 0x1a is a number of four bytes, 0x1b one of
-    # eight, 0xf6 null, 0xfb a float of eight bytes (RFC 8949, section 3). Without an
-    # encoder, because this is done for each call and each answer.
-    if number < SHORT_NUMBERS:
-        return b"%c\x1a%b" % (0x80 + length, number.to_bytes(4, "big"))
-    return b"%c\x1b%b" % (0x80 + length, number.to_bytes(8, "big"))
+def numbered_frame(
+    kind: int,
+    length: int,
+    number: int,
+    rest: bytes,
+    segments: Sequence[Buffer] = (),
+    flags: int = 0,
+) -> bytes:
+    """The head of a frame whose control part is an array of `length` items: `number`, and those
+    that are encoded in `rest`.
+
+    Raises EncodeError if the frame is larger than any peer would accept.
+    """
+    if number < SHORT_NUMBERS and not segments and len(rest) <= SHORT_REST:
+        # The hot path. 6: the bytes of the array's head and of its number.
+        return (
+            SHORT_HEAD.pack(kind, flags, 0, 6 + len(rest), ARRAY + length, SHORT_NUMBER, number)
+            + rest
+        )
+    return encode_frame(kind, array_head(length, number) + rest, segments, flags)
 
 
 def call_frame(
@@ -138,68 +152,37 @@ def call_frame(
 
     Raises EncodeError if the frame is larger than any peer would accept.
     """
-    last = b""
-    # The array ends with the last item that is there; null stands for what is missing before it.
-    # The order of the items is that of the module's docstring.
-    length = 6
-    if context is not None and attempt == 1:
-        length, last = 10, context.sent or context_item(context)
-        last = (NOTHING if chain is None else chain.sent) + last
-    elif attempt > 1:
-        length, last = 11, _with_attempt(context, attempt)
-        last = (NOTHING if chain is None else chain.sent) + last
-    elif chain is not None:
-        length, last = 9, chain.sent
-    if last and not first and kept is None and not segments and number < SHORT_NUMBERS:
-        # 6: the bytes of the array's head and of a number of four bytes; here and below.
-        # Of a method that awaits a plain call, or of a call with a context.
-        seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
-        rest = b"%b%b%b\xf6\xf6%b" % (prefix, arguments, seconds, last)
-        if len(rest) < SHORT_REST:
-            return (
-                CALL_HEAD.pack(Kind.CALL, flags, 0, 6 + len(rest), 0x80 + length, 0x1A, number)
-                + rest
-            )
-    if first or kept is not None or last:
-        seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
-        before = (b"\x1b" + first.to_bytes(8, "big")) if first else NOTHING
-        if kept is not None:
-            before += (
-                b"\x82\x1b" + kept[0].to_bytes(8, "big") + b"\x1b" + kept[1].to_bytes(8, "big")
-            )
-        elif last:
-            before += NOTHING
-        if not last:
-            length = 7 if kept is None else 8
-        return encode_frame(
-            Kind.CALL,
-            array_head(length, number) + prefix + arguments + seconds + before + last,
-            segments,
-            flags,
-        )
-    if remaining is None:
-        if number < SHORT_NUMBERS and not segments:
-            # The hot path: arguments that are not beside the control part are small.
-            return (
-                CALL_HEAD.pack(
-                    Kind.CALL, flags, 0, 6 + len(prefix) + len(arguments), 0x85, 0x1A, number
-                )
-                + prefix
-                + arguments
-            )
-        return encode_frame(Kind.CALL, array_head(5, number) + prefix + arguments, segments, flags)
-    return encode_frame(
-        Kind.CALL,
-        array_head(6, number) + prefix + arguments + FLOAT.pack(0xFB, remaining),
-        segments,
-        flags,
-    )
+    if first or kept is not None or chain is not None or context is not None or attempt > 1:
+        length, later = _later_items(remaining, first, kept, chain, context, attempt)
+        rest = prefix + arguments + later
+    elif remaining is not None:
+        length, rest = 6, prefix + arguments + float_number(remaining)
+    else:
+        length, rest = 5, prefix + arguments
+    return numbered_frame(_CALL, length, number, rest, segments, flags)
 
 
-def _with_attempt(context: CallContext | None, attempt: int) -> bytes:
-    """These two, encoded."""
-    sent = NOTHING if context is None else context_item(context)
-    return sent + b"\x1a" + min(attempt, SHORT_NUMBERS - 1).to_bytes(4, "big")
+def _later_items(
+    remaining: float | None,
+    first: int,
+    kept: tuple[int, int] | None,
+    chain: Chain | None,
+    context: CallContext | None,
+    attempt: int,
+) -> tuple[int, bytes]:
+    """Return how many items the CALL has in all, and those after its arguments, encoded: up to the
+    last that there is, with null for what is missing before it.
+    """
+    items = NULL if remaining is None else float_number(remaining)
+    items += long_number(first) if first else NULL
+    if chain is None and context is None and attempt == 1:
+        return (7, items) if kept is None else (8, items + number_pair(*kept))
+    items += NULL if kept is None else number_pair(*kept)
+    items += NULL if chain is None else chain.sent
+    if attempt > 1:
+        items += NULL if context is None else context_item(context)
+        return 11, items + short_number(attempt)
+    return (9, items) if context is None else (10, items + context_item(context))
 
 
 def context_item(context: CallContext) -> bytes:
@@ -209,7 +192,7 @@ def context_item(context: CallContext) -> bytes:
     sent = context.sent
     if not sent:
         text = context.text
-        sent = context.sent = cbor2.dumps(text) if text else NOTHING
+        sent = context.sent = cbor2.dumps(text) if text else NULL
     return sent
 
 
@@ -217,7 +200,7 @@ def send_control(prefix: bytes, arguments: bytes, context: CallContext | None) -
     """The control part of a SEND."""
     if context is None:
         return array_head(5, 0) + prefix + arguments
-    return array_head(10, 0) + prefix + arguments + 4 * NOTHING + context_item(context)
+    return array_head(10, 0) + prefix + arguments + 4 * NULL + context_item(context)
 
 
 def as_repeat(frame: bytes) -> bytes:
@@ -225,59 +208,53 @@ def as_repeat(frame: bytes) -> bytes:
     return bytes((frame[0], frame[1] | REPEAT)) + frame[2:]
 
 
+def cancel_frame(number: int) -> bytes:
+    """Encode a CANCEL of the call with this number."""
+    return numbered_frame(Kind.CANCEL, 1, number, b"")
+
+
 def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
     """The head of a REPLY; `value` is encoded. Raises EncodeError if the frame is larger than any
     peer would accept.
     """
-    if number < SHORT_NUMBERS and not segments:
-        return CALL_HEAD.pack(Kind.REPLY, 0, 0, 6 + len(value), 0x82, 0x1A, number) + value
-    return encode_frame(Kind.REPLY, array_head(2, number) + value, segments)
+    return numbered_frame(_REPLY, 2, number, value, segments)
 
 
-def error_frame(number: int, encoded: bytes) -> bytes:
-    """The head of an ERROR without segments; `encoded`: its code and its description. Raises
-    EncodeError if the frame is larger than any peer would accept.
+def error_frame(number: int, encoded: bytes, segments: Sequence[Buffer] = ()) -> bytes:
+    """The head of an ERROR; `encoded`: its code and its description. Raises EncodeError if the
+    frame is larger than any peer would accept.
     """
-    if number < SHORT_NUMBERS and len(encoded) <= SHORT_REST:
-        return CALL_HEAD.pack(Kind.ERROR, 0, 0, 6 + len(encoded), 0x83, 0x1A, number) + encoded
-    return encode_frame(Kind.ERROR, array_head(3, number) + encoded)
+    return numbered_frame(Kind.ERROR, 3, number, encoded, segments)
 
 
 def with_depth(frame: bytes, depth: int) -> bytes:
     """Return a short REPLY without segments with the number of other calls of its actor added. Any
     other frame is returned as it is, because that number is only a hint.
     """
-    kind, flags, segments, length = HEADER.unpack_from(frame)
+    kind, _, segments, length = HEADER.unpack_from(frame)
     if kind != Kind.REPLY or segments or length > SHORT_REST:
         return frame
-    # Five bytes more, for a third item. The head of the array, one byte, is written anew.
-    head = HEADER.pack(kind, flags, 0, length + 5)
-    number_and_value = frame[HEADER.size + 1 :]
-    shown = min(depth, SHORT_NUMBERS - 1).to_bytes(4, "big")
-    return b"%b\x83%b\x1a%b" % (head, number_and_value, shown)
+    return with_item(frame, short_number(depth))
 
 
 def item_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> tuple[bytes, int]:
     """The head of an ITEM, and the size of it all as credit counts it; `value` is encoded. Raises
     EncodeError for too large a frame.
     """
-    if number < SHORT_NUMBERS and not segments:
-        size = 6 + len(value)
-        return CALL_HEAD.pack(Kind.ITEM, 0, 0, size, 0x82, 0x1A, number) + value, size
-    control = array_head(2, number) + value
-    return encode_frame(Kind.ITEM, control, segments), len(control) + sum(map(len, segments))
+    frame = numbered_frame(_ITEM, 2, number, value, segments)
+    size = len(frame) - HEADER.size - 4 * len(segments) + sum(map(len, segments))
+    return frame, size
 
 
 def credit_frame(number: int, consumed: int) -> bytes:
     """Encode a CREDIT: the reader has consumed `consumed` items of a stream in all."""
-    return encode_frame(Kind.CREDIT, array_head(2, number) + b"\x1b" + consumed.to_bytes(8, "big"))
+    return numbered_frame(Kind.CREDIT, 2, number, long_number(consumed))
 
 
 def forget_frame(watermark: int, beyond: list[int], everywhere: int) -> bytes:
     """Encode a FORGET: its three items. There are seldom numbers beyond the watermark."""
-    numbers = cbor2.dumps(beyond) if beyond else NO_ARGUMENTS
-    control = array_head(3, watermark) + numbers + b"\x1b" + everywhere.to_bytes(8, "big")
-    return encode_frame(Kind.FORGET, control)
+    numbers = cbor2.dumps(beyond) if beyond else EMPTY_ARRAY
+    return numbered_frame(Kind.FORGET, 3, watermark, numbers + long_number(everywhere))
 
 
 class ReadContexts:
@@ -403,7 +380,7 @@ def confirmation(parts: object) -> tuple[int, list[int], int]:
     return watermark, cast("list[int]", beyond), everywhere
 
 
-def kept(segments: Sequence[Buffer]) -> tuple[Buffer, ...]:
+def own_copies(segments: Sequence[Buffer]) -> tuple[Buffer, ...]:
     """Segments as a link may keep them until they are acknowledged: what their owner could change
     meanwhile is copied.
     """

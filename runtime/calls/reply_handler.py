@@ -25,13 +25,14 @@ from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, RepeatableError, rebuild
 from runtime.calls.flow_control import ReadingWindow
 from runtime.calls.pending_calls import PendingCall
-from runtime.calls.protocol import answer_items, array_head
+from runtime.calls.protocol import answer_items, cancel_frame
 from runtime.calls.routes import Routes
 from runtime.identifiers import ActorId
 from runtime.links.link import Link
 from runtime.links.peers import LEFT
+from runtime.wire.arrays import after_short_number, first_number
 from runtime.wire.codec import Codec
-from runtime.wire.frames import Frame, Kind, encode_frame
+from runtime.wire.frames import Frame
 
 MOST_REPEATED = 64
 MOST_REPEATED_BYTES = 4096
@@ -74,6 +75,8 @@ class ReplyHandler:
         if call is not None:
             call.value = items[1]
             call.finished = True
+            if frame.segments:
+                call.large_answer = True
             if len(items) > 2:
                 self.loads.on_depth(ActorId(call.place.actor, call.place.epoch), items[2])
             wake(call)
@@ -84,7 +87,7 @@ class ReplyHandler:
         said = _after_number(control) if not frame.segments else b""
         repeated = self._repeated.get(said)
         if repeated is not None:
-            call = table.take(int.from_bytes(control[2:6], "big")) if table is not None else None
+            call = table.take(first_number(control)) if table is not None else None
             if call is not None:
                 self._fail(call, repeated.at(call.place))
             return
@@ -158,7 +161,7 @@ class ReplyHandler:
         )
 
     def _on_unreadable(self, link: Link, frame: Frame, error: DecodeError) -> None:
-        number = self._codec.peek_number(frame.control)
+        number = first_number(frame.control)
         table = self._routes.tables.get(link)
         call = table.take(number) if table is not None else None
         if call is not None:
@@ -200,10 +203,9 @@ def facts(place: CallPlace) -> Facts:
 
 def _after_number(control: bytes) -> bytes:
     """Return the bytes after the number in the control part of an ERROR frame; b"" if the number is
-    not encoded in four bytes, which is rare, or if the frame is too long to be worth remembering.
+    not short, which is rare, or if the frame is too long to be worth remembering.
     """
-    short = control[:2] == b"\x83\x1a" and len(control) < MOST_REPEATED_BYTES
-    return control[6:] if short else b""
+    return after_short_number(control, 3) if len(control) < MOST_REPEATED_BYTES else b""
 
 
 # What arrives of streams that this node reads: items, kept until the reader asks for them.
@@ -246,7 +248,7 @@ class StreamItemHandler:
         try:
             number, item, *_ = answer_items(self._codec.decode(frame.control, frame.segments), 2)
         except DecodeError as error:
-            number, item = self._codec.peek_number(frame.control), error
+            number, item = first_number(frame.control), error
         call = table.pending.get(number)
         if call is None:
             # Late: this stream has no reader any more, and its producer is about to learn that.
@@ -255,7 +257,7 @@ class StreamItemHandler:
             raise ProtocolError(f"an item for call {number}, which is not a stream")
         if isinstance(item, DecodeError):
             table.take(number)
-            link.post(encode_frame(Kind.CANCEL, array_head(1, number)))
+            link.post(cancel_frame(number))
             place = call.place
             text = f"{place.actor}.{place.method} yielded an item that cannot be read here: {item}"
             call.fail(OutcomeUnknownError(text, **facts(place)))

@@ -181,6 +181,8 @@ class RetainedCall:
             policy = self._bound._options.retry
             self._count(outcome)
             self._settle(place, outcome, tentative=policy is not None and bool(policy.retry_on))
+            # No circle with this frame, which the traceback has.
+            outcome = None
 
     def _state_at(self, route: Route) -> ReferenceState:
         """Return the state of its reference, whose owner is to be the node at the end of that
@@ -209,7 +211,7 @@ class RetainedCall:
         caller = self._caller
         call.ended = None
         if self._expires != math.inf:
-            caller.deadlines.done()
+            caller.deadlines.done(call)
         error = call.error
         if call.expired and not call.finished:
             error = caller.expired(call, route, self._bound)

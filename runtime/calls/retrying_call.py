@@ -107,7 +107,7 @@ class Retention:
 class RetryingCall:
     """One call that may take several attempts. `expires`: when its own timeout passes, on the
     node's clock. `order`: its place in the order of this node's calls, from the same counter as
-    the numbers of calls. `started`: when the attempt was made whose failure `run` is given.
+    the numbers of calls.
     """
 
     def __init__(
@@ -120,7 +120,6 @@ class RetryingCall:
         order: int,
         kept: Retention | None = None,
         seen: Call | None = None,
-        started: float | None = None,
     ) -> None:
         self._seen = seen
         policy = bound._options.retry or NO_RETRIES
@@ -165,9 +164,32 @@ class RetryingCall:
             policy,
             idempotent=bound._definition.idempotent,
             deadline=deadline,
-            now=caller.environment.now() if started is None else started,
+            now=caller.environment.now(),
         )
         self._denials = Denials()
+
+    def adopt(self, call: Waiting, route: Route, first: int, started: float) -> None:
+        """Take over the first attempt, which was made at `started` and has failed, or has had no
+        answer for as long as an attempt may take. `first`: its number, if it is entered among the
+        open calls; else 0.
+        """
+        assert call.waiter is None, "no other task waits for it"
+        assert not call.timed, "no entry of its timeout is left"
+        call.expired = False
+        self._call, self._route, self._attempted = call, route, route
+        self._first, self._sent = first, True
+        self._schedule.begin(started)
+
+    def failed_attempt(self) -> tuple[Route, CallError]:
+        """Return the route and the error of the attempt that was adopted."""
+        call, route = self._call, self._route
+        assert call is not None
+        assert route is not None
+        if not call.finished:
+            return route, self._unanswered(route)
+        error = call.error
+        assert error is not None
+        return route, error
 
     async def run(self, route: Route | None, missed: CallError | None) -> object:
         """Make the call until it succeeds or must be given up. `missed`: the error of an attempt
@@ -183,17 +205,25 @@ class RetryingCall:
             self._end()
             raise self._timed_out(ran=posted and call is not None and not call.recalled)
         finally:
+            # No circles with this frame and this object, which the traceback of the error has: the
+            # arguments would stay until the cyclic garbage collector runs.
+            missed = None
+            self._schedule.attempts.clear()
             self._end()
 
     async def _run(self, route: Route | None, error: CallError | None) -> object:
-        if error is None:
-            route, error = await self._try()
-        while error is not None:
-            await self._before_the_next(route, error)
-            # The answer of the last attempt came during the back-off: no further attempt.
-            if self._answered():
-                break
-            route, error = await self._try()
+        try:
+            if error is None:
+                route, error = await self._try()
+            while error is not None:
+                await self._before_the_next(route, error)
+                # The answer of the last attempt came during the back-off: no further attempt.
+                if self._answered():
+                    break
+                route, error = await self._try()
+        finally:
+            # As in `run`.
+            del error
         call = self._call
         assert call is not None
         if self._budget is not None:
@@ -245,19 +275,26 @@ class RetryingCall:
         await trio.lowlevel.checkpoint_if_cancelled()
         route = self._attempted
         assert route is not None
+        return route, self._unanswered(route)
+
+    def _unanswered(self, route: Route) -> CallError:
+        """Return the error of an attempt that got no answer in its time; take its request back if
+        that still waits for a connection.
+        """
+        address, method = self._bound._address, self._bound._definition.name
+        cls: type[CallError] = CallTimeoutError
+        limit = f"attempt_timeout of {self._schedule.attempt_limit:g} s"
+        what = f"{self._name} gave no answer within its {limit}"
         if self._taken_back(route):
-            return route, NodeUnreachableError(
-                f"there was no connection to node {route.address.node} within the attempt_timeout "
-                f"of {limit:g} s; {self._name} did not run",
-                actor=bound._address.name,
-                method=bound._definition.name,
-                node=route.address.node,
-                epoch=route.address.epoch,
+            cls = NodeUnreachableError
+            what = (
+                f"there was no connection to node {route.address.node} within the {limit}; "
+                f"{self._name} did not run"
             )
-        return route, CallTimeoutError(
-            f"{self._name} gave no answer within its attempt_timeout of {limit:g} s",
-            actor=bound._address.name,
-            method=bound._definition.name,
+        return cls(
+            what,
+            actor=address.name,
+            method=method,
             node=route.address.node,
             epoch=route.address.epoch,
         )
@@ -379,32 +416,17 @@ class RetryingCall:
         none.
         """
         environment = self._caller.environment
-        bound = self._bound
         now = environment.now()
         if outcome_of(error) != "not executed" and route is not None:
             self._may_have_run.add(where(route))
         if outcome_of(error) == "not executed":
             # Refused, so not on record: the next attempt is as good as the first.
             self._sent = False
-        # The name's owner denies it, or its node is going or gone: it is being moved, unless that
-        # goes on for long.
-        patience = environment.timings.denial_patience
-        moving = (
-            self._denials.are_worth_a_wait(route, error, now, patience)
-            and bound._address.registered
-        )
-        died = isinstance(error, ActorDiedError) and bound._address.registered
-        if (moving or died) and bound._route is route:
-            # Otherwise another call has found the actor meanwhile. Of an epoch that died the same
-            # would be heard again and again.
-            bound._moved = True
-            bound._route = None
+        moving = self._is_moving(route, error, now)
         # However many calls are with an actor when it dies, that is one failure.
-        incident = (
-            where(route)
-            if isinstance(error, ActorDiedError | NodeDiedError) and route is not None
-            else None
-        )
+        incident: Occupancy | None = None
+        if isinstance(error, ActorDiedError | NodeDiedError) and route is not None:
+            incident = where(route)
         outcome = outcome_of(error)
         decision = self._schedule.failed(
             outcome,
@@ -415,18 +437,27 @@ class RetryingCall:
             uncounted=moving,
             incident=incident,
         )
-        if isinstance(error, DirectoryUnavailableError) and bound._address.name.startswith("@"):
+        if isinstance(error, DirectoryUnavailableError) and self._bound._address.name.startswith(
+            "@"
+        ):
             # The runtime's own calls have no end of retries: their caller is to learn that the
             # store had its time.
             decision = GiveUp("not repeatable")
         self._caller.count_attempt(error, decision)
         if not isinstance(decision, Retry):
+            # It waited for its actor, which may well be there soon: what ends it is its time, as
+            # when that passes during the wait. The refusal alone would say that there is no actor.
+            waited = moving and decision.why == "deadline"
             deadline = trio.current_effective_deadline()
-            if isinstance(error, DeadlineExceededError) and deadline < self._expires:
+            if deadline < self._expires and (waited or self._is_too_late(error)):
                 # As for a call that is made once: the caller's own deadline ends it.
                 await trio.sleep_until(deadline)
                 await trio.lowlevel.checkpoint()
-            raise self._final(error, decision)
+            try:
+                raise self._timed_out(ran=False) if waited else self._final(error, decision)
+            finally:
+                # No circle with this frame, which the traceback has; see `CallSender._failed`.
+                del error
         call = self._call
         if moving and (call is None or call.finished):
             # It waits in line, where it keeps its place among the calls that were made before and
@@ -442,7 +473,34 @@ class RetryingCall:
             with trio.move_on_at(decision.at):
                 await _finished(call)
         if not self._schedule.begin(environment.now()):
-            raise self._final(error, GiveUp("deadline"))
+            try:
+                raise self._final(error, GiveUp("deadline"))
+            finally:
+                del error
+
+    def _is_moving(self, route: Route | None, error: CallError, now: float) -> bool:
+        """Return True if the owner of the name denies it, or its node is going or gone: the actor
+        is being moved, unless that goes on for long. Forgets a route that leads to it no more.
+        """
+        bound, patience = self._bound, self._caller.environment.timings.denial_patience
+        registered = bound._address.registered
+        moving = registered and self._denials.are_worth_a_wait(route, error, now, patience)
+        died = registered and isinstance(error, ActorDiedError)
+        if (moving or died) and bound._route is route:
+            # Otherwise another call has found the actor meanwhile. Of an epoch that died the same
+            # would be heard again and again.
+            bound._moved = True
+            bound._route = None
+        return moving
+
+    def _is_too_late(self, error: CallError) -> bool:
+        """Return True if the node of the actor has ended the call at its deadline. An attempt that
+        had no answer in its own time has a CallTimeoutError of this node.
+        """
+        if isinstance(error, DeadlineExceededError):
+            return True
+        answered = self._call is not None and self._call.error is error
+        return answered and isinstance(error, CallTimeoutError)
 
     def _final(self, last: CallError, decision: GiveUp) -> CallError:
         """Return the error of the whole call. Its outcome is that of all attempts: an earlier one
@@ -471,6 +529,10 @@ class RetryingCall:
                 f"{self._name} {what} {schedule.total} attempts {why}; the last: "
                 f"{last}\n{schedule.history()}"
             )
+            if not schedule.policy.max_retries and schedule.outcome == "not executed":
+                # Its caller asked for no repeats, and has made one attempt: the others found out
+                # where the actor is now.
+                text = f"{self._name} was not executed: {last}\n{schedule.history()}"
         elif schedule.policy.max_retries and (
             decision.why != "not repeatable" or schedule.outcome == "unknown"
         ):
@@ -486,7 +548,8 @@ class RetryingCall:
             epoch=last.epoch,
             attempts=schedule.total,
         )
-        error.__cause__ = last
+        # Its own frames are those of the runtime's tasks, and say nothing.
+        error.__cause__ = last.with_traceback(None)
         return error
 
     def _timed_out(self, *, ran: bool) -> CallError:
@@ -509,8 +572,9 @@ class RetryingCall:
             epoch=self._bound._address.epoch,
             attempts=schedule.total + self._sent,
         )
-        if schedule.total:
+        if schedule.attempts:
             error.add_note(schedule.history())
+            error.__cause__ = schedule.attempts[-1].error
         return error
 
     def _end(self) -> None:

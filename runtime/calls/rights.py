@@ -39,6 +39,8 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
             "spawn_many": CALLERS,
             # With a ticket that the caller has drawn at random for a spawn of its own.
             "take_back": CALLERS,
+            # Without a ticket: for nodes, which gather spawns, and for those who may stop actors.
+            "take_back_started": OPERATORS,
             "stop_actor": OPERATORS,
             "stop_many": OPERATORS,
             "leave_cluster": OPERATORS,
@@ -90,7 +92,15 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
 ACTS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "@node": frozenset(
-            {"spawn", "spawn_many", "take_back", "stop_actor", "stop_many", "leave_cluster"}
+            {
+                "spawn",
+                "spawn_many",
+                "take_back",
+                "take_back_started",
+                "stop_actor",
+                "stop_many",
+                "leave_cluster",
+            }
         ),
         "@inspection": frozenset({"profile", "record"}),
         "@debug": frozenset({"failures", "debug", "command"}),

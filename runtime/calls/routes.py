@@ -22,7 +22,7 @@ from actors.errors import (
 from actors.method import Address, Bound
 from runtime.calls.classes import fits
 from runtime.calls.error_codec import CallPlace
-from runtime.calls.pending_calls import OutgoingCalls
+from runtime.calls.pending_calls import OutgoingCalls, PendingCall
 from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
@@ -139,6 +139,7 @@ class Routes:
         # true.
         route = None if bound._moved else await self._found(bound, self._make(bound, address))
         if route is None:
+            left = None if bound._moved else address
             bound._moved = True
             if not address.registered:
                 raise ActorNotFoundError(
@@ -147,7 +148,7 @@ class Routes:
                     method=bound._definition.name,
                     node=address.node,
                 )
-            address = await self._found(bound, self.directory.locate(address.name))
+            address = await self._located(bound, left)
             self._moved_to(address)
             self._check_class(bound, address)
             route = await self._found(bound, self._make(bound, address))
@@ -159,6 +160,21 @@ class Routes:
             )
         bound._route = route
         return route
+
+    async def _located(self, bound: Bound, left: Address | None) -> Address:
+        """Ask where the actor is now. `left`: where it was last, on a node that has ended."""
+        name = bound._address.name
+        try:
+            return await self._found(bound, self.directory.locate(name))
+        except ActorNotFoundError as error:
+            if left is None:
+                raise
+            raise ActorNotFoundError(
+                f"{name} was last on node {left.node}, which has ended: {error}",
+                actor=name,
+                method=error.method,
+                node=left.node,
+            ) from None
 
     async def _found(self, bound: Bound, asking: Awaitable[T]) -> T:
         """Return the answer of the directory. If it fails, this attempt was not made; earlier
@@ -196,6 +212,10 @@ class Routes:
                 node=found.node,
                 epoch=found.epoch,
             )
+
+    def pending(self) -> list[PendingCall[trio.lowlevel.Task]]:
+        """All calls to other nodes that wait for an answer."""
+        return [call for table in self.tables.values() for call in table.pending.values()]
 
     def table(self, link: Link) -> OutgoingCalls[trio.lowlevel.Task]:
         """The calls that wait on `link`."""
@@ -245,7 +265,9 @@ class Routes:
             route = bound._route = (
                 self._local(bound, address) if link is None else self._over(link, bound, address)
             )
-            bound._moved = bound._moved or address != bound._address
+            bound._moved = bound._moved or (
+                address is not bound._address and address != bound._address
+            )
         route.moves = self._moves
         return route
 

@@ -7,7 +7,7 @@ did not run is asked for again, until the first item has come.
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import trio
 
@@ -120,7 +120,7 @@ class StreamReader(Stream[T]):
                 return self._take(call)
             await trio.lowlevel.checkpoint_if_cancelled()
             if call.error is not None:
-                raise call.error
+                _raise_error(call)
             if call.value is not None:
                 text = (
                     f"{call.place.actor}.{call.place.method} answered with one value; it is no "
@@ -220,7 +220,7 @@ class StreamReader(Stream[T]):
                 call = await self._attempt(order, look_at, denied)
                 if call.items or call.error is None:
                     return call
-                error = call.error
+                error, call.error = call.error, None
             except CallError as raised:
                 error = raised
             route, now = self._route, caller.environment.now()
@@ -228,7 +228,11 @@ class StreamReader(Stream[T]):
             if self._over or not (
                 denials.are_worth_a_wait(route, error, now, patience) and bound._address.registered
             ):
-                raise error
+                try:
+                    raise error
+                finally:
+                    # No circle with this frame, which the traceback has.
+                    del error, schedule
             if bound._route is route:
                 # Otherwise another call has found the actor meanwhile.
                 bound._moved = True
@@ -237,7 +241,14 @@ class StreamReader(Stream[T]):
                 outcome_of(error), error, now, caller.environment.random(), uncounted=True
             )
             if not isinstance(decision, Retry):
-                raise error
+                # Its actor may be there soon: what ends it is its timeout, not the refusal.
+                assert decision.why == "deadline"
+                self._call = None
+                try:
+                    raise self._timed_out() from error
+                finally:
+                    # No circle with this frame, which the traceback has.
+                    del error, schedule
             look_at, denied = decision.at, None if route is None else where(route)
             # An attempt that fails before it waits for anything must not keep the loop.
             await trio.lowlevel.checkpoint()
@@ -245,7 +256,7 @@ class StreamReader(Stream[T]):
     async def _attempt(self, order: int, look_at: float, denied: Occupancy | None) -> StreamCall:
         """Ask for the stream; returns when its first item is there, or its end."""
         caller, bound = self._caller, self._bound
-        self._route = None
+        self._route = self._call = None
         task = trio.lowlevel.current_task()
         caller.refuse_self_call(task, bound)
         self._chain = caller.chain(task) if caller.has_methods_running else None
@@ -297,22 +308,33 @@ class StreamReader(Stream[T]):
     def _timed_out(self) -> CallError:
         address, method = self._bound._address, self._bound._definition.name
         call, timeout = self._call, self._bound._options.timeout
+        # Without a call it waits for its actor, which has refused each attempt so far; but another
+        # task may just have closed it.
+        waits = call is None and not self._over
         self._end()
-        if call is not None and call.recalled:
-            text = (
-                f"{address.name}.{method} did not begin within its timeout of {timeout:g} s, "
-                "and will not"
-            )
-            return DeadlineExceededError(text, **facts(call.place))
-        return CallTimeoutError(
-            f"{address.name}.{method} did not end within its timeout of {timeout:g} s; it was "
-            "cancelled",
+        cls: type[CallError] = CallTimeoutError
+        text = f"did not end within its timeout of {timeout:g} s; it was cancelled"
+        if waits or (call is not None and call.recalled):
+            cls = DeadlineExceededError
+            text = f"did not begin within its timeout of {timeout:g} s, and will not"
+        return cls(
+            f"{address.name}.{method} {text}",
             actor=address.name,
             method=method,
-            node=address.node,
-            epoch=address.epoch,
+            node=address.node if call is None else call.place.node,
+            epoch=address.epoch if call is None else call.place.epoch,
             attempts=1,
         )
+
+
+def _raise_error(call: StreamCall) -> NoReturn:
+    """Raise the error of a call, which must not keep it: it is in the frames of the traceback."""
+    error, call.error = call.error, None
+    assert error is not None
+    try:
+        raise error
+    finally:
+        del error
 
 
 async def _arrival(call: StreamCall) -> None:

@@ -12,9 +12,11 @@ from collections.abc import AsyncGenerator, Hashable
 import trio
 
 from actors.errors import CallError, EncodeError, ReplyEncodeError
+from actors.own_logger import own_logger
 from runtime.calls.flow_control import SendingWindow
-from runtime.calls.protocol import NOTHING, CallRequest, answer_items, item_frame, kept, reply_frame
-from runtime.calls.replies import IncomingCalls, Reply, ReplyEncoder, ResultRetention
+from runtime.calls.incoming_calls import IncomingCalls, ResultRetention, invocation_of
+from runtime.calls.protocol import CallRequest, answer_items, item_frame, own_copies, reply_frame
+from runtime.calls.replies import Reply, ReplyEncoder
 from runtime.calls.reply_handler import StreamCall
 from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
@@ -23,6 +25,7 @@ from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
+from runtime.wire.arrays import NULL
 from runtime.wire.codec import ALIKE_FOR_ALL, Codec
 from runtime.wire.frames import Buffer, Frame, Outgoing
 
@@ -31,7 +34,7 @@ NUMBER_BYTES = 9
 
 _NUMBERS = frozenset((bool, int, float, type(None)))
 
-logger = logging.getLogger("understudy.calls")
+logger = own_logger("understudy.calls")
 
 
 class StreamProducer(ABC):
@@ -155,9 +158,9 @@ class RemoteStreamProducer(StreamProducer):
         frame, size = item_frame(self._number, self._codec.encode(item, segments, "item"), segments)
         if segments:
             # Generators fill the same buffer again.
-            unchanging = kept(segments)
+            copied = own_copies(segments)
             await link.room(size)
-            link.post(frame, unchanging, lane=self._lane)
+            link.post(frame, copied, lane=self._lane)
         else:
             if not link.has_room:
                 await link.room()
@@ -202,7 +205,7 @@ class StreamServer:
         codec: Codec,
         reply_encoder: ReplyEncoder,
         environment: Environment,
-        kept: ResultRetention,
+        retention: ResultRetention,
     ) -> None:
         self._host = host
         self._codec = codec
@@ -210,7 +213,7 @@ class StreamServer:
         self._environment = environment
         self._log = LimitedLog(logger, environment.now)
         self._cleanup = environment.timings.stream_cleanup
-        self._kept = kept
+        self._retention = retention
         self._tables: dict[Link, IncomingCalls[Invocation]] = {}
 
     def on_call(self, link: Link, call: CallRequest) -> None:
@@ -222,16 +225,7 @@ class StreamServer:
         table = self._tables.get(link)
         if table is None:
             table = self._tables[link] = IncomingCalls()
-        deadline = (
-            call.remaining
-            if call.remaining == math.inf
-            else self._environment.now() + call.remaining
-        )
-        invocation = Invocation(*found, call.args, call.kwargs, self, link, call.number, deadline)
-        invocation.chain = call.chain
-        invocation.context = call.context
-        invocation.attempt = call.attempt
-        invocation.held_bytes = call.held_bytes
+        invocation = invocation_of(found, call, self, link, self._environment.now)
         invocation.stream_output = RemoteStreamProducer(
             self._codec,
             link,
@@ -240,8 +234,8 @@ class StreamServer:
             self._host.counts.credit_waits,
             self._log,
         )
-        if self._kept.references_arrived:
-            self._kept.prepare(invocation)
+        if self._retention.references_arrived:
+            self._retention.prepare(invocation)
         table.accept(call.number, invocation)
         refusal = self._host.deliver(invocation)
         if refusal is not None:
@@ -282,7 +276,7 @@ class StreamServer:
             self._post(
                 invocation.link,
                 invocation.number,
-                (reply_frame(invocation.number, NOTHING, ()), ()),
+                (reply_frame(invocation.number, NULL, ()), ()),
             )
 
     def raised(self, invocation: Invocation, error: BaseException) -> None:

@@ -12,7 +12,7 @@ from actors.errors import ActorNotFoundError, CallError, StoreError
 from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes, inspection
 from runtime.identifiers import NodeId
-from runtime.logs.archive import archived_lines, archived_nodes
+from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
 from runtime.near_names import nearest
@@ -61,7 +61,9 @@ async def find_actor(client: ClusterClient, name: str, *, or_node: bool = False)
         )
     elif near:
         text = f"{text}; did you mean {near[0]!r}?"
-    raise ActorNotFoundError(f"{text}{search.silence}{search.end}", actor=name)
+    # Of a name that was probably mistyped it only distracts where else it may have been.
+    guess = "" if near else search.guess
+    raise ActorNotFoundError(f"{text}{search.silence}{search.end or guess}", actor=name)
 
 
 class _ActorSearch:
@@ -77,6 +79,9 @@ class _ActorSearch:
         """Called once that is known: nothing else needs to be asked."""
         self.child = ""
         self.end = ""
+        """What is known of its end, as a clause."""
+        self.guess = ""
+        """The same of the last node to end, on which it may have been."""
         self.alike: set[str] = set()
         """Names of actors like the one that was asked for."""
         self._store_is_silent = False
@@ -126,7 +131,7 @@ class _ActorSearch:
             self.alike |= {one for found in answers.by_node.values() for one in found}
 
         async def ask_for_its_end() -> None:
-            self.end = await _ended(self._client, self._name)
+            self.end, self.guess = await _ended(self._client, self._name)
 
         await self._after_the_store()
         async with trio.open_nursery() as nursery:
@@ -143,20 +148,21 @@ class _ActorSearch:
         self.found()
 
 
-async def _ended(client: ClusterClient, name: str) -> str:
+async def _ended(client: ClusterClient, name: str) -> tuple[str, str]:
     """What is still known of `name`, as a clause: how it ended, if it was an actor and did not end
-    in order; a node that has ended and has that name, or on which an actor of that name has logged,
-    or that was the last to end; "" if nothing.
+    in order; or a node that has ended and has that name, or on which an actor of that name has
+    logged. As another clause, the node that was the last to end. "" for what is not known.
     """
     ends: list[dict[str, Any]] = []
-    archived = [""]
+    archived = ("", "")
 
     async def ask_for_ends() -> None:
         ends.extend(await ends_of(client, name))
 
     async def ask_archive() -> None:
+        nonlocal archived
         with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
-            archived[0] = await _archived(client, name)
+            archived = await _archived(client, name)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask_for_ends)
@@ -164,37 +170,50 @@ async def _ended(client: ClusterClient, name: str) -> str:
     if ends:
         last = ends[-1]
         reason = f"{last['kind']}: {last['reason']}".partition("\n")[0][:MOST_REASON]
-        return f"; it ended on {last['node']} at {iso(last['time'])[:-6]}Z, {reason}"
-    return archived[0]
+        return f"; it ended on {last['node']} at {iso(last['time'])[:-6]}Z, {reason}", ""
+    return archived
 
 
-async def _archived(client: ClusterClient, name: str) -> str:
-    """What the last lines of nodes that have ended tell of `name`, as a clause."""
+async def _archived(client: ClusterClient, name: str) -> tuple[str, str]:
+    """What the store has of nodes that have ended tells of `name`, as the clauses of `_ended`."""
     alive = {(one["name"], one["incarnation"]) for one in client.status["members"]}
     gone = [one for one in await archived_nodes(client.store) if tuple(one.node) not in alive]
-    # The latest first.
-    for one in reversed(gone):
+    # The last to end first.
+    gone.sort(key=lambda one: -one.latest)
+    for one in gone:
         if one.node.name == name:
-            return (
-                f"; node {name} has ended: it wrote its last lines at {iso(one.until)[:-6]}Z, "
-                f"and `understudy logs {name}` shows them"
-            )
-    lately = list(reversed(gone[-MOST_ENDED:]))
+            return f"; node {name} has ended: {_last_of(one)}", ""
+    lately = gone[:MOST_ENDED]
     for one in lately:
         if any(line.actor == name for line in await archived_lines(client.store, one.node)):
             return (
                 f"; node {one.node.name}, on which it ran, has ended: `understudy logs {name}` "
                 "shows its last lines"
-            )
+            ), ""
     if not lately:
-        return ""
+        return "", ""
     # An actor that has logged nothing, and that no supervisor knows, leaves no more behind.
     last = lately[0]
-    return (
+    return "", (
         f"; node {last.node.name} (incarnation {last.node.incarnation}) has ended, and it may have "
-        f"been there: that node wrote its last lines at {iso(last.until)[:-6]}Z, and `understudy "
-        f"logs {last.node.name}` shows them"
+        f"been there: {_last_of(last)}"
     )
+
+
+def _last_of(node: ArchivedNode) -> str:
+    """When a node has ended, and where its last lines are, as a clause."""
+    parts = []
+    if node.end is not None:
+        why = node.end.reason and f", {node.end.reason}"
+        parts.append(f"it {node.end.how} at {iso(node.end.at)[:-6]}Z{why}")
+    if node.until is None:
+        parts.append("it wrote no lines")
+    else:
+        parts.append(
+            f"it wrote its last lines at {iso(node.until)[:-6]}Z, and `understudy logs "
+            f"{node.node.name}` shows them"
+        )
+    return "; ".join(parts)
 
 
 async def _state_of_child(client: ClusterClient, name: str) -> str:

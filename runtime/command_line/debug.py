@@ -5,6 +5,7 @@ also after it has ended.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -92,7 +93,7 @@ async def _debug(
             if not problem:
                 return
             click.echo(f"node {kept[-1]['node']} opens no debugger: {problem}", err=True)
-        await DebugSession(failures, kept[-1]).run()
+        await DebugSession(failures, kept[-1]).run(CommandLines())
 
 
 def _service(client: ClusterClient, node: str) -> Any:
@@ -126,7 +127,7 @@ async def _at_breakpoint(client: ClusterClient, breakpoints: list[dict[str, Any]
     )
     if len(breakpoints) > 1:
         click.echo(f"{len(breakpoints) - 1} more wait; they come after this one")
-    if not await converse(_command(client, first)):
+    if not await converse(_command(client, first), CommandLines()):
         click.echo(
             f"it waits on for {UNATTENDED_SECONDS:g} s, then goes on by itself; `c` lets it go on",
             err=True,
@@ -140,17 +141,21 @@ async def _after_failure(client: ClusterClient, failure: dict[str, Any]) -> str:
         return str(opened["problem"])
     click.echo(headline(failure))
     command = _command(client, {**opened, "node": failure["node"]})
-    if not await converse(command):
+    if not await converse(command, CommandLines()):
         with suppress(CallError):
             await command("quit")
     return ""
 
 
-async def converse(command: Command) -> bool:
+async def converse(command: Command, lines: CommandLines) -> bool:
     """Pass lines to a debugger until it has let the code go on: True; or there are no more: False.
     Raises `CallError` when its node does not answer.
     """
     answer = await command(None)
+    if answer["state"] == "waiting" and not answer["text"]:
+        click.echo(
+            "another `understudy debug` was here before, and may still be; `where` shows the line"
+        )
     while True:
         click.echo(_safe(answer["text"]), nl=False)
         if answer["problem"]:
@@ -162,8 +167,7 @@ async def converse(command: Command) -> bool:
             # Asked again each `RUNNING_SECONDS`: no call is open for as long as the code runs.
             answer = await command(None)
             continue
-        # Nothing can end `input` in its thread, so Ctrl-C abandons it; the process ends then.
-        line = await trio.to_thread.run_sync(_read_line, "(Pdb) ", abandon_on_cancel=True)
+        line = await lines.next("(Pdb) ")
         if line is None:
             return False
         answer = await command(line)
@@ -234,20 +238,20 @@ class DebugSession:
     def __attrs_post_init__(self) -> None:
         self._choose(self.failure)
 
-    async def run(self) -> None:
+    async def run(self, lines: CommandLines) -> None:
         """Read commands from the terminal, or from what is piped, until there are no more."""
         click.echo(headline(self.failure))
         click.echo("\n".join(self._where()))
         while True:
-            line = await trio.to_thread.run_sync(_read_line, "(debug) ", abandon_on_cancel=True)
+            line = await lines.next("(debug) ")
             if line is None:
                 return
             words = line.strip().split(maxsplit=1)
             if words and words[0] in ("q", "quit", "exit"):
                 return
             if words:
-                lines = self.answer(words[0], words[1] if len(words) > 1 else "")
-                click.echo("\n".join(lines))
+                answered = self.answer(words[0], words[1] if len(words) > 1 else "")
+                click.echo("\n".join(answered))
 
     def answer(self, command: str, rest: str) -> list[str]:
         """The lines that answer a command."""
@@ -334,9 +338,31 @@ def _place(frame: dict[str, Any]) -> str:
     return f"{plain(frame['file'])}:{frame['line']} in {plain(frame['function'])}"
 
 
-def _read_line(prompt: str) -> str | None:
-    """The next line of input; None at its end."""
-    try:
-        return input(prompt if sys.stdin.isatty() else "")
-    except EOFError:
-        return None
+class CommandLines:
+    """The lines that are typed at a prompt, or piped. Nothing can end the reading of a line in its
+    thread, so Ctrl-C abandons it, and the process ends meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._typed = sys.stdin.isatty() and sys.stdout.isatty()
+        self._unread = b""
+
+    async def next(self, prompt: str) -> str | None:
+        """The next line; None at the end of the input."""
+        return await trio.to_thread.run_sync(self._read, prompt, abandon_on_cancel=True)
+
+    def _read(self, prompt: str) -> str | None:
+        if self._typed:
+            try:
+                return input(prompt)
+            except EOFError:
+                return None
+        while b"\n" not in self._unread:
+            # Not by `sys.stdin`: an abandoned thread would hold its lock, and the interpreter
+            # aborts if it cannot have that at its end.
+            part = os.read(sys.stdin.fileno(), 65536)
+            if not part:
+                break
+            self._unread += part
+        line, ending, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace").rstrip("\r") if line or ending else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from runtime.command_line.connect import cluster_options, connect_with, security
 from runtime.command_line.node_answers import Member, ask_nodes
 from runtime.command_line.secret_rotation import (
     STEP_SECONDS,
+    NewSecret,
     Rotation,
     check_not_plain,
+    check_not_shared,
     keyring_facts,
     left_to_do,
     members_now,
-    new_secret,
     rotate_secret,
 )
 from runtime.command_line.units import PathName
@@ -104,7 +106,8 @@ def expel(
         rotation = _rotation(keyring, to)
         # Without the file: this command changes its own secrets on the way.
         keyring = Keyring(tuple(dict.fromkeys((*keyring.secrets(), rotation.target))))
-    answer = trio.run(_expel, address, cluster, keyring, tls, node, absent, rotation)
+    with nullcontext() if rotation is None else rotation.new.told_when_it_fails():
+        answer = trio.run(_expel, address, cluster, keyring, tls, node, absent, rotation)
     _tell(answer, node, keyring, tls, rotation, as_json)
 
 
@@ -118,7 +121,8 @@ def _rotation(keyring: Keyring, to: Path) -> Rotation:
         raise click.UsageError(
             "without a secret, certificates prove the nodes: there is nothing to --rotate"
         )
-    return Rotation(new_secret(to), to)
+    new = NewSecret(to)
+    return Rotation(new.secret, new)
 
 
 async def _ask(address: str, cluster: str, keyring: Keyring, tls: Tls, readmit: str | None) -> Any:
@@ -144,6 +148,8 @@ async def _expel(
     async with connect_with(address, cluster, keyring, tls, needs) as client:
         if rotation is not None:
             await _check_rotates(client, tls, node)
+            # Before the expulsion: it could not be finished without the file.
+            rotation.new.write()
         expelled = _checked(await _service(client, node).expel(node, absent))
         answer: dict[str, Any] = {"expelled": {**expelled, "at": _iso(expelled["at"])}}
         if rotation is not None:
@@ -155,12 +161,7 @@ async def _check_rotates(client: ClusterClient, tls: Tls, node: str) -> None:
     """Refuse before the expulsion what would be refused after it. Raises `ClickException`."""
     members = [one for one in client.status["members"] if one["name"] != node]
     check_not_plain(members, tls)
-    for name, facts in (await keyring_facts(client, members)).by_node.items():
-        if facts.origin == "shared":
-            raise click.ClickException(
-                f"node {name} has the secret that all clusters of one user on one machine share, "
-                "so it cannot have another one: start it with --secret-file"
-            )
+    check_not_shared((await keyring_facts(client, members)).by_node)
 
 
 async def _rotate(
@@ -238,7 +239,9 @@ def _tell(
     if rotation is None:
         return
     rotated = answer["rotated"]
-    click.echo(f"the cluster has the secret in {rotation.file} only: {', '.join(rotated['nodes'])}")
+    click.echo(
+        f"the cluster has the secret in {rotation.new.path} only: {', '.join(rotated['nodes'])}"
+    )
     for name, advice in sorted(rotated["to_do"].items()):
         click.echo(f"{name}: {advice}")
     for name in rotated["not_given"]:

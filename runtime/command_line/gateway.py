@@ -27,6 +27,7 @@ from runtime.links.transports import split_host_port
 from runtime.node import Node
 from runtime.node.opening import open_node
 from runtime.private_files import refuse_open_file
+from runtime.process_end import process_of_node
 from runtime.supervision.placement import CALLS_ONLY
 
 DEFAULT_LISTEN = "127.0.0.1:8080"
@@ -167,7 +168,7 @@ async def _run(
     server_limits: ServerLimits,
     as_json: bool,
 ) -> None:
-    async with opening as node:
+    async with process_of_node(opening) as node:
         app = application(node, allow=allow, token=token, hosts=hosts, limits=limits)
         async with leaving_on_signals(node), trio.open_nursery() as nursery:
             where = await nursery.start(serve, app, listen, server_limits, node.asked_to_leave)

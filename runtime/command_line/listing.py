@@ -1,5 +1,5 @@
-"""`understudy list`: nodes, actors, calls, methods, links, groups, pools or deaths, filtered and
-sorted.
+"""`understudy list`: nodes, actors, calls, methods, links, groups, pools, jobs or deaths, filtered
+and sorted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ import trio
 
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
-from runtime.command_line.groups import COLUMNS as GROUP_COLUMNS
-from runtime.command_line.groups import groups_of
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
 from runtime.command_line.pools import pools_of
+from runtime.command_line.store_lists import (
+    GROUP_COLUMNS,
+    JOB_COLUMNS,
+    elastic_jobs,
+    groups_of,
+)
 from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
 from runtime.command_line.units import Number
 from runtime.dashboard.call_view import CallView
@@ -32,10 +36,11 @@ from runtime.observation.actor_listing import LONGEST_WINDOW
 from runtime.observation.conditions import Condition, check_column, parse_condition
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import read_calls
+from runtime.observation.roles import with_roles
 from runtime.printable import many
 
 COLUMNS = {
-    "nodes": ("name", "state", "incarnation", "pid", "address", "actors", "links"),
+    "nodes": ("name", "state", "incarnation", "pid", "address", "actors", "links", "memory_mib"),
     "actors": ACTOR_COLUMNS,
     "calls": ("actor", "method", "node", "state", "seconds", "left", "caller", "from_node"),
     "methods": (
@@ -45,6 +50,7 @@ COLUMNS = {
     "links": ("node", "peer", "actor", "connected", "connections", "bytes_received"),
     "groups": GROUP_COLUMNS,
     "pools": POOL_COLUMNS,
+    "jobs": JOB_COLUMNS,
     "deaths": ("time", "name", "node", "epoch", "kind", "reason", "supervisor"),
 }
 SORTED_BY = {
@@ -55,6 +61,7 @@ SORTED_BY = {
     "links": "node",
     "groups": "name",
     "pools": "name",
+    "jobs": "name",
     "deaths": "-time",
 }
 """The column that each kind is sorted by, if you choose no other; with `-` the greatest first."""
@@ -118,13 +125,20 @@ def listing(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """List nodes, actors, calls, methods, links, groups, pools or deaths of a cluster. Says how
-    many rows it leaves out, and which nodes did not answer: then the exit status is 1.
+    """List nodes, actors, calls, methods, links, groups, pools, elastic jobs or deaths of a
+    cluster. Says how many rows it leaves out, and which nodes did not answer: then the exit status
+    is 1.
+
+    Of nodes: memory_mib is the resident memory of the node's process, without those of its
+    isolated actors.
 
     Of methods: rate, p50_ms and p99_ms are calls a second and their durations in milliseconds,
     within the window of --seconds; wait_ms and turn_ms the 99th percentiles of waiting in the
     mailbox and of running. The outcomes are counted since the nodes began to measure: nodes with
     --metrics when they were opened, others at the first question.
+
+    Of jobs: agents are alive, in_round in the present round; silent ones have not renewed their
+    lease, and gone ones were in the round when it was complete.
     """
     columns = COLUMNS[kind]
     column = sort or SORTED_BY[kind]
@@ -146,7 +160,8 @@ def listing(
         }
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(table(columns, first)))
+        rows = list(map(with_roles, first)) if kind == "actors" else first
+        click.echo("\n".join(table(columns, rows)))
         if left_out:
             click.echo(f"{left_out} more are left out: --limit shows more")
         answers.warn()
@@ -186,6 +201,8 @@ async def _rows(kind: str, client: ClusterClient, seconds: float) -> tuple[list[
         return await pools_of(client)
     if kind == "groups":
         return await groups_of(client)
+    if kind == "jobs":
+        return await elastic_jobs(client)
     answers = await ask_nodes(client, lambda member: inspection(client, member).overview())
     return list(_links(answers) if kind == "links" else _nodes(client, answers)), answers
 
@@ -199,6 +216,8 @@ def _nodes(client: ClusterClient, answers: Answers) -> Iterator[Row]:
             "address": status.get("address"),
             "actors": status.get("actor_count"),
             "links": len(status["links"]) + status["links_left_out"] if status else None,
+            # Nodes of earlier versions do not say it.
+            "memory_mib": status.get("memory_mib"),
         }
 
 

@@ -180,7 +180,12 @@ class _Question:
             if member["name"] not in self.answers.silent
         }
         # A node that is silent may have ended: what it has written to the store is shown too.
-        self._ended = [one for one in archived if tuple(one.node) not in alive]
+        self._ended = [
+            one
+            for one in archived
+            # Of one that wrote no lines only if it is asked for.
+            if tuple(one.node) not in alive and (one.until is not None or one.node.name == name)
+        ]
         await self._add_archived()
         if self._actor and not self.rows and missing:
             raise missing[0]
@@ -238,10 +243,10 @@ class _Question:
                 {
                     "node": one.node.name,
                     "incarnation": one.node.incarnation,
-                    "until": iso(one.until),
+                    "until": None if one.until is None else iso(one.until),
+                    "ended": None if one.end is None else iso(one.end.at),
                 }
                 for one in self._ended
-                for name, incarnation in (one.node,)
             ],
             "silent": self.answers.silent,
             "store": self._problem or None,
@@ -256,15 +261,23 @@ class _Question:
                 err=True,
             )
         for one in self._ended:
-            what = "does not answer" if one.node.name in self.answers.silent else "has ended"
-            click.echo(
-                f"node {one.node.name} (incarnation {one.node.incarnation}) {what}: its lines are "
-                f"those that it wrote to the store until {iso(one.until)}",
-                err=True,
-            )
+            click.echo(plain(self._about(one)), err=True)
         if self._problem:
             click.echo(f"{self._problem}: lines of nodes that have ended are not shown", err=True)
         self.answers.warn()
+
+    def _about(self, one: ArchivedNode) -> str:
+        """Why what the store has is shown of a node, and until when that is."""
+        what = "does not answer" if one.node.name in self.answers.silent else "has ended"
+        if one.end is not None:
+            why_ended = one.end.reason and f", {one.end.reason}"
+            what = f"{one.end.how} at {iso(one.end.at)}{why_ended}"
+        lines = (
+            "it wrote no lines to the store"
+            if one.until is None
+            else f"its lines are those that it wrote to the store until {iso(one.until)}"
+        )
+        return f"node {one.node.name} (incarnation {one.node.incarnation}) {what}: {lines}"
 
     async def follow(self, *, as_json: bool) -> None:
         """Print new lines, until cancelled, or until none of the nodes is left."""
@@ -278,8 +291,7 @@ class _Question:
         node, printed = member["name"], ""
         while True:
             try:
-                # After the last line that was printed, so that none comes twice. Those that the
-                # ring of the node has dropped meanwhile are missing.
+                # After the last line that was printed, so that none comes twice.
                 answer = await service.read(
                     self._last.get(node, 0), self._wanted.level, math.inf, self._actor, True
                 )
@@ -291,6 +303,13 @@ class _Question:
                     click.echo(printed, err=True)
                 await trio.sleep(RETRY_SECONDS)
                 continue
+            # Nodes of earlier versions do not say it.
+            if node in self._last and (dropped := answer.get("dropped", 0)):
+                click.echo(
+                    f"{many(dropped, 'line')} of node {node} left out here, of any level and "
+                    "actor: they were logged faster than they are printed here",
+                    err=True,
+                )
             self._last[node] = answer["last"]
             for line in answer["lines"]:
                 _print({**line, "node": node}, as_json=as_json)

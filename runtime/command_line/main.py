@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import click
 
+from runtime.command_line.interrupts import INTERRUPTED_STATUS, raise_interrupts
 from runtime.command_line.usage import NamingGroup
 from runtime.printable import plain
 from runtime.version import __version__
@@ -74,7 +75,10 @@ COMMANDS = {
         "Show where ACTOR is, what it runs since when and for which caller, and what waits in "
         "its mailbox."
     ),
-    "list": "List nodes, actors, calls, methods, links, groups, pools or deaths of a cluster.",
+    "list": (
+        "List nodes, actors, calls, methods, links, groups, pools, elastic jobs or deaths of a "
+        "cluster."
+    ),
     "logs": "Show the latest log lines of the node or actor NAME, or of all nodes.",
     "node": (
         "Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a "
@@ -222,6 +226,7 @@ class Commands(NamingGroup):
             if ctx.obj is ALONE:
                 gc.freeze()
                 gc.enable()
+                raise_interrupts()
         command: click.Command = getattr(module, name)
         return command
 
@@ -263,7 +268,7 @@ class Commands(NamingGroup):
             # How click itself shows what is wrong with options and arguments, and ends.
             raise
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(INTERRUPTED_STATUS)
         except (Exception, BaseExceptionGroup) as error:
             # Not at the top of the file: they load much, and help does not need them.
             from actors.errors import ExpelledError, UnderstudyError, explained
@@ -272,7 +277,7 @@ class Commands(NamingGroup):
 
             what = first(error)
             if isinstance(what, KeyboardInterrupt):
-                sys.exit(130)
+                sys.exit(INTERRUPTED_STATUS)
             if not isinstance(what, Exception):
                 raise what from None
             if isinstance(what, BrokenPipeError) and _reader_is_gone():
@@ -378,8 +383,6 @@ def main(debug: bool, verbose: bool) -> None:
 
 
 def run(prog_name: str | None = None) -> None:
-    """Run the command that the arguments of this process name, and end the process: what the script
-    `understudy` does. `prog_name`: how its help calls it, otherwise by the name of the script.
-    """
+    """Run the command that the arguments of this process name, and end the process."""
     _open_standard_files()
     main(prog_name=prog_name, obj=ALONE)

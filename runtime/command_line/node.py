@@ -8,7 +8,9 @@ import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypedDict, Unpack
 
+import attrs
 import click
 import trio
 
@@ -24,7 +26,7 @@ from runtime.command_line.connect import (
 )
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
-from runtime.command_line.units import PathName, bytes_of
+from runtime.command_line.units import Number, PathName, bytes_of
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.threads import NODE_THREADS
 from runtime.links.encryption import Tls
@@ -33,10 +35,32 @@ from runtime.membership.advertised_address import is_elsewhere
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
 from runtime.node.opening import open_node
+from runtime.process_end import process_of_node
 from runtime.processes.fork_loop import settle_collector
 from runtime.references.manager import OnLeave
 from runtime.stderr_writer import is_ready
 from runtime.tracing import Tracing
+
+
+class UnchangedOptions(TypedDict):
+    """The options of the command that `open_node` takes as they are."""
+
+    name: str | None
+    advertise: str | None
+    data_dir: Path | None
+    store: str | None
+    reference_directory: Path | None
+    references_on_leave: OnLeave
+    trace_references: bool
+    post_mortem: bool
+    debuggable: bool
+    thread_limit: int
+    client_actors: int
+    blocked_limit: float
+    call_timeout: float | None
+    tracing: bool
+    on_process_start: str | None
+    measured_supervisors: tuple[str, ...]
 
 
 def _pairs(option: str, what: str, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -250,6 +274,13 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
     help="Seconds for which the node stays a member while its event loop is blocked.",
 )
 @click.option(
+    "--call-timeout",
+    type=Number(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Limit for calls that actors of this node await without a timeout of their own. Default: "
+    "no limit.",
+)
+@click.option(
     "--tracing",
     is_flag=True,
     help="Make OpenTelemetry spans of calls and starts; the SDK is set up by --import or by "
@@ -291,35 +322,21 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
-    name: str | None,
     join: str | None,
     listen: str | None,
-    advertise: str | None,
     cluster: str | None,
     label: tuple[str, ...],
     resource: tuple[str, ...],
-    data_dir: Path | None,
-    store: str | None,
     reference_memory: str,
-    reference_directory: Path | None,
-    references_on_leave: OnLeave,
-    trace_references: bool,
-    post_mortem: bool,
-    debuggable: bool,
-    thread_limit: int,
     spawnable: tuple[str, ...],
     applications: tuple[str, ...],
-    client_actors: int,
-    blocked_limit: float,
     log_memory: str,
-    tracing: bool,
-    on_process_start: str | None,
     dashboard: bool,
     metrics: str | None,
-    measured_supervisors: tuple[str, ...],
     modules: tuple[str, ...],
     secret_file: Path | None,
     as_json: bool,
+    **unchanged: Unpack[UnchangedOptions],
 ) -> None:
     """Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a second
     signal stops it at once.
@@ -329,54 +346,40 @@ def node(
     module of the actor's class, or with --import.
     """
     import_modules(modules)
-    if tracing:
+    store = unchanged["store"]
+    if unchanged["tracing"]:
         _check_tracing()
-    _check_places(data_dir, join, store)
+    _check_places(unchanged["data_dir"], join, store)
     if dashboard:
         _check_dashboard()
     secret = secret_for(join, secret_file)
     opening = open_node(
-        name,
         join=join,
         listen=listen or _default_listen(join, store),
-        advertise=advertise,
         cluster=cluster or _default_cluster(join),
         labels=_pairs("--label", "VALUE", label),
         resources=_amounts(resource),
-        data_dir=data_dir,
-        store=store,
         secret=secret,
         reference_memory=bytes_of("--reference-memory", reference_memory),
-        reference_directory=reference_directory,
-        references_on_leave=references_on_leave,
-        trace_references=trace_references,
-        post_mortem=post_mortem,
-        debuggable=debuggable,
-        thread_limit=thread_limit,
         spawnable=_spawnable(spawnable, applications),
-        client_actors=client_actors,
-        blocked_limit=blocked_limit,
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),
         metrics=_checked(metrics),
-        measured_supervisors=measured_supervisors,
-        tracing=tracing,
-        on_process_start=on_process_start,
+        **unchanged,
     )
+    beside = _DashboardProcess(secret, chosen_tls(), as_json) if dashboard else None
     scheme = "https" if (metrics or "").startswith("https://") else "http"
-    trio.run(_run, opening, as_json, dashboard, secret, chosen_tls(), scheme)
+    trio.run(_run, opening, as_json, beside, scheme)
 
 
 async def _run(
     opening: AbstractAsyncContextManager[Node],
     as_json: bool,
-    dashboard: bool,
-    secret: Keyring | None,
-    tls: Tls,
+    dashboard: _DashboardProcess | None,
     scheme: str,
 ) -> None:
     """`scheme`: of the URL of the metrics."""
-    async with opening as opened:
+    async with process_of_node(opening) as opened:
         async with leaving_on_signals(opened), trio.open_nursery() as nursery:
             settle_collector()
             if as_json:
@@ -398,49 +401,58 @@ async def _run(
                 if opened.metrics_address:
                     click.echo(f"metrics: {scheme}://{opened.metrics_address}/metrics")
                 click.echo(f"others join with: understudy node --join {opened.address}")
-            if dashboard:
-                nursery.start_soon(_run_dashboard, opened, as_json, secret, tls)
+            if dashboard is not None:
+                nursery.start_soon(dashboard.run, opened)
             await opened.asked_to_leave.wait()
             nursery.cancel_scope.cancel()
         if not as_json:
             _tell(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")
 
 
-async def _run_dashboard(opened: Node, as_json: bool, secret: Keyring | None, tls: Tls) -> None:
-    """Run a dashboard until cancelled, in another process, so that it cannot delay the node. If it
-    ends by itself, that is logged, and the node goes on.
-    """
-    command = [
-        *(sys.executable, "-m", "runtime.command_line", "dashboard", "--from-node"),
-        *("--address", opened.address, "--cluster", opened.cluster),
-        *(("--tls", tls.mode) if tls.mode is not None else ()),
-        *(
-            ("--tls-ca", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key)
-            if tls.has_files
-            else ()
-        ),
-        *(("--tls-crl", tls.crl) if tls.crl else ()),
-        *(("--tls-map", tls.map) if tls.map else ()),
-        *(("--json",) if as_json else ()),
-    ]
-    # The pipe ends with this process, in whatever way that does, and the dashboard with the pipe.
-    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE)
-    try:
-        assert process.stdin is not None
+@attrs.frozen
+class _DashboardProcess:
+    """The dashboard of this node, in another process, so that it cannot delay the node."""
+
+    secret: Keyring | None
+    tls: Tls
+    as_json: bool
+
+    async def run(self, opened: Node) -> None:
+        """Run it until cancelled. If it ends by itself, that is logged, and the node goes on."""
+        tls = self.tls
+        command = [
+            *(sys.executable, "-m", "runtime.command_line", "dashboard", "--from-node"),
+            *("--address", opened.address, "--cluster", opened.cluster),
+            *(("--tls", tls.mode) if tls.mode is not None else ()),
+            *(
+                ("--tls-ca", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key)
+                if tls.has_files
+                else ()
+            ),
+            *(("--tls-crl", tls.crl) if tls.crl else ()),
+            *(("--tls-map", tls.map) if tls.map else ()),
+            *(("--json",) if self.as_json else ()),
+        ]
+        # The pipe ends with this process, however that ends, and the dashboard with the pipe.
+        process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE)
         try:
-            # The secret does not stand among the arguments, which others see.
-            secrets = [one.hex() for one in secret.secrets()] if secret is not None else []
-            await process.stdin.send_all(" ".join(secrets).encode() + b"\n")
-        except trio.BrokenResourceError:
-            # It has ended already; its status is reported below.
-            pass
-        status = await process.wait()
-        _tell(f"the dashboard has ended with status {status}; the node goes on", err=True)
-    finally:
-        process.kill()
-        # Bounded by the kill above. Without the wait the process would stay a zombie.
-        with trio.CancelScope(shield=True):
-            await process.wait()
+            assert process.stdin is not None
+            try:
+                # The secret does not stand among the arguments, which others see.
+                secrets = (
+                    [one.hex() for one in self.secret.secrets()] if self.secret is not None else []
+                )
+                await process.stdin.send_all(" ".join(secrets).encode() + b"\n")
+            except trio.BrokenResourceError:
+                # It has ended already; its status is reported below.
+                pass
+            status = await process.wait()
+            _tell(f"the dashboard has ended with status {status}; the node goes on", err=True)
+        finally:
+            process.kill()
+            # Bounded by the kill above. Without the wait the process would stay a zombie.
+            with trio.CancelScope(shield=True):
+                await process.wait()
 
 
 def _tell(text: str, *, err: bool = False) -> None:

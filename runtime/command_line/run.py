@@ -186,7 +186,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     _option(
         "--shutdown-timeout",
-        "Seconds from SIGTERM to SIGKILL.",
+        "Seconds from SIGTERM to SIGKILL. Stopped workers (SIGSTOP) go on with SIGTERM.",
         type=Number(min=0),
         default=30.0,
         show_default=True,
@@ -284,6 +284,7 @@ def _show(settings: ElasticSettings, outcome: JobOutcome, *, as_json: bool) -> N
             "failures": [
                 {**attrs.asdict(failure), "status": failure.status} for failure in outcome.failures
             ],
+            "killed": [attrs.asdict(worker) for worker in outcome.killed],
         }
         click.echo(json.dumps(facts, indent=2))
 

@@ -13,10 +13,10 @@ import trio
 from runtime.command_line.connect import cluster_options, connect_with, security_for
 from runtime.command_line.node_answers import Answers
 from runtime.command_line.secret_rotation import (
+    NewSecret,
     Rotation,
     keyring_facts,
     left_to_do,
-    new_secret,
     rotate_secret,
 )
 from runtime.command_line.units import PathName
@@ -74,20 +74,21 @@ def rotate(
     if back and not to.exists():
         raise click.UsageError(f"there is no {to}: --back needs the secret that was rotated to")
     old = keyring.secrets()
-    new = new_secret(to)
-    target = new
+    new = NewSecret(to)
+    target = new.secret
     if back:
-        before = [one for one in old if one != new]
+        before = [one for one in old if one != new.secret]
         if not before:
             raise click.UsageError(
                 f"{to} has the only secret that is known here: give the one of before with "
                 "--secret-file"
             )
         target = before[0]
-    known = Keyring(tuple(dict.fromkeys((*old, new))))
-    rotation = Rotation(target, to, back, without)
-    found = trio.run(_rotate, address, cluster, known, tls, rotation, not as_json)
-    _tell(rotation, found, as_json)
+    known = Keyring(tuple(dict.fromkeys((*old, new.secret))))
+    rotation = Rotation(target, new, back, without)
+    with new.told_when_it_fails():
+        found, members = trio.run(_rotate, address, cluster, known, tls, rotation, not as_json)
+    _tell(rotation, found, members, as_json)
 
 
 @secret.command(epilog="Example:  understudy secret status")
@@ -117,12 +118,18 @@ async def _status(address: str, cluster: str, keyring: Keyring, tls: Tls) -> Ans
 
 async def _rotate(
     address: str, cluster: str, keyring: Keyring, tls: Tls, rotation: Rotation, chatty: bool
-) -> dict[str, KeyringFacts]:
+) -> tuple[dict[str, KeyringFacts], set[str]]:
+    """The keyrings of the nodes that have the secret now, and the names of those that were members
+    before.
+    """
     async with connect_with(address, cluster, keyring, tls) as client:
-        return await rotate_secret(client, keyring, tls, rotation, chatty)
+        members = {member["name"] for member in client.status["members"]}
+        return await rotate_secret(client, keyring, tls, rotation, chatty), members
 
 
-def _tell(rotation: Rotation, found: dict[str, KeyringFacts], as_json: bool) -> None:
+def _tell(
+    rotation: Rotation, found: dict[str, KeyringFacts], members: set[str], as_json: bool
+) -> None:
     target = secret_id(rotation.target)
     left = left_to_do(rotation, found)
     if as_json:
@@ -132,8 +139,10 @@ def _tell(rotation: Rotation, found: dict[str, KeyringFacts], as_json: bool) -> 
     for node, advice in sorted(left.items()):
         click.echo(f"{node}: {advice}")
     left_out = [node for node in rotation.without if node not in found]
-    if left_out:
-        click.echo(plain(f"left out: {', '.join(left_out)}; other nodes refuse them now"))
+    if silent := [node for node in left_out if node in members]:
+        click.echo(plain(f"left out: {', '.join(silent)}; other nodes refuse them now"))
+    if unknown := [node for node in left_out if node not in members]:
+        click.echo(plain(f"--without {', '.join(unknown)}: no member has that name"))
     if answered := [node for node in rotation.without if node in found]:
         click.echo(f"not left out, because they have answered: {', '.join(answered)}")
     click.echo(

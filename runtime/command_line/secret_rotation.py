@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from runtime.command_line.node_answers import Answers, Member, ask_nodes
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls
-from runtime.links.keyring import Keyring, read_secrets, secret_id, write_secrets
+from runtime.links.keyring import Keyring, read_secrets, secret_id
 from runtime.links.transports import is_loopback
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.cluster_secret import SIZE, VARIABLE
@@ -30,15 +31,102 @@ STATUS_SECONDS = 10.0
 PAST = {"install": "accepts", "use": "proves", "keep": "accepts nothing but"}
 
 
+class NewSecret:
+    """The new secret, in the file at `path` or, where there is none, made now. What was made is in
+    memory until `write`, so that a command which fails before it needs the secret leaves nothing.
+
+    Raises `click.ClickException` for a file that has no secret which the cluster could have.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_given = False
+        """True from when a node may have it."""
+        self._is_written = os.path.exists(path)
+        self._is_made = not self._is_written
+        if self._is_made:
+            self.secret = SystemEnvironment().token(SIZE).hex().encode()
+            return
+        found = read_secrets(path)
+        if len(found) != 1:
+            raise click.UsageError(
+                f"{path} has {len(found)} secrets, and the cluster is to have one"
+            )
+        owner = path.stat().st_uid
+        if owner not in (0, os.geteuid()):
+            # Root reads it all the same.
+            raise click.UsageError(
+                f"{path} belongs to another user (uid {owner}), who knows the secret in it"
+            )
+        self.secret = found[0]
+
+    def write(self) -> None:
+        """Write it to its file, if it is not there yet. Raises `click.ClickException`."""
+        if self._is_written:
+            return
+        target = os.path.realpath(self.path)
+        try:
+            # Never over a file that another run of the command has made meanwhile: nodes may
+            # have the secret in it.
+            handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise click.ClickException(
+                f"{self.path} was made meanwhile, perhaps by another run of this command: run it "
+                "again to use the secret in that file"
+            ) from None
+        except OSError as error:
+            raise click.ClickException(f"{self.path} cannot be written: {error.strerror}") from None
+        self._is_written = True
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(self.secret + b"\n")
+                file.flush()
+                os.fsync(handle)
+        except OSError as error:
+            self.discard()
+            raise click.ClickException(f"{self.path} cannot be written: {error.strerror}") from None
+        click.echo(f"made a new secret: {self.path}", err=True)
+
+    def on_given(self) -> None:
+        """Write it, because a node will have it next. Raises `click.ClickException`."""
+        self.write()
+        self.is_given = True
+
+    def discard(self) -> None:
+        """Remove the file that this command has made, if no node can have the secret in it."""
+        if self._is_made and self._is_written and not self.is_given:
+            self._is_written = False
+            with suppress(OSError):
+                os.unlink(os.path.realpath(self.path))
+
+    @contextmanager
+    def told_when_it_fails(self) -> Iterator[None]:
+        """Say how to go on if the block fails after a node may have been given the secret, and
+        leave no file if it fails before.
+        """
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            if self.is_given:
+                click.echo(
+                    f"the rotation is not finished: nodes may accept the secret in {self.path} "
+                    "besides the one of before. Keep both files. Run the same command again to go "
+                    f"on, or `understudy secret rotate --to {self.path} --back` to take it back",
+                    err=True,
+                )
+            raise
+
+
 @attrs.frozen
 class Rotation:
     """What the user wants: the cluster is to have `target` only, but for the nodes `without`.
-    `file`: has the new secret, which is the target unless the rotation is taken `back`. `only`:
+    `new`: the new secret, which is the target unless the rotation is taken `back`. `only`:
     the members that may have it; None for all, also those that join.
     """
 
     target: bytes
-    file: Path
+    new: NewSecret
     back: bool = False
     without: tuple[str, ...] = ()
     only: frozenset[NodeId] | None = None
@@ -46,20 +134,6 @@ class Rotation:
     def concerns(self, member: Member) -> bool:
         """True if this member is to be given the secret."""
         return self.only is None or (member["name"], member["incarnation"]) in self.only
-
-
-def new_secret(path: Path) -> bytes:
-    """The secret in this file, which is made now if there is none."""
-    if not path.exists():
-        try:
-            write_secrets(path, [SystemEnvironment().token(SIZE).hex().encode()])
-        except OSError as error:
-            raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
-        click.echo(f"made a new secret: {path}", err=True)
-    found = read_secrets(path)
-    if len(found) != 1:
-        raise click.UsageError(f"{path} has {len(found)} secrets, and the cluster is to have one")
-    return found[0]
 
 
 async def rotate_secret(
@@ -73,11 +147,14 @@ async def rotate_secret(
         members = [one for one in await members_now(client) if rotation.concerns(one)]
         check_not_plain(members, tls)
         found = _heeded(await keyring_facts(client, members), rotation)
+        check_not_shared(found)
         _check_kept(members, found, rotation)
         target = secret_id(rotation.target)
         step = next_step({node: facts.ids for node, facts in found.items()}, target)
         if step is None:
             return found
+        if step.step == "install" and not rotation.back:
+            rotation.new.on_given()
         if step.step == "keep":
             # Before the step: from then on the nodes refuse the other one.
             keyring.use(target)
@@ -168,6 +245,18 @@ def check_not_plain(members: Sequence[Member], tls: Tls) -> None:
         )
 
 
+def check_not_shared(found: Mapping[str, KeyringFacts]) -> None:
+    """Refuse to change the secret of a node that has it from the file of all clusters of a user.
+    Raises `ClickException`.
+    """
+    for node, facts in sorted(found.items()):
+        if facts.origin == "shared":
+            raise click.ClickException(
+                f"node {node} has the secret that all clusters of one user on one machine share, "
+                f"in {facts.path}, so it cannot have another one: start it with --secret-file"
+            )
+
+
 def _check_kept(
     members: Sequence[Member], found: dict[str, KeyringFacts], rotation: Rotation
 ) -> None:
@@ -182,11 +271,11 @@ def _check_kept(
         if facts is None or not facts.path or member["host"] != here:
             continue
         # Only of this machine: the same path elsewhere is another file.
-        if os.path.exists(facts.path) and os.path.samefile(facts.path, rotation.file):
+        if os.path.exists(facts.path) and os.path.samefile(facts.path, rotation.new.path):
             raise click.ClickException(
-                f"node {member['name']} has its secret in {rotation.file} itself, where it would "
-                "write the secret of before over the new one: copy that file, and give the copy "
-                "with --to"
+                f"node {member['name']} has its secret in {rotation.new.path} itself, where it "
+                "would write the secret of before over the new one: copy that file, and give the "
+                "copy with --to"
             )
 
 
@@ -197,7 +286,7 @@ def left_to_do(rotation: Rotation, found: Mapping[str, KeyringFacts]) -> dict[st
 
 def _advice(rotation: Rotation, facts: KeyringFacts) -> str:
     """What the user must do before that node starts again; "" for nothing."""
-    new = "the secret of before" if rotation.back else f"the secret in {rotation.file}"
+    new = "the secret of before" if rotation.back else f"the secret in {rotation.new.path}"
     if facts.origin == "file":
         if not facts.problem:
             return ""

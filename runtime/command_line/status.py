@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 import trio
 
@@ -16,6 +17,7 @@ from runtime.command_line.units import age, size
 from runtime.environment import SystemEnvironment
 from runtime.logs.archive import archived_nodes
 from runtime.membership.cluster_client import ClusterClient
+from runtime.observation.roles import with_roles
 from runtime.printable import many, plain
 
 NODE_SECONDS = 3.0
@@ -23,21 +25,24 @@ NODE_SECONDS = 3.0
 
 LATELY_SECONDS = 3600.0
 MOST_ENDED = 5
-"""Nodes that have ended are shown that wrote their last lines so lately, and no more than these."""
+"""Nodes are shown that have ended so lately, or then wrote their last lines, and no more than
+these.
+"""
 
 
 @click.command(epilog="Example:  understudy status --address 127.0.0.1:7400 --json")
 @cluster_options
 def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
     """Show the nodes of a cluster, their actors and links. Says which nodes have ended in the last
-    hour. Exit status 1 if a node does not answer.
+    hour. Exit status 1 if a node or the store does not answer.
     """
     facts = trio.run(_ask, address, cluster, secret_file)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
-        _print(facts)
-    raise SystemExit(0 if all(node["answers"] for node in facts["nodes"]) else 1)
+        print_status(facts)
+    well = all(node["answers"] for node in facts["nodes"]) and not facts["store"]["away"]
+    raise SystemExit(0 if well else 1)
 
 
 async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
@@ -72,20 +77,28 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
 
 
 async def _add_ended(client: ClusterClient, ended: list[dict[str, Any]]) -> None:
-    """Add the nodes that have ended lately, the latest first, as far as the store knows of them by
-    their last lines.
+    """Add the nodes that have ended lately, the latest first, as far as the store knows of them: by
+    what another node wrote of their end, or by their own last lines.
     """
     now = SystemEnvironment().wall_time()
     alive = {(one["name"], one["incarnation"]) for one in client.status["members"]}
     with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
-        for one in reversed(await archived_nodes(client.store)):
-            if tuple(one.node) not in alive and now - one.until < LATELY_SECONDS:
+        for one in sorted(await archived_nodes(client.store), key=lambda one: -one.latest):
+            if tuple(one.node) not in alive and now - one.latest < LATELY_SECONDS:
                 name, incarnation = one.node
-                ended.append({"name": name, "incarnation": incarnation, "until": one.until})
+                ended.append(
+                    {
+                        "name": name,
+                        "incarnation": incarnation,
+                        "until": one.until,
+                        "end": None if one.end is None else attrs.asdict(one.end),
+                    }
+                )
     del ended[MOST_ENDED:]
 
 
-def _print(facts: dict[str, Any]) -> None:
+def print_status(facts: dict[str, Any]) -> None:
+    """Print what `status` has found, for people."""
     store = facts["store"]
     where = (
         f"at {store['address'] or 'an address that needs a user or certificates'}"
@@ -97,6 +110,8 @@ def _print(facts: dict[str, Any]) -> None:
         f"cluster {facts['cluster']}: {many(len(facts['nodes']), 'node')}, store {store['kind']} "
         f"{where}, {health}"
     )
+    if store["away"]:
+        click.echo(f"  {_of_store(store)}")
     states = [node["state"] if node["answers"] else "does not answer" for node in facts["nodes"]]
     width = max(map(len, states), default=0)
     for node, state in zip(facts["nodes"], states, strict=True):
@@ -105,7 +120,7 @@ def _print(facts: dict[str, Any]) -> None:
             f"  {plain(node['name']):<16} {plain(state):<{max(8, width)}} {joined:>8}  incarnation "
             f"{node['incarnation']:<6} pid {node['pid']:<8} {plain(_tcp(node))}"
         )
-        for actor in node.get("actors", []):
+        for actor in map(with_roles, node.get("actors", [])):
             load = f"waiting {actor['waiting']:<4} served {actor['served']}" + (
                 f" pid {actor['pid']}" if "pid" in actor else ""
             )
@@ -119,11 +134,37 @@ def _print(facts: dict[str, Any]) -> None:
         if any(kept.get(what) for what in ("owned", "held", "fetched_bytes")):
             click.echo(f"    references: {_references(kept)}")
     for one in facts["ended"]:
-        name, heard = plain(one["name"]), age(max(0.0, facts["time"] - one["until"]))
-        click.echo(
-            f"ended: node {name}, incarnation {one['incarnation']}; it wrote its last lines "
-            f"{heard.strip()} ago: `understudy logs {name}`"
-        )
+        click.echo(_of_ended(one, facts["time"]))
+
+
+def _of_store(store: dict[str, Any]) -> str:
+    """What it means that the store does not answer, and what to ask next."""
+    asks = (
+        f"understudy stack {plain(store['node'])}"
+        if store["kind"] == "embedded"
+        else f"understudy doctor --store {store['address'] or 'etcd://...'}"
+    )
+    return (
+        "named actors pause until the store answers, and end with their nodes if it has let a "
+        f"lease end; `{asks}` says more"
+    )
+
+
+def _of_ended(one: dict[str, Any], now: float) -> str:
+    """What is known of a node that has ended."""
+
+    def ago(then: float) -> str:
+        return f"{age(max(0.0, now - then)).strip()} ago"
+
+    name, end = plain(one["name"]), one["end"]
+    parts = [f"ended: node {name}, incarnation {one['incarnation']}"]
+    if end is not None:
+        parts.append(f"{end['how']} {ago(end['at'])}" + (end["reason"] and f": {end['reason']}"))
+    if one["until"] is None:
+        parts.append("it wrote no lines")
+    else:
+        parts.append(f"it wrote its last lines {ago(one['until'])}: `understudy logs {name}`")
+    return plain("; ".join(parts))
 
 
 def _references(kept: dict[str, int]) -> str:

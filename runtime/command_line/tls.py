@@ -7,6 +7,7 @@ import ipaddress
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -398,6 +399,8 @@ def _read(file: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(file.read_bytes())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a certificate in PEM"
+        if isinstance(error, FileNotFoundError) and file.name == "ca.pem":
+            reason = f"{reason}; `understudy tls ca --dir {shlex.quote(str(file.parent))}` makes it"
         raise click.ClickException(f"{file} cannot be read: {reason}") from None
 
 

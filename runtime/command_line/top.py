@@ -15,6 +15,7 @@ from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
 from runtime.command_line.units import Number
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.actor_listing import LONGEST_WINDOW, TOP_COLUMNS
+from runtime.observation.roles import with_roles
 
 COLUMNS = (
     *("name", "node", "waiting", "wait", "running", "turn", "served", "rate", "restarts", "class"),
@@ -62,7 +63,7 @@ def top(
         facts = {"actors": shown, "left_out": left_out, "silent": answers.silent}
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(table(COLUMNS, shown)))
+        click.echo("\n".join(table(COLUMNS, list(map(with_roles, shown)))))
         if left_out:
             click.echo(f"{left_out} more are left out: --limit shows more")
         answers.warn()

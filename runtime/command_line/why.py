@@ -11,12 +11,13 @@ import attrs
 import click
 import trio
 
-from actors.errors import ActorNotFoundError
+from actors.errors import ActorNotFoundError, CallError, MethodNotFoundError
 from runtime.command_line.actor_places import find_actor
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.membership.cluster_client import ClusterClient
-from runtime.observation.open_calls import OpenCall, WaitGraph, WaitStep, read_calls
+from runtime.near_names import nearest
+from runtime.observation.open_calls import OpenCall, WaitGraph, WaitStep, read_awaited, read_calls
 from runtime.printable import plain
 
 
@@ -62,11 +63,14 @@ def why(
 
 
 class WaitSubject(NamedTuple):
-    """An actor, or its calls of one method; "" for all. `node`: where the actor is."""
+    """An actor, or its calls of one method; "" for all. `node`: where the actor is. `paused`: it
+    runs nothing because its node's lease is in doubt.
+    """
 
     actor: str
     method: str
     node: str
+    paused: bool = False
 
 
 async def _ask(
@@ -75,11 +79,53 @@ async def _ask(
     async with connect(address, cluster, secret_file, "observer") as client:
         subject = None if target is None else await _subject_of(client, target)
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
-    calls = [call for node, report in answers.by_node.items() for call in read_calls(node, report)]
+        calls = [
+            call for node, report in answers.by_node.items() for call in read_calls(node, report)
+        ]
+        graph = WaitGraph(
+            calls,
+            [
+                call
+                for node, report in answers.by_node.items()
+                for call in read_awaited(node, report)
+            ],
+        )
+        if (
+            subject is not None
+            and not graph.runs(subject.actor, subject.method)
+            and subject.node not in answers.silent
+        ):
+            subject = await _looked_at(client, subject)
     answers.left_out = {
         node: report["left_out"] for node, report in answers.by_node.items() if report["left_out"]
     }
-    return subject, WaitGraph(calls), answers
+    return subject, graph, answers
+
+
+async def _looked_at(client: ClusterClient, subject: WaitSubject) -> WaitSubject:
+    """The subject with what its node says of it. Raises MethodNotFoundError, with the nearest name,
+    if the actor has no method of that name: of a mistyped one it would be right, and misleading, to
+    say that no call of it runs or waits.
+    """
+    member = next(one for one in client.status["members"] if one["name"] == subject.node)
+    try:
+        facts: dict[str, Any] | None = await inspection(client, member).actor(subject.actor)
+    except CallError:
+        # What its node has said before is shown all the same.
+        return subject
+    if facts is not None and facts["paused"]:
+        subject = subject._replace(paused=True)
+    # Of an actor that has just ended or moved, and of a node of an earlier version, it is unknown.
+    methods: list[str] = (facts or {}).get("methods", [])
+    if not subject.method or not methods or subject.method in methods:
+        return subject
+    near = nearest(subject.method, methods)
+    raise MethodNotFoundError(
+        f"{subject.actor} has no @method {subject.method!r}; it offers: {', '.join(methods)}"
+        + (f"; did you mean {near[0]!r}?" if near else ""),
+        actor=subject.actor,
+        method=subject.method,
+    )
 
 
 async def _subject_of(client: ClusterClient, target: str) -> WaitSubject:
@@ -114,13 +160,16 @@ def wait_lines(
     for step in steps:
         lines.append(f"{step.running.text} on {step.running.node} runs{_time(step.running)}")
         if step.waits_for is None:
+            known = " that a node which answered knows of" if silent else ""
             lines.append(
-                "  and awaits no call: `understudy stack "
+                f"  and awaits no call{known}: `understudy stack "
                 f"{step.running.actor}` shows the line where it waits"
             )
             continue
         awaited = step.waits_for
-        if awaited.state == "running":
+        if awaited.state == "sent":
+            lines.append(_sent(awaited, silent))
+        elif awaited.state == "running":
             lines.append(f"  and awaits {awaited.text}, which runs on {awaited.node}")
         else:
             lines.append(
@@ -131,6 +180,11 @@ def wait_lines(
         lines.append(
             f"what {subject.actor} runs is not known: it is on node {subject.node}, which did not "
             "answer"
+        )
+    elif subject is not None and subject.paused:
+        lines.append(
+            f"{subject.actor} is paused: the lease of its node {subject.node} is in doubt, see "
+            "`understudy status`"
         )
     elif subject is not None and not steps and not queued:
         lines.append(
@@ -148,6 +202,19 @@ def wait_lines(
             + (", as far as the nodes that answered know" if silent else "")
         )
     return lines
+
+
+def _sent(call: OpenCall, silent: Collection[str]) -> str:
+    """The line about a call that only the node which made it knows."""
+    if call.node in silent:
+        return (
+            f"  and awaits {call.text} on {call.node}, which did not answer: `understudy stack "
+            f"{call.node}` shows what blocks it"
+        )
+    return (
+        f"  and awaits {call.text} on {call.node}, which reports no such call: it is under way, or "
+        "the connection between the two nodes is down, see `understudy list links`"
+    )
 
 
 def _time(call: OpenCall) -> str:

@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from actors.errors import UnderstudyError
+from actors.own_logger import own_logger
 from runtime.dashboard.sampler import Sampler, TooManyActorsError
 from runtime.dashboard.schedule import MOST_ACTORS, is_topic
 from runtime.gateway.media import EVENTS, JSON, json_of
@@ -32,6 +33,7 @@ from runtime.gateway.requests import (
     body_of_request,
 )
 from runtime.gateway.responses import Headers, ResponseWriter
+from runtime.limited_log import LimitedLog
 from runtime.user_errors import summary_of
 
 MOST_PAGES = 100
@@ -66,7 +68,7 @@ MISTAKE = Problem(
     "load the page again",
 )
 
-logger = logging.getLogger("understudy.dashboard")
+logger = own_logger("understudy.dashboard")
 
 
 @attrs.frozen
@@ -101,6 +103,7 @@ class DashboardApplication:
         self._actions = actions
         self._files = page_files()
         self._pages = 0
+        self._log = LimitedLog(logger, trio.current_time)
 
     @property
     def pages(self) -> int:
@@ -127,7 +130,7 @@ class DashboardApplication:
         except ClientGoneError:
             return
         except Exception as error:
-            logger.exception("a request failed: %s", summary_of(error))
+            self._log.log(logging.ERROR, "a request failed: %s", summary_of(error), error=error)
             await answer.problem(MISTAKE, None)
 
     async def _route(self, head: RequestHead, receive: Receive, answer: ResponseWriter) -> None:
@@ -248,7 +251,8 @@ class DashboardApplication:
                     text = await questions.drain_node(name)
                 case _:
                     raise ValueError("there is no such action")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            # JSON may nest deeper than Python reads it, and its numbers may be infinite.
             raise ProblemError(400, "BadAction", summary_of(error), "reload the page") from None
         except (UnderstudyError, trio.TooSlowError) as error:
             raise ProblemError(

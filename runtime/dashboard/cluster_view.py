@@ -15,6 +15,8 @@ import attrs
 
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
 from runtime.identifiers import NodeId
+from runtime.logs.archive import NodeEnd
+from runtime.observation.roles import role_of
 
 GONE_SECONDS = 30.0
 """For how long a node that has ended is shown."""
@@ -23,6 +25,9 @@ HISTORY = 180
 """Points of a sparkline."""
 
 MOST_EVENTS = 300
+
+MOST_REASON = 200
+"""Characters of the reason of a node's end."""
 
 MOST_AT_ONCE = 12
 """Events about actors from one round; the others are counted in one more."""
@@ -115,6 +120,24 @@ class ClusterView:
     def place_of(self, name: str) -> str:
         """The node on which an actor was seen last; "" if it was not."""
         return self._places.get(name, _NOWHERE).node
+
+    @property
+    def has_begun(self) -> bool:
+        """True once a round was taken in."""
+        return self._began
+
+    def remember_ends(self, ends: Iterable[tuple[str, NodeEnd]]) -> None:
+        """Add the ends of nodes, by name, that were before the first round: who opens a page often
+        does so because a node has died.
+        """
+        assert not self._began, "later ends are seen"
+        if self._events:
+            # By another client, which was lost before the first round.
+            return
+        for name, end in sorted(ends, key=lambda one: one[1].at):
+            kind, text = ("left", "has left") if end.how == "left" else ("gone", "has died")
+            why = end.reason and f": {end.reason[:MOST_REASON]}"
+            self._event(end.at, kind, f"{name} {text}{why}", node=name)
 
     def died(self, at: float, name: str, node: str, text: str) -> None:
         """Note a death that a supervisor or a node has reported."""
@@ -404,7 +427,8 @@ class ClusterView:
             for path, sums in known.answer.get("classes", {}).items():
                 if path not in rows and len(rows) >= MOST_ROWS:
                     continue
-                row = rows.setdefault(path, {"class": path, **dict.fromkeys(sums, 0)})
+                facts = {"class": path, "role": role_of(path)}
+                row = rows.setdefault(path, {**facts, **dict.fromkeys(sums, 0)})
                 for name, value in sums.items():
                     row[name] += value
         return rows

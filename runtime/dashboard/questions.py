@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 import attrs
 import trio
@@ -40,7 +38,10 @@ from runtime.observation.open_calls import OpenCall, WaitGraph, read_calls
 from runtime.observation.tree import Branch
 from runtime.pools.supervisor import PoolSupervisor, PoolView
 from runtime.printable import one_of
-from runtime.store.interface import Entry
+from runtime.rendezvous.overview import LEFT_OUT as JOBS_LEFT_OUT
+from runtime.rendezvous.overview import MOST_RECORDS as MOST_JOB_RECORDS
+from runtime.rendezvous.overview import PREFIX as JOBS_PREFIX
+from runtime.rendezvous.overview import jobs_of
 
 STOP_SECONDS = 60.0
 """How long an actor may take to stop; the members of a pool may take 30 s."""
@@ -57,15 +58,15 @@ MOST_CYCLES = 20
 MOST_VALUES = 200
 MOST_BRANCHES = 1000
 MOST_LINE = 4000
-JOBS = "rendezvous/"
-"""Prefix of the store's keys of elastic jobs; see `runtime.rendezvous.machine.Keys`."""
-
 MOST_JOBS = 100
 MOST_LINES = 500
 """Lines of logs, the latest."""
 
 MOST_ENDED = 4
 """Nodes that have ended and of which the last lines are read."""
+
+REMEMBERED_SECONDS = 3600.0
+"""Nodes that have ended so lately are among the events when a dashboard starts."""
 
 SAVED_SECONDS = 10.0
 """How old the size of an actor's saved state may be that is shown."""
@@ -127,9 +128,12 @@ class ClusterQuestions:
         store = self._client.status["store"]["node"]
         first = sorted(self.members, key=lambda one: one["name"] != store)[:ASKED_FOR_MEMBERS]
         chosen = {one["name"] for one in first}
-        answers, silent = await self._ask_nodes(
-            lambda member: self._inspection(member).overview(member["name"] in chosen)
-        )
+        async with trio.open_nursery() as nursery:
+            if not self._view.has_begun:
+                nursery.start_soon(self._remember_ends)
+            answers, silent = await self._ask_nodes(
+                lambda member: self._inspection(member).overview(member["name"] in chosen)
+            )
         if answers and not any("members" in one for one in answers.values()):
             # None of the chosen has answered: others know who is still there.
             others = [one for one in self.members if one["name"] in answers][:ASKED_FOR_MEMBERS]
@@ -149,6 +153,17 @@ class ClusterQuestions:
             {name: one for name, one in answers.items() if name in present},
             {name: why for name, why in silent.items() if name in present},
         )
+
+    async def _remember_ends(self) -> None:
+        """Tell the view which nodes have ended lately, as the store has it."""
+        since = self._environment.wall_time() - REMEMBERED_SECONDS
+        with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
+            ended = [
+                (one.node.name, one.end)
+                for one in await archived_nodes(self._client.store)
+                if one.end is not None and one.end.at > since
+            ]
+            self._view.remember_ends(ended)
 
     def _is_elsewhere(self, answers: dict[str, Any]) -> bool:
         """A founder that was restarted serves its store as a new incarnation; an external store is
@@ -451,7 +466,8 @@ class ClusterQuestions:
     async def _jobs(self) -> TopicSnapshot:
         try:
             with trio.fail_after(NODE_SECONDS):
-                entries = (await self._client.store.range(JOBS)).entries
+                # One more than is shown, to know whether there are more.
+                found = await self._client.store.range(JOBS_PREFIX, MOST_JOB_RECORDS + 1)
         except trio.TooSlowError:
             return self._snapshot(
                 problems=_problems(["the store did not answer in time: jobs are not known"])
@@ -459,9 +475,11 @@ class ClusterQuestions:
         except StoreError as error:
             text = f"the store cannot be asked: {_line(error)}"
             return self._snapshot(problems=_problems([text]))
-        jobs = _jobs_of(entries)
+        jobs = jobs_of(found.entries[:MOST_JOB_RECORDS])
+        is_cut = len(found.entries) > MOST_JOB_RECORDS
         return self._snapshot(
             jobs=dict(list(jobs.items())[:MOST_JOBS]),
+            problems=_problems([JOBS_LEFT_OUT] if is_cut else []),
             totals={"jobs": {"left_out": max(0, len(jobs) - MOST_JOBS)}},
         )
 
@@ -491,7 +509,9 @@ class ClusterQuestions:
         """
         try:
             with trio.fail_after(NODE_SECONDS):
-                for one in (await archived_nodes(self._client.store))[-MOST_ENDED - len(present) :]:
+                found = await archived_nodes(self._client.store)
+                found = [one for one in found if one.until is not None]
+                for one in found[-MOST_ENDED - len(present) :]:
                     if one.node not in present and one.node not in self._ended:
                         lines = await archived_lines(self._client.store, one.node)
                         self._add_lines(one.node, [line.plain() for line in lines])
@@ -575,6 +595,7 @@ def _add_branches(rows: Rows, root: Branch) -> int:
                 "id": branch.id,
                 "name": branch.name,
                 "kind": branch.kind,
+                "role": branch.role,
                 "state": branch.state,
                 "problem": branch.problem,
                 "singleton": branch.singleton,
@@ -622,36 +643,6 @@ def _pool(node: str, name: str, view: PoolView) -> dict[str, Any]:
         "nodes": nodes,
         "problem": view.problem,
     }
-
-
-def _jobs_of(entries: tuple[Entry, ...] | list[Entry]) -> Rows:
-    """The elastic jobs, by what their rendezvous have written."""
-    jobs: Rows = {}
-    agents: dict[str, int] = {}
-    for entry in entries:
-        run, _, rest = entry.key.removeprefix(JOBS).partition("/")
-        if rest.startswith("control/agents/"):
-            agents[run] = agents.get(run, 0) + 1
-        elif rest == "control/state":
-            try:
-                state: dict[str, Any] = json.loads(entry.value)
-                jobs[run] = {
-                    "name": unquote(run),
-                    "round": int(state["round"]),
-                    "complete": bool(state["complete"]),
-                    "min_nodes": int(state["min_nodes"]),
-                    "max_nodes": int(state["max_nodes"]),
-                    "participants": [str(one)[:200] for one in state["participants"]][:100],
-                    "waiting": len(state["waiting"]),
-                    "spares": len(state["spares"]),
-                    "closed": _cut(str(state.get("closed") or ""), MOST_TEXT),
-                    "finished": bool(state.get("finished")),
-                }
-            except (ValueError, KeyError, TypeError):
-                jobs[run] = {"name": unquote(run), "problem": "its record cannot be read"}
-    for run, row in jobs.items():
-        row["agents"] = agents.get(run, 0)
-    return jobs
 
 
 def _problems(texts: list[str] | tuple[str, ...]) -> Rows:

@@ -4,7 +4,6 @@ and gives pages what is new.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -12,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 import trio
 
 from actors.errors import UnderstudyError
+from actors.own_logger import own_logger
 from runtime.dashboard.cluster_view import ClusterView
 from runtime.dashboard.questions import ClusterQuestions
 from runtime.dashboard.schedule import SamplingSchedule
@@ -34,7 +34,7 @@ CONNECTION = "connection"
 
 Dial = Callable[[str], AbstractAsyncContextManager[ClusterClient]]
 
-logger = logging.getLogger("understudy.dashboard")
+logger = own_logger("understudy.dashboard")
 
 
 class Sampler:

@@ -50,10 +50,9 @@ from runtime.doors.asyncio_pools import AioPool
 from runtime.doors.asyncio_sources import AsyncioTask, items_in_trio
 from runtime.doors.portal import Portal
 from runtime.hosting.breakpoints import ASYNCIO_RUN, AsyncioRun
-from runtime.hosting.lazy_nursery import check_task_function
-
-if TYPE_CHECKING:
-    from runtime.pools.pool import Pool
+from runtime.hosting.lazy_nursery import check_task_function, missing_in_nursery
+from runtime.isolation.base_node import taking_back
+from runtime.pools.pool import Pool
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -187,11 +186,15 @@ class ActorDoor(AioDoor):
         portal = OF_METHOD.get()
         return self.loop.portal if portal is None or portal.closed else portal
 
-    async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def wait(
+        self,
+        function: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:
         """Run `function` in the node's loop; the asyncio task waits for it, and is cancelled with
-        it.
+        it. `undo`: see `run_in`.
         """
-        return await run_in(self.portal, function)
+        return await run_in(self.portal, function, undo)
 
     def here(self, value: T) -> T:
         """The value, or what it is at this door if it is a handle or reference."""
@@ -299,6 +302,11 @@ class AioNursery:
         self._context = context
         self._door = door
 
+    if not TYPE_CHECKING:  # it would hide misspelt names from type checkers
+
+        def __getattr__(self, name: str) -> object:
+            raise missing_in_nursery(name)
+
     def start_soon(
         self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
     ) -> None:
@@ -358,7 +366,7 @@ class AioNode:
 
     async def spawn(self, actor: object, /, *args: object, **kwargs: object) -> Any:
         """Start an actor and return its handle. Raises like `Spawner.spawn`."""
-        return await self._handle(lambda: self._node.spawn(actor, *args, **kwargs))
+        return await self._started(lambda: self._node.spawn(actor, *args, **kwargs))
 
     async def spawn_many(
         self, actor: Any, argument_list: Any, /, *, names: Sequence[str] | None = None
@@ -367,7 +375,8 @@ class AioNode:
         `Spawner.spawn_many`.
         """
         handles = await self._door.wait(
-            lambda: self._node.spawn_many(actor, argument_list, names=names)
+            lambda: self._node.spawn_many(actor, argument_list, names=names),
+            taking_back(self._node),
         )
         return [self._door.handle(one) for one in handles]
 
@@ -375,7 +384,7 @@ class AioNode:
         """Return the handle of the actor that has the name already, or of a new one. Raises like
         `Spawner.get_or_spawn`.
         """
-        return await self._handle(lambda: self._node.get_or_spawn(actor, *args, **kwargs))
+        return await self._started(lambda: self._node.get_or_spawn(actor, *args, **kwargs))
 
     async def singleton(self, actor: object, /, *args: object, **kwargs: object) -> Any:
         """Make this node a candidate for a singleton, and return its handle. Raises like
@@ -414,7 +423,11 @@ class AioNode:
 
     async def pool(self, name: str | None, actor: Any, /, *args: object, **options: Any) -> Any:
         """Start a pool, or find the one of this name. Raises like `NodeInterface.pool`."""
-        pool = await self._door.wait(lambda: self._node.pool(name, actor, *args, **options))
+        pool = await self._door.wait(
+            lambda: self._node.pool(name, actor, *args, **options),
+            # One with a name stays: it can be found again, and others may have found it.
+            Pool.stop if name is None else None,
+        )
         return AioPool(self._door, cast("Pool[Any]", pool))
 
     async def lookup_pool(self, name: str, actor: Any) -> Any:
@@ -436,6 +449,9 @@ class AioNode:
 
     async def _handle(self, ask: Callable[[], Awaitable[object]]) -> Any:
         return self._door.handle(await self._door.wait(ask))
+
+    async def _started(self, start: Callable[[], Awaitable[object]]) -> Any:
+        return self._door.handle(await self._door.wait(start, taking_back(self._node)))
 
 
 class AsyncioActor(Actor):

@@ -8,6 +8,7 @@ import asyncio
 import copy
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -30,16 +31,22 @@ T = TypeVar("T")
 
 
 class AsyncioRequest(Request[T]):
-    """A request that a task of asyncio waits for."""
+    """A request that a task of asyncio waits for. `on_lost(value)` is called, in any thread, if the
+    task was cancelled while the value was on its way to it.
+    """
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("_on_lost", "future", "loop")
 
     def __init__(
-        self, function: Callable[[], Awaitable[T]], loop: asyncio.AbstractEventLoop
+        self,
+        function: Callable[[], Awaitable[T]],
+        loop: asyncio.AbstractEventLoop,
+        on_lost: Callable[[T], object],
     ) -> None:
         super().__init__(function)
         self.loop = loop
         self.future: asyncio.Future[T] = loop.create_future()
+        self._on_lost = on_lost
 
     def ended(self, value: T | None, error: BaseException | None) -> None:
         """Give the outcome to the asyncio task that waits for it, in its loop."""
@@ -47,16 +54,25 @@ class AsyncioRequest(Request[T]):
             self.loop.call_soon_threadsafe(self._finish, value, error)
         except RuntimeError:
             # That loop is closed, and none of its tasks waits any more.
-            return
+            if error is None:
+                self._on_lost(cast("T", value))
 
     def _finish(self, value: T | None, error: BaseException | None) -> None:
         if self.future.done():
             # Its task was cancelled, while this was on its way to the loop.
-            return
-        if error is not None:
+            if error is None:
+                self._on_lost(cast("T", value))
+        elif error is not None:
             self.future.set_exception(error)
         else:
             self.future.set_result(cast("T", value))
+
+    def given_up(self) -> None:
+        """The task that waits has got an exception instead of the outcome: the error of the
+        function, or its own cancellation, which may come in the same pass as a value.
+        """
+        if self.future.done() and not self.future.cancelled() and not self.future.exception():
+            self._on_lost(self.future.result())
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
@@ -71,9 +87,23 @@ def running_loop() -> asyncio.AbstractEventLoop:
         ) from None
 
 
-async def run_in(portal: Portal, function: Callable[[], Awaitable[T]]) -> T:
-    """Run a function in a portal; a task of asyncio waits for it, and is cancelled with it."""
-    request = AsyncioRequest(function, running_loop())
+async def run_in(
+    portal: Portal,
+    function: Callable[[], Awaitable[T]],
+    undo: Callable[[T], Awaitable[object]] | None = None,
+) -> T:
+    """Run a function in a portal; a task of asyncio waits for it, and is cancelled with it.
+    `undo(value)`, run in the portal as well, takes back what the function has done, if the task
+    was cancelled after the function had returned.
+    """
+
+    def on_lost(value: T) -> None:
+        if undo is not None:
+            # Closed meanwhile: what was done can only be left.
+            with suppress(NotAMemberError):
+                portal.future(partial(undo, value))
+
+    request = AsyncioRequest(function, running_loop(), on_lost)
     portal.submit(request)
     try:
         return await request.future
@@ -82,6 +112,8 @@ async def run_in(portal: Portal, function: Callable[[], Awaitable[T]]) -> T:
         # nothing.
         if request.future.cancelled():
             portal.cancel(request)
+        else:
+            request.given_up()
         raise
 
 
@@ -94,9 +126,13 @@ class AioDoor:
         self.client = client
 
     @abstractmethod
-    async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def wait(
+        self,
+        function: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:
         """Run `function` in trio, and return what it returns. It is cancelled with the asyncio task
-        that waits.
+        that waits. `undo`: see `run_in`.
         """
 
     async def now(self, function: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ import trio
 
 from actors.actor import Member, Spawner
 from actors.errors import UnderstudyError
-from actors.foreign_names import missing
+from actors.foreign_names import HasForeignNames, missing
 from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
@@ -201,7 +201,7 @@ class WithoutNode:
             raise AttributeError(text, name=name, obj=self)
 
 
-class ProcessFacts:
+class ProcessFacts(HasForeignNames):
     """The facts about a node process of a local cluster that every door gives without asking the
     loop.
     """

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import trio
 
+from actors.own_logger import own_logger
 from runtime.user_errors import traceback_of
 
 T = TypeVar("T")
 
-logger = logging.getLogger("understudy.doors")
+logger = own_logger("understudy.doors")
 
 
 class LoopFuture(Future[T]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import IO
 import attrs
 import trio
 
+from actors.own_logger import own_logger
 from runtime.elastic import machine
 from runtime.elastic.budget import WorkerFailure, read_error_file
 from runtime.elastic.health_port import serve_health
@@ -113,7 +113,7 @@ def as_json(fields: dict[str, object]) -> str:
     return json.dumps(fields) + "\n"
 
 
-logger = logging.getLogger("understudy.elastic")
+logger = own_logger("understudy.elastic")
 
 
 CUT_OFF_GRACE = 1.0
@@ -125,15 +125,25 @@ AGENT_CLOSE_SECONDS = 10.0
 
 
 @attrs.frozen
+class KilledWorker:
+    """A worker that did not end when it was asked to, so that the agent killed it."""
+
+    rank: int
+    local_rank: int
+    pid: int
+
+
+@attrs.frozen
 class JobOutcome:
-    """The end of a job on this machine: an exit code, why, what failed (the root cause first), and
-    where the logs are.
+    """The end of a job on this machine: an exit code, why, what failed (the root cause first),
+    where the logs are, and which workers had to be killed at the end.
     """
 
     code: int
     text: str
     failures: tuple[WorkerFailure, ...]
     log_dir: Path
+    killed: tuple[KilledWorker, ...] = ()
 
 
 async def run_agent(
@@ -265,6 +275,10 @@ class Agent:
             self._end.text,
             tuple(self._found) if self._end.code == 1 else (),
             directory,
+            tuple(
+                KilledWorker(worker.rank, worker.local_rank, worker.pid)
+                for worker in self._workers.killed
+            ),
         )
 
     @property
@@ -428,6 +442,7 @@ class Agent:
             "workers stopped",
             round=self._round,
             seconds=round(self._environment.now() - began, 3),
+            killed=[worker.rank for worker in self._workers.killed] or None,
             stuck=len(stuck) or None,
         )
         pids = ", ".join(str(worker.pid) for worker in stuck)

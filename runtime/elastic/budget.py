@@ -71,7 +71,7 @@ def read_error_file(text: str) -> tuple[str, str]:
     """
     try:
         fields: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _end(text.strip()), ""
     message = fields.get("message", "") if isinstance(fields, dict) else fields
     if not isinstance(message, dict):
@@ -112,7 +112,7 @@ def decode_failure(value: bytes) -> WorkerFailure | None:
                 if field.name in fields
             }
         )
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
@@ -254,7 +254,7 @@ def decode_history(value: bytes | None) -> RestartHistory:
         return RestartHistory(
             tuple(_counted(entry) for entry in fields["counted"]), int(fields["dropped"])
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RendezvousStateError(
             f"the list of restarts in the job's store is malformed: {error}"
         ) from error

@@ -146,7 +146,7 @@ def decode_member(value: bytes) -> RankedAgent:
             int(fields["local_world_size"]),
             None if previous is None else int(previous),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RendezvousStateError(
             f"an agent's description of itself in the round's store is malformed: {error}"
         ) from error
@@ -181,7 +181,14 @@ def decode_places(value: bytes, round_: int, name: str) -> RankAssignment:
         raise RendezvousStateError(
             f"round {round_} has no ranks for {name}, which takes part in it"
         ) from None
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise RendezvousStateError(
             f"the ranks of round {round_} in the round's store are malformed: {error}"
         ) from error

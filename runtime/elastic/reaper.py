@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 
 import trio
 
+from actors.own_logger import own_logger
 from runtime.elastic import guardian
 from runtime.environment import Environment
 
-logger = logging.getLogger("understudy.elastic")
+logger = own_logger("understudy.elastic")
 
 
 SHARE = 0.8

@@ -4,7 +4,6 @@ rank 0; and following the round after that.
 
 from __future__ import annotations
 
-import logging
 import math
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,6 +14,7 @@ import attrs
 import trio
 
 from actors.errors import HandshakeError
+from actors.own_logger import own_logger
 from runtime.elastic import ranks
 from runtime.elastic.budget import (
     RestartDecision,
@@ -214,7 +214,7 @@ def _done_key(agent: str) -> str:
     return f"elastic/done/{agent}"
 
 
-logger = logging.getLogger("understudy.elastic")
+logger = own_logger("understudy.elastic")
 
 
 MEMBER, PLACES = "elastic/members/{}", "elastic/places"

@@ -49,7 +49,8 @@ def decode_request(line: str) -> DeadlineRequest | None:
     """
     try:
         what, scope, after, pid = json.loads(line)
-    except (ValueError, TypeError):
+        seconds = float(after)
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
     if (
         what not in ("enter", "leave")
@@ -60,7 +61,7 @@ def decode_request(line: str) -> DeadlineRequest | None:
         return None
     if isinstance(pid, bool) or not isinstance(pid, int) or pid < 0:
         return None
-    return DeadlineRequest(what, scope, float(after), pid) if math.isfinite(after) else None
+    return DeadlineRequest(what, scope, seconds, pid) if math.isfinite(seconds) else None
 
 
 @attrs.frozen

@@ -5,7 +5,6 @@ everything that they started.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from actors.own_logger import own_logger
 from runtime.elastic import guardian, runner
 from runtime.elastic.ranks import RankAssignment
 from runtime.elastic.reaper import Reaper
@@ -27,7 +27,7 @@ from runtime.environment import Environment
 from runtime.processes.child_process import LineSplitter, read_available
 from runtime.processes.exit_status import ExitStatus
 
-logger = logging.getLogger("understudy.elastic")
+logger = own_logger("understudy.elastic")
 
 DRAIN_SECONDS = 1.0
 """Seconds to wait for the rest of an ended worker's output: a process that escaped may hold the
@@ -79,6 +79,14 @@ class WorkerProcess:
             except (ProcessLookupError, PermissionError):
                 pass
 
+    def ask_to_end(self, signum: int) -> None:
+        """Signal the group, also where it is stopped (SIGSTOP, Ctrl-Z): a stopped process handles
+        no signal but SIGKILL until it goes on.
+        """
+        self.signal_group(signum)
+        # After the signal, which so is the first thing that the process sees.
+        self.signal_group(signal.SIGCONT)
+
     def has_ended_by_itself(self) -> bool:
         """True if it has ended by itself, even if the agent has not handled that yet."""
         return (
@@ -114,6 +122,10 @@ class WorkerGroup:
         self._stopping: trio.CancelScope | None = None
         self.current: dict[int, WorkerProcess] = {}
         """Workers by local rank. One that has ended stays until another takes its place."""
+        self.killed: list[WorkerProcess] = []
+        """Those that did not end when they were asked to, and that `stop` has killed since it last
+        began.
+        """
         self.membership_file = directory / "membership.json"
         self.reaper = Reaper(environment, self._mark, settings.fence_seconds)
 
@@ -227,7 +239,7 @@ class WorkerGroup:
         """
         if self._stopping is not None:
             for worker in self.running:
-                worker.signal_group(signum)
+                worker.ask_to_end(signum)
             self._stopping.deadline = min(
                 self._stopping.deadline, self._environment.now() + seconds
             )
@@ -236,17 +248,19 @@ class WorkerGroup:
         """End all running workers: send a signal, then SIGKILL after `seconds`. Return those that
         have not ended even then.
         """
+        self.killed.clear()
         # Without those that have ended a moment ago: their exit status counts, and is reported when
         # the event loop comes to it.
         stopped = [worker for worker in self.running if not worker.has_ended_by_itself()]
         for worker in stopped:
             worker.stopping = True
-            worker.signal_group(signum)
+            worker.ask_to_end(signum)
+        began = self._environment.now()
         with trio.move_on_after(seconds) as self._stopping:
             await self._all_ended()
         self._stopping = None
         for worker in self.running:
-            worker.signal_group(signal.SIGKILL)
+            self._kill(worker, signum, self._environment.now() - began)
         with trio.move_on_after(KILL_SECONDS):
             await self._all_ended()
         for worker in stopped:
@@ -262,6 +276,21 @@ class WorkerGroup:
                 KILL_SECONDS,
             )
         return stuck
+
+    def _kill(self, worker: WorkerProcess, signum: int, seconds: float) -> None:
+        """Kill a worker that so many seconds after a signal has not ended, and say which it was."""
+        if worker.has_ended_by_itself():
+            return
+        self.killed.append(worker)
+        logger.warning(
+            "worker of rank %d (local rank %d, pid %d) has not ended %.1f s after %s; it is killed",
+            worker.rank,
+            worker.local_rank,
+            worker.pid,
+            seconds,
+            signal.Signals(signum).name,
+        )
+        worker.signal_group(signal.SIGKILL)
 
     async def aclose(self) -> None:
         """Kill the workers that are left, and let the guardian kill processes that escaped. The

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import attrs
@@ -44,8 +45,8 @@ from runtime.wire.codec import Codec
 
 ONCE: Final = RetryPolicy(max_retries=0)
 
-ROOM_LOOK_SECONDS: Final = 0.2
-"""How often a call looks again for a node with resources left."""
+Demand = tuple[str | None, frozenset[tuple[str, str]], frozenset[tuple[str, float]]]
+"""What calls of one line want: the same node, labels and resources."""
 
 ELSEWHERE: Final = (NodeDrainingError, NodeUnreachableError, NoWorkerError)
 """Refusals by one node that say nothing about the others."""
@@ -74,6 +75,11 @@ class NodeFunctions:
         self._placement = placement
         self._environment = environment
         self._running: Counter[NodeId] = Counter()
+        self._lines: dict[Demand, trio.Lock] = {}
+        """Calls that wait for resources, in order: a line for each demand that has any. Only the
+        first of a line looks for room, since each look reads the store: what a thousand waiting
+        calls cost is the cost of one.
+        """
 
     async def run(self, call: FunctionCall) -> object:
         """Run a function in a worker process of the cluster, and return its result. Raises what the
@@ -117,11 +123,15 @@ class NodeFunctions:
         try:
             await self._members.caught_up(self._members.revision + 1)
         except StoreError:
-            raise unplaced from None
+            try:
+                raise unplaced from None
+            finally:
+                # No circle with this frame, which the traceback has.
+                del unplaced
         return self._chosen(options, avoided)
 
     def _chosen(self, options: SpawnOptions, avoided: set[NodeId]) -> Member:
-        living = self._living()
+        living = self._members.living()
         others = [one for one in living if NodeId(one.name, one.incarnation) not in avoided]
         loads = {node: NodeLoad(count) for node, count in self._running.items()}
         try:
@@ -132,22 +142,37 @@ class NodeFunctions:
         return choose_node(living, options, loads, self.draw())
 
     async def _place_with_resources(self, options: SpawnOptions) -> Member:
+        demand = (
+            options.on,
+            frozenset(options.labels.items()),
+            frozenset(options.resources.items()),
+        )
+        line = self._lines.setdefault(demand, trio.Lock())
+        try:
+            async with line:
+                return await self._when_there_is_room(options)
+        finally:
+            # The next of the line has it already, if there is one.
+            if not line.locked():
+                self._lines.pop(demand, None)
+
+    async def _when_there_is_room(self, options: SpawnOptions) -> Member:
         while True:
             try:
                 return await self._placement.place(options)
             except NoPlacementError:
                 pass
             # Raises it again, if no node would have as much at all.
-            choose_node(self._living(), options, {}, self.draw())
-            with trio.move_on_after(ROOM_LOOK_SECONDS):
-                await self._members.wait_changed()
+            choose_node(self._members.living(), options, {}, self.draw())
+            with trio.move_on_after(self._environment.timings.room_look):
+                async with trio.open_nursery() as nursery:
 
-    def _living(self) -> list[Member]:
-        return [
-            member
-            for member in self._members.all()
-            if self._members.is_current(NodeId(member.name, member.incarnation))
-        ]
+                    async def wait(changed: Callable[[], Awaitable[None]]) -> None:
+                        await changed()
+                        nursery.cancel_scope.cancel()
+
+                    nursery.start_soon(wait, self._members.wait_changed)
+                    nursery.start_soon(wait, self._placement.wait_freed)
 
     async def attempt(
         self, call: FunctionCall, path: str, member: Member, seconds: float | None
@@ -165,7 +190,13 @@ class NodeFunctions:
         self._running[node] += 1
         try:
             with self._placement.starting(options, member), call.naming_arguments(self._codec):
-                return await service.run(path, call.args, call.kwargs, options)
+                try:
+                    value = await service.run(path, call.args, call.kwargs, options)
+                except RemoteError:
+                    self._on_over(options)
+                    raise
+                self._on_over(options)
+                return value
         except RemoteError as error:
             place = CallPlace("", call.path, member.name, 0)
             raise at_place(error, place, self._codec.find_class) from None
@@ -173,6 +204,11 @@ class NodeFunctions:
             self._running[node] -= 1
             if not self._running[node]:
                 del self._running[node]
+
+    def _on_over(self, options: SpawnOptions) -> None:
+        """The function ran and has ended, and its node answers once its resources are free."""
+        if options.name is not None:
+            self._placement.on_over(options.name)
 
     @property
     def _codec(self) -> Codec:
@@ -203,15 +239,19 @@ class _FunctionRun:
     async def run(self) -> object:
         """Raises the errors of calls."""
         budget = self._functions.budget(self._path, self._policy)
-        while True:
-            try:
-                value = await self._attempt()
-            except CallError as error:
-                await self._before_the_next(error, budget)
-            else:
-                if budget is not None:
-                    budget.succeeded()
-                return value
+        try:
+            while True:
+                try:
+                    value = await self._attempt()
+                except CallError as error:
+                    await self._before_the_next(error, budget)
+                else:
+                    if budget is not None:
+                        budget.succeeded()
+                    return value
+        finally:
+            # No circle of what it raises, the frames of its traceback, and this object.
+            self._schedule.attempts.clear()
 
     async def _attempt(self) -> object:
         functions, call = self._functions, self._call
@@ -238,7 +278,12 @@ class _FunctionRun:
             self._elsewhere = isinstance(found, ELSEWHERE) and node not in self._avoided
             if self._elsewhere:
                 self._avoided.add(node)
-            raise found from error
+            if found is error:
+                raise
+            try:
+                raise found from error
+            finally:
+                del found
 
     async def _before_the_next(self, error: CallError, budget: RetryBudget | None) -> None:
         """Wait until the next attempt is due. Raises the error of the whole call if there is to be
@@ -273,7 +318,10 @@ class _FunctionRun:
                 ) from error
             if outcome != "raised":
                 error.attempts = schedule.total
-            raise error
+            try:
+                raise error
+            finally:
+                del error
         await trio.sleep(max(0.0, decision.at - functions.now()))
         schedule.begin(functions.now())
 

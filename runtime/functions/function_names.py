@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,9 +18,11 @@ from typing import Any, Final, cast
 import attrs
 
 from actors.errors import BadArgumentsError, EncodeError, FunctionNotImportableError
+from actors.keywords import why_unfit
 from actors.messages import MAIN_ALIAS
 from actors.method import Marked
 from actors.options import SpawnOptions
+from actors.own_logger import own_logger
 from actors.reference import taken
 from runtime.calls.arguments import refused
 from runtime.user_errors import guarded, summary_of
@@ -84,7 +85,9 @@ class FunctionCall:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise BadArgumentsError(
-                    f"{path} was not run: {error}; it takes {taken(signature)}", method=path
+                    f"{path} was not run: {why_unfit(error, signature, kwargs)}; "
+                    f"it takes {taken(signature)}",
+                    method=path,
                 ) from None
         return cls(path, signature, args, dict(kwargs), options)
 
@@ -102,7 +105,7 @@ class FunctionCall:
             ) from error.__cause__
 
 
-logger = logging.getLogger("understudy.functions")
+logger = own_logger("understudy.functions")
 
 
 def function_path(function: object) -> str:

@@ -9,7 +9,6 @@ When the process dies, the call ends with ActorDiedError, and nothing else does.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
@@ -37,6 +36,7 @@ from runtime.calls.error_codec import PassedOnError
 from runtime.environment import Environment
 from runtime.functions.pool import Effect, Lend, Refuse, StartWorker, StopWorker, WorkerPool
 from runtime.functions.worker import FunctionWorker
+from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.cell import RefusedElsewhereError
 from runtime.hosting.host import ActorHost
 
@@ -48,8 +48,6 @@ END_SECONDS: Final = 1.0
 WORKER_PATH: Final = import_path(FunctionWorker)
 
 CANCELLED: Final = ExitReason("killed", "the function's caller waits no longer, and it ran on")
-
-logger = logging.getLogger("understudy.functions")
 
 
 def most_workers() -> int:
@@ -209,13 +207,13 @@ class FunctionWorkers:
             return
         self._workers[number] = worker
         self._carry_out(self._pool.started(number, self._environment.now()))
-        await self.host.watch(worker.address.name, worker.address.epoch)
+        await self.host.exits.wait(worker.address.name, worker.address.epoch)
         del self._workers[number]
         self._carry_out(self._pool.ended(number))
 
     async def _start(self, number: int | None, options: SpawnOptions) -> RunningWorker:
         try:
-            address = await self.host.start(FunctionWorker, (), {}, options, WORKER_PATH)
+            address = await self.host.start(ActorStart(FunctionWorker, WORKER_PATH, options))
         except SpawnError as error:
             raise NoWorkerError(
                 f"no worker process could be started on node {self.host.node.name}: {error}"

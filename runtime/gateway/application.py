@@ -15,6 +15,7 @@ import trio
 
 from actors.call_context import call_context
 from actors.errors import CallError, DecodeError, UnderstudyError
+from actors.own_logger import own_logger
 from runtime.gateway.calls import GatewayCalls, HttpCall
 from runtime.gateway.media import (
     CBOR,
@@ -42,6 +43,7 @@ from runtime.gateway.requests import (
     known_hosts,
 )
 from runtime.gateway.responses import ResponseWriter
+from runtime.limited_log import LimitedLog
 from runtime.node import Node
 from runtime.plain_calls.keyed_calls import PlainOutcome
 from runtime.plain_calls.plain_values import decoded
@@ -54,7 +56,7 @@ KEEP_ALIVE_SECONDS = 15.0
 READERS = 2
 """Threads for large bodies."""
 
-logger = logging.getLogger("understudy.gateway")
+logger = own_logger("understudy.gateway")
 
 
 # The page that a gateway serves: it reads the OpenAPI description and lets you call methods. It
@@ -140,6 +142,7 @@ class HttpGateway:
         self._limits = limits
         self._readers = trio.CapacityLimiter(READERS)
         self._in_flight = 0
+        self._log = LimitedLog(logger, trio.current_time)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -176,7 +179,7 @@ class HttpGateway:
         except Exception as error:
             # A mistake of the gateway's own: the answer says that it is no outcome of the call.
             # Other requests go on.
-            logger.exception("a request failed: %s", summary_of(error))
+            self._log.log(logging.ERROR, "a request failed: %s", summary_of(error), error=error)
             await answer.problem(_failure(), None)
 
     async def _route(self, head: RequestHead, receive: Receive, answer: ResponseWriter) -> None:

@@ -30,6 +30,7 @@ from actors.errors import (
 )
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS, CallOptions
+from actors.own_logger import own_logger
 from runtime.calls.rights import PLAIN_SERVICE
 from runtime.gateway.openapi import DescribedActors
 from runtime.identifiers import NodeId
@@ -63,7 +64,7 @@ ONCE = NO_CALL_OPTIONS
 REPEATED = CallOptions(retry=LONG_POLL)
 """A keyed call may be sent again when its answer is lost: its node runs it once."""
 
-logger = logging.getLogger("understudy.gateway")
+logger = own_logger("understudy.gateway")
 
 
 @attrs.frozen
@@ -289,7 +290,10 @@ class GatewayCalls:
             outcome = await self._asked(call, address, left, tried=tried)
             moved = outcome.outcome == "not executed" and str(outcome.error.get("type")) in _MOVED
             now = environment.now()
-            if not moved or now >= min(patience, deadline):
+            if moved and deadline <= now < patience:
+                # The refusal says that there is no such actor; it may only be on its way.
+                return described_error(_too_late(call))
+            if not moved or now >= patience:
                 return outcome
             attempt.posted = False
             # The cache would return the same address until the change of the name has come here.

@@ -102,8 +102,8 @@ class Access:
         if origin is None:
             allowed = head.method == "GET" or site in (None, "none", "same-origin")
         else:
-            parts = urlsplit(origin) if origin.isascii() and len(origin) < 1000 else urlsplit("")
-            allowed = parts.scheme in ("http", "https") and parts.netloc == head.header("host")
+            page = _site_of(origin)
+            allowed = page is not None and page == head.header("host")
         if not allowed:
             raise ProblemError(
                 403,
@@ -273,6 +273,16 @@ async def body_of_request(head: RequestHead, receive: Receive, limits: RequestLi
         "send it again",
         close=True,
     )
+
+
+def _site_of(origin: str) -> str | None:
+    """The host and port in an Origin header; None if it names no site of HTTP."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        # Brackets that hold no address.
+        return None
+    return (parts.netloc or None) if parts.scheme in ("http", "https") else None
 
 
 def _is_above(announced: str, limits: RequestLimits) -> bool:

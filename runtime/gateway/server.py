@@ -13,9 +13,12 @@ import attrs
 import trio
 
 from actors.errors import ListenError
+from actors.own_logger import own_logger
 from runtime.gateway.requests import Message, Receive, Scope, Send
 from runtime.http_connections import ConnectionLimit, ServedConnection
+from runtime.limited_log import LimitedLog
 from runtime.links.transports import split_host_port
+from runtime.strict_http import StrictConnection
 from runtime.user_errors import summary_of
 
 if TYPE_CHECKING:
@@ -32,6 +35,11 @@ one that has waited longest for its client is closed; where none does, the new o
 
 PIECE_BYTES = 65536
 """Of an answer, for which a client has `STALL_SECONDS`."""
+
+HTTP2_BYTES = 4096
+"""What is read at once over HTTP/2. All frames of it are handled before anything else of the server
+runs: in 64 KiB there are 5,000, and a flood of them would hold up every other client for seconds.
+"""
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 4 * 1024 * 1024
@@ -54,7 +62,7 @@ BUSY = (
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-logger = logging.getLogger("understudy.gateway")
+logger = own_logger("understudy.gateway")
 
 
 @attrs.frozen(kw_only=True)
@@ -126,8 +134,11 @@ class _BoundedStream:
     sends, leaves that to a task of hypercorn's that is in `receive_some` already.
     """
 
-    def __init__(self, stream: trio.SocketStream, stall_seconds: float) -> None:
+    def __init__(
+        self, stream: trio.SocketStream, http: StrictConnection, stall_seconds: float
+    ) -> None:
         self._stream = stream
+        self._http = http
         self._stall_seconds = stall_seconds
         self._closing = trio.Event()
         """Set when `aclose` has begun: what arrives is thrown away from then on."""
@@ -164,7 +175,8 @@ class _BoundedStream:
             return b""
         self._reading = True
         try:
-            data = bytes(await self._stream.receive_some(max_bytes))
+            most = min(max_bytes, HTTP2_BYTES) if self._http.is_http2 else max_bytes
+            data = bytes(await self._stream.receive_some(most))
             if self._closing.is_set() and data:
                 await self._throw_away()
         finally:
@@ -239,6 +251,7 @@ async def serve(
     place = listeners[0].socket.getsockname()
     host = f"[{place[0]}]" if ":" in place[0] else place[0]
     limit = ConnectionLimit(limits.most_connections)
+    log = LimitedLog(logger, trio.current_time)
 
     async def serve_one(stream: trio.SocketStream) -> None:
         with limit.admit() as connection:
@@ -248,7 +261,7 @@ async def serve(
                 return
             bounded = _BoundedApplication(application, limits, connection)
             app = wrap_app(cast("Any", bounded), config.wsgi_max_body_size, "asgi")
-            await _serve_connection(app, config, context, stream, limits.stall_seconds)
+            await _serve_connection(app, config, context, stream, limits.stall_seconds, log)
 
     # Two nurseries: to stop accepting must not cancel the requests in flight.
     async with trio.open_nursery() as handlers:
@@ -275,13 +288,18 @@ async def _listeners(listen: str) -> list[trio.SocketListener]:
 
 
 async def _serve_connection(
-    app: Any, config: Config, context: Any, stream: trio.SocketStream, stall_seconds: float
+    app: Any,
+    config: Config,
+    context: Any,
+    stream: trio.SocketStream,
+    stall_seconds: float,
+    log: LimitedLog,
 ) -> None:
     import h11
     from hypercorn.trio.tcp_server import TCPServer
     from hypercorn.typing import ConnectionState
 
-    from runtime.strict_http import StrictConnection
+    http = StrictConnection(config.h11_max_incomplete_size)
 
     class Server(TCPServer):
         """Ends with its connection; hypercorn's own waits for its idle time to pass first. Reads
@@ -292,18 +310,34 @@ async def _serve_connection(
             # Nothing has arrived yet. Without TLS each connection begins with HTTP/1.
             reader = cast("Any", self.protocol.protocol)
             assert reader.connection.their_state is h11.IDLE
-            reader.connection = StrictConnection(config.h11_max_incomplete_size)
+            reader.connection = http
             await super()._read_data()
             await self.idle_task.stop()
 
-    bounded = _BoundedStream(stream, stall_seconds)
+    bounded = _BoundedStream(stream, http, stall_seconds)
     try:
         await Server(app, config, context, ConnectionState({}), cast("Any", bounded))
     except Exception as error:
         # A mistake in the handling of one connection ends that connection and no other.
-        logger.exception("a connection failed: %s", summary_of(error))
+        _log_failure(log, error, is_http2=http.is_http2)
     finally:
         await trio.aclose_forcefully(stream)
+
+
+def _log_failure(log: LimitedLog, error: Exception, *, is_http2: bool) -> None:
+    """Log why a connection failed; over HTTP/2 without a traceback. hypercorn fails at frames that
+    a client must not send, and in the traceback is the first request as it came, with its token.
+    """
+    if not is_http2:
+        log.log(logging.ERROR, "a connection failed: %s", summary_of(error), error=error)
+        return
+    cause: BaseException = error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cast("BaseExceptionGroup[BaseException]", cause).exceptions[0]
+    log.warning(
+        "a client's frames of HTTP/2 were not understood, and its connection was closed: %s",
+        summary_of(cause),
+    )
 
 
 async def _turn_away(stream: trio.SocketStream) -> None:

@@ -29,6 +29,7 @@ from actors.errors import (
 from actors.groups import Answer, checked_group_name
 from actors.method import Address, BoundMethod, Method
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment, first
@@ -56,7 +57,7 @@ GROUP_LOOK_SECONDS = 30.0
 """Seconds between two checks whether a followed group is still held."""
 
 
-logger = logging.getLogger("understudy.groups")
+logger = own_logger("understudy.groups")
 
 
 class Followed:
@@ -445,7 +446,8 @@ class ProcessGroup(Generic[A]):
             while not followed.ready.is_set():
                 await followed.wait_changed()
                 if followed.problem is not None:
-                    raise followed.problem
+                    # The same for all who wait: without the frames of the others.
+                    raise followed.problem.with_traceback(None)
             await trio.lowlevel.checkpoint()
         return self
 

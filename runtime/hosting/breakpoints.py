@@ -10,7 +10,7 @@ that is one too many, is a line of the log, and the code goes on.
 from __future__ import annotations
 
 import importlib.util
-import logging
+import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 import trio
 
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.debug_conversation import DebugConversation
@@ -49,7 +50,7 @@ OF_NODE: ContextVar[Breakpoints] = ContextVar("OF_NODE")
 MOST_STEPS: Final = 1000
 """Nurseries between a task and that of its actor that are looked at."""
 
-logger = logging.getLogger("understudy.debug")
+logger = own_logger("understudy.debug")
 
 
 class BlockingCall(Protocol):
@@ -325,7 +326,40 @@ def breakpoint_hook() -> Iterator[None]:
         breakpoints.stop(sys._getframe(1))
         return None
 
-    sys.breakpointhook = hook
+    with _installed(hook):
+        yield
+
+
+@contextmanager
+def breakpoints_passed_over() -> Iterator[None]:
+    """While this is open, `breakpoint()` is a line of the log, once for each place, and the code
+    goes on: for a process that is there for a node alone which is not debuggable. Python's pdb
+    would read from the terminal or the service manager of the node, and block its event loop.
+    Hooks of the user's, `PYTHONBREAKPOINT` among them, stay.
+    """
+    before = sys.breakpointhook
+    if before is not sys.__breakpointhook__ or "PYTHONBREAKPOINT" in os.environ:
+        yield
+        return
+    logged: set[str] = set()
+
+    def hook(*args: object, **kwargs: object) -> None:
+        place = _at(sys._getframe(1))
+        if place not in logged:
+            logged.add(place)
+            logger.warning(
+                "a breakpoint() is passed over, because the node was not started with "
+                "--debuggable: %s",
+                place,
+            )
+
+    with _installed(hook):
+        yield
+
+
+@contextmanager
+def _installed(hook: Callable[..., object]) -> Iterator[None]:
+    before, sys.breakpointhook = sys.breakpointhook, hook
     try:
         yield
     finally:

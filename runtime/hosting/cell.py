@@ -32,65 +32,9 @@ from actors.supervision import ExitReason
 from runtime.hosting.chains import Chain, ChainLink
 from runtime.hosting.completion_records import RequestOrigin
 from runtime.hosting.held_bytes import ByteBudget, HeldBytes
+from runtime.hosting.service_times import SHARE, ServiceTimeEstimate, ServiceTimes
 from runtime.statistics.call_statistics import CallTimer
 from runtime.user_errors import raised_at, summary_of, traceback_of
-
-# Admission: which calls are worth queueing for an actor that has more of them than it can answer.
-#
-# A first-in-first-out queue that is longer than its callers' deadlines allow does only work that
-# comes too late. So a call with a deadline is refused on arrival when the calls before it take
-# longer than the time it has, and at its turn when the time left is less than a run takes. Then the
-# queue holds only calls that can be answered in time ("Handling Overload" in Google's SRE book;
-# gRPC and CoDel judge by the time spent waiting, too).
-#
-# No I/O and no clock. The estimate is an exponentially weighted mean of how long runs took. Only
-# calls with deadlines are measured, for only they use it. It cannot lock an actor out: a call that
-# finds an empty queue is always accepted, and corrects the estimate.
-
-WEIGHT = 0.2
-"""Weight of the latest run in the estimate."""
-
-
-SHARE = 0.8
-"""The share of a call's remaining time that waiting and running may take by the estimate. The rest
-is for the answer's way back, and for errors of the estimate.
-"""
-
-
-SLOW_SECONDS = 0.001
-"""Seconds. After a longer run, its answer should leave before the next run begins."""
-
-
-class ServiceTimeEstimate:
-    """How long the runs of one actor take, in seconds; 0 while nothing is known."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def on_ran(self, seconds: float) -> None:
-        """Add the duration of one run to the estimate."""
-        self.seconds = (
-            seconds if self.seconds == 0 else self.seconds + WEIGHT * (seconds - self.seconds)
-        )
-
-    @property
-    def is_slow(self) -> bool:
-        """True if runs take longer than `SLOW_SECONDS`."""
-        return self.seconds > SLOW_SECONDS
-
-    def too_late_behind(self, waiting: int, left: float) -> bool:
-        """True if a call with `left` seconds would be answered too late behind `waiting` others."""
-        # Half of what runs now is still to be done, on average.
-        return waiting > 0 and (waiting + 1.5) * self.seconds > SHARE * left
-
-    def too_late_now(self, waiting: int, left: float) -> bool:
-        """True if a call whose turn has come with `left` seconds is not worth running, while
-        `waiting` others may be.
-        """
-        return left <= 0 or (waiting > 0 and self.seconds > left)
-
 
 # How a host learns of an actor in another process that its start, a call or its life has ended
 # there.
@@ -253,6 +197,7 @@ class Invocation:
         "context",
         "deadline",
         "definition",
+        "estimate",
         "held_bytes",
         "kwargs",
         "link",
@@ -298,6 +243,9 @@ class Invocation:
         method that computes without waiting blocks the loop, so nothing could ask meanwhile.
         """
         self.runner: Runner | None = None
+        self.estimate: ServiceTimeEstimate | None = None
+        """What counts it while it waits; None if it does not wait, or its method has no estimate.
+        """
         self.cancelled = False
         self.held_bytes: HeldBytes | None = None
         """The bytes of its arguments, if they are counted."""
@@ -354,7 +302,7 @@ class ActorCell:
 
     __slots__ = (
         "_beside",
-        "_pace",
+        "_service_times",
         "_turn",
         "address",
         "ahead",
@@ -411,7 +359,8 @@ class ActorCell:
         """
         self._turn: Invocation | None = None
         self._beside: set[Invocation] | None = None
-        self._pace: ServiceTimeEstimate | None = None
+        self._service_times: ServiceTimes | None = None
+        """How long its methods take; None while no run has been measured."""
         self.slow = False
         """True if its runs are known to take long: the worker yields to the loop after each."""
         self.threads: trio.CapacityLimiter | None = None
@@ -498,6 +447,8 @@ class ActorCell:
             mailbox = self.mailbox = deque()
             if self._turn is not None:
                 invocation.queued_at = now()
+                if self._service_times is not None:
+                    _count(invocation, self._service_times)
             mailbox.append(invocation)
             return None
         if len(mailbox) >= self.limit and not self._drop_cancelled():
@@ -506,11 +457,16 @@ class ActorCell:
                 "limit; slow down, or raise mailbox_limit"
             )
         invocation.queued_at = at = now()
-        if invocation.deadline != math.inf and self._too_late_behind(invocation.deadline - at):
-            return MailboxFullError(
-                f"{self.address.name} on {self.address.node} cannot answer this call before its "
-                "deadline, because too many calls wait there; slow down, or allow more time"
-            )
+        times = self._service_times
+        if times is not None:
+            if invocation.deadline != math.inf and self._too_late_behind(
+                invocation.definition.name, invocation.deadline - at, times
+            ):
+                return MailboxFullError(
+                    f"{self.address.name} on {self.address.node} cannot answer this call before "
+                    "its deadline, because too many calls wait there; slow down, or allow more time"
+                )
+            _count(invocation, times)
         mailbox.append(invocation)
         return None
 
@@ -545,6 +501,8 @@ class ActorCell:
         # A cancelled invocation was answered when it was cancelled, if at all.
         while mailbox and self.ended is None and not self.paused:
             invocation = mailbox.popleft()
+            if invocation.estimate is not None:
+                _uncount(invocation, invocation.estimate)
             if not invocation.cancelled:
                 return invocation
         if not mailbox:
@@ -566,7 +524,9 @@ class ActorCell:
     def late(self, invocation: Invocation, now: float) -> bool:
         """True if an invocation with a deadline is not worth running any more at its turn."""
         left = invocation.deadline - now
-        return left <= 0 if self._pace is None else self._pace.too_late_now(self.waiting, left)
+        times = self._service_times
+        estimate = None if times is None else times.of(invocation.definition.name)
+        return left <= 0 if estimate is None else estimate.too_late_now(self.waiting, left)
 
     def begin(self, invocation: Invocation) -> CallError | None:
         """Note that an invocation is about to run; return an error if too many run already."""
@@ -593,10 +553,9 @@ class ActorCell:
         if self._turn is invocation:
             self._turn = None
             if seconds is not None:
-                if self._pace is None:
-                    self._pace = ServiceTimeEstimate()
-                self._pace.on_ran(seconds)
-                self.slow = self._pace.is_slow
+                estimate = self._estimate_of(invocation.definition.name)
+                estimate.on_ran(seconds)
+                self.slow = estimate.is_slow
         elif self._beside is not None:
             self._beside.discard(invocation)
             if not self._beside:
@@ -604,24 +563,43 @@ class ActorCell:
         if self.quiet is not None:
             self.tell_if_quiet()
 
-    def _too_late_behind(self, left: float) -> bool:
+    def _estimate_of(self, method: str) -> ServiceTimeEstimate:
+        """The estimate for a method that has been measured. At its first run the calls that wait
+        are looked at, once for each method of the class.
+        """
+        times = self._service_times
+        if times is None:
+            times = self._service_times = ServiceTimes()
+        estimate = times.of(method)
+        if estimate is None:
+            estimate = times.add(method)
+            for invocation in self.mailbox or ():
+                if invocation.definition.name == method:
+                    _count(invocation, times)
+        return estimate
+
+    def _too_late_behind(self, method: str, left: float, times: ServiceTimes) -> bool:
         """True if a call with `left` seconds would be answered too late behind the calls that wait.
         Cancelled ones are removed first.
         """
-        pace = self._pace
-        if pace is None or not pace.too_late_behind(self.waiting, left):
+        running = None if self._turn is None else self._turn.definition.name
+        if not self.mailbox or times.until_done(method, running) <= SHARE * left:
             return False
-        return (
-            not self.given_up
-            or not self._drop_cancelled()
-            or pace.too_late_behind(self.waiting, left)
-        )
+        if not self.given_up:
+            return True
+        self._drop_cancelled()
+        return bool(self.mailbox) and times.until_done(method, running) > SHARE * left
 
     def _drop_cancelled(self) -> bool:
         """Remove cancelled invocations; True if there is room then."""
         if self.given_up and self.mailbox is not None:
             self.given_up = False
-            kept = [invocation for invocation in self.mailbox if not invocation.cancelled]
+            kept = []
+            for invocation in self.mailbox:
+                if not invocation.cancelled:
+                    kept.append(invocation)
+                elif invocation.estimate is not None:
+                    _uncount(invocation, invocation.estimate)
             self.mailbox.clear()
             self.mailbox.extend(kept)
             self.tell_if_quiet()
@@ -673,7 +651,7 @@ class ActorCell:
         # ended.
         self.ended = reason
         waiting = [invocation for invocation in self.mailbox or () if not invocation.cancelled]
-        self.mailbox = None
+        self.mailbox = self._service_times = None
         # No run ends any more that would wake the tasks that wait for quiet, such as a node that
         # drains. Wake them here.
         self.tell_if_quiet()
@@ -700,6 +678,9 @@ class ActorCell:
             "mail waits and no worker knows of it"
         )
         assert self.ended is None or (self.mailbox is None and not self.held)
+        if self._service_times is not None:
+            self._service_times.check_invariants([one.estimate for one in waiting])
+        assert all(invocation.estimate is None for invocation in running), "it waits no more"
         # A worker that is busy with the cell may hold an invocation that it has not begun.
         assert self.quiet is None or self.busy or bool(waiting or running), (
             "a wait for quiet has something left"
@@ -717,3 +698,15 @@ class ActorCell:
             f"{self.address.name} on {self.address.node} ended while the call was running: {why}; "
             "the call may have taken effect"
         )
+
+
+def _count(invocation: Invocation, times: ServiceTimes) -> None:
+    """Count an invocation that waits, if its method has been measured."""
+    if not invocation.definition.concurrent:
+        invocation.estimate = times.on_queued(invocation.definition.name)
+
+
+def _uncount(invocation: Invocation, estimate: ServiceTimeEstimate) -> None:
+    """Uncount an invocation that has left the mailbox."""
+    estimate.waiting -= 1
+    invocation.estimate = None

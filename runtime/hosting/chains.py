@@ -15,7 +15,9 @@ from typing import NamedTuple
 import cbor2
 
 LONGEST = 64
-"""How many links a chain keeps, the latest ones. A longer cycle ends only at a deadline."""
+"""How many links a chain keeps; see `Chain.of`. A cycle over more methods of actors ends only at a
+deadline.
+"""
 
 
 class ChainLink(NamedTuple):
@@ -44,10 +46,21 @@ class Chain:
 
     @classmethod
     def of(cls, links: Sequence[ChainLink]) -> Chain:
-        """Make a chain of the latest `LONGEST` of these links."""
-        return cls(
-            "\n".join(f"{link.actor}\t{link.method}\t{link.mark}" for link in links[-LONGEST:])
-        )
+        """Make a chain of these links. Of more than `LONGEST`, those go first that a method of an
+        actor has beside its first one, and then the earliest.
+
+        The turn of an actor belongs to the first run of one of its methods: further runs of that
+        method are beside it, by reentrancy. Without the first one, a recursion of reentrant calls
+        would wait for its own turn.
+        """
+        kept = links
+        if len(links) > LONGEST:
+            firsts: dict[tuple[str, str], ChainLink] = {}
+            for link in links[:-1]:
+                firsts.setdefault((link.actor, link.method), link)
+            # With the run that makes the call, which is the last one.
+            kept = [*firsts.values(), links[-1]][-LONGEST:]
+        return cls("\n".join(f"{link.actor}\t{link.method}\t{link.mark}" for link in kept))
 
     @property
     def links(self) -> tuple[ChainLink, ...]:

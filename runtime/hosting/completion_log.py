@@ -26,7 +26,8 @@ from runtime.hosting.completion_records import (
     RequestId,
     RequestOrigin,
 )
-from runtime.hosting.workers import Method, RefusedInTurnError, TaskWorkers
+from runtime.hosting.own_context import Method
+from runtime.hosting.workers import RefusedInTurnError, TaskWorkers
 
 MOST_ANSWER_BYTES = 256 * 1024
 """Bytes of one recorded answer: it has to fit into one transaction together with the state."""
@@ -114,6 +115,11 @@ class CompletionLog:
         ended.
         """
         self._is_gone = is_gone
+
+    @property
+    def has_tables(self) -> bool:
+        """False while no actor of this node has records: then no call that is over is looked up."""
+        return bool(self._tables)
 
     async def save(self, cell: ActorCell, state: object, answer: object) -> None:
         """Save the state of an actor, with the call that runs in its method. See `Actor.save`."""

@@ -79,6 +79,15 @@ class RequestOrigin(NamedTuple):
     """True if an attempt that may have run went to another epoch of the actor, or another node."""
 
 
+def request_origin(
+    client: RequestClient, number: int, *, repeated: bool, elsewhere: bool
+) -> RequestOrigin:
+    """Return the origin of one attempt."""
+    # Each repeatable call has one. Past the classes' own constructors, which are written in Python.
+    identity = tuple.__new__(RequestId, (client, number))
+    return tuple.__new__(RequestOrigin, (identity, repeated, elsewhere))
+
+
 @attrs.frozen
 class CompletedAnswer:
     """The encoded answer to a call that was applied before."""

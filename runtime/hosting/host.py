@@ -9,56 +9,50 @@ from __future__ import annotations
 import difflib
 import functools
 import logging
-import math
 import sys
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
-import attrs
 import trio
 
-from actors.actor import Actor, Ignore, NodeInterface
+from actors.actor import Actor, NodeInterface
 from actors.class_names import module_name
 from actors.errors import (
     ActorNotFoundError,
-    ActorNotNeededError,
-    ActorNotPlacedError,
-    ActorStartError,
     CallCycleError,
     CallError,
-    LeaseLostError,
     MethodNotFoundError,
     NodeDrainingError,
     NotExecutedError,
     SpawnError,
     StaleEpochError,
     StoreError,
-    SupervisorGaveUpError,
     UnderstudyError,
 )
 from actors.filters import Filter, on_side
 from actors.method import Address, MethodDefinition
-from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
+from actors.options import SpawnOptions
+from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from actors.supervision import ExitReason, Shutdown
 from actors.supervisor import Supervisor
 from runtime.environment import Environment
+from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.actor_turns import ActorTurns, StartTurn, start_mark
+from runtime.hosting.awaited_claims import AwaitedClaims
 from runtime.hosting.breakpoints import OF_NODE, Breakpoints
 from runtime.hosting.cell import (
     REPORTED,
     ActorCell,
-    EndedElsewhereError,
     Invocation,
     StartFailedElsewhereError,
-    why_not_started,
     with_note,
 )
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog, SavedStates
+from runtime.hosting.departure import Departure
+from runtime.hosting.exits import Exits, reason_of_crash
 from runtime.hosting.filtered_methods import filtered, has_filters
 from runtime.hosting.held_bytes import COUNTED_FROM, ByteBudget
 from runtime.hosting.instances import name_part, plain_instance
@@ -66,11 +60,13 @@ from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.lazy_nursery import LazyNursery, own_task_of
 from runtime.hosting.orderly_stop import (
     STOP_SECONDS,
+    STOPS_IN_A_ROW,
     bring_to_an_end,
     stops_at_once,
     usual_seconds,
 )
 from runtime.hosting.post_mortem import PostMortems
+from runtime.hosting.starts import STARTING, EndedInStartError, Starts, starts_at_once
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
@@ -83,8 +79,6 @@ from runtime.user_errors import (
     begin_with_users_part,
     is_cancellation,
     is_interrupt,
-    summary_of,
-    text_of,
     traceback_of,
 )
 
@@ -212,7 +206,7 @@ class Hosted:
         return work
 
 
-logger = logging.getLogger("understudy.actors")
+logger = own_logger("understudy.actors")
 
 
 # Features that higher rooms add to actors: each makes a part for every actor, and is notified when
@@ -266,56 +260,10 @@ class Extensions:
             extension.on_ended(address, reason)
 
 
-EXITS_KEPT = 4096
-"""How many of the latest exit reasons are kept, for nodes that ask late."""
-
-
-STOPS_IN_A_ROW = 50
-"""Actors with nothing to do that are stopped before the other tasks of the event loop have their
-turns: about a millisecond's work.
-"""
-
-
-START_FAILURES_KEPT = 1024
-"""How many errors of the latest failed starts are kept, for callers that wait for the same start.
-"""
-
-
-STARTING: ContextVar[ActorCell] = ContextVar("STARTING")
-"""The actor whose constructor or `on_start` the running task is in."""
-
-
-class EndedInStartError(RuntimeError):
-    """An actor was stopped, or one of its own tasks raised, before `on_start` had returned."""
-
-
-def starts_at_once(cls: type[Actor]) -> bool:
-    """Return True for a class without a constructor or an `on_start` of its own: the start of an
-    instance waits for nothing, and runs no user code that could fail.
-    """
-    return (
-        cls.__init__ is object.__init__
-        and cls.on_start is Actor.on_start
-        and cls.__new__ is object.__new__
-        and cls.__getattribute__ is object.__getattribute__
-    )
-
-
 StopAnswer = Literal["stopped", "gone", "busy"]
 """The answer about an actor that was to be stopped at once: it has ended now, was not here, or
 needs its time.
 """
-
-
-@attrs.define(eq=False)
-class AwaitedClaim:
-    """A name that a node is claiming, with the calls that have arrived meanwhile, in order."""
-
-    calls: list[Callable[[], None]] = attrs.field(factory=list)
-    under_way: int = 0
-    """How many starts claim it. At most one of them succeeds."""
-    is_over: bool = False
-    """True once the calls are about to be handled, in a task of their own."""
 
 
 class ActorHost:
@@ -346,9 +294,11 @@ class ActorHost:
         self.make_handle = make_handle
         self.make_supervision = make_supervision
         self._make_instance = make_instance
+        self._nobody: Actor = object.__new__(Actor)
+        """Takes the place of instances whose actors have ended."""
         self.extensions = Extensions()
         self._log = LimitedLog(logger, environment.now)
-        self.threads = Threads(environment, threads)
+        self.threads = Threads(environment, nursery, threads)
         self.workers = TaskWorkers(
             nursery,
             environment,
@@ -368,23 +318,17 @@ class ActorHost:
         self.now, self.in_thread = environment.now, environment.in_thread
         self.cells: dict[str, ActorCell] = {}
         self.draining = False
-        self._leaves_by = math.inf
-        """The time, on trio's clock, at which a node that leaves stops waiting for its actors."""
         self._nurseries: dict[ActorCell, LazyNursery] = {}
         self.supervisors: dict[str, str] = {}
         """The supervisors' names, by the names of the supervised actors here."""
-        self._exits: OrderedDict[ActorId, ExitReason] = OrderedDict()
-        self._watchers: dict[ActorId, trio.Event] = {}
-        self._starts: dict[str, list[trio.Event]] = {}
-        """Starts under way here, by name, from before the name is claimed until the actor has
-        started or failed.
-        """
-        self._start_failures: OrderedDict[ActorId, Callable[[], ActorStartError]] = OrderedDict()
+        self.exits = Exits(node, self.cells)
+        self.starts = Starts(node, self.cells, self.turns)
+        self._departure = Departure(node, self.cells, self.supervisors, self.stop)
         self._next_number = 0
         self.spans: Spans = NO_SPANS
         self.post_mortems: PostMortems | None = None
-        self.breakpoints: Breakpoints | None = None
         """Keeps the frames of failures; None if the node was not asked to. See `keep_failures`."""
+        self.breakpoints: Breakpoints | None = None
         self.recorder: TimelineRecorder | None = None
         """Records what happens here; None while nothing is recorded. See `record`."""
         self.filters: tuple[Filter, ...] = ()
@@ -393,10 +337,7 @@ class ActorHost:
         """Set by the endpoint, which knows how errors and values are encoded."""
         self.names_paused = False
         """True while named actors pause because the lease is in doubt."""
-        self.claiming: dict[str, AwaitedClaim] = {}
-        """Names that this node claims for actors about to start, with the calls that have arrived
-        for them: other nodes may see a claim first, and calls refused run after later ones.
-        """
+        self.awaited_claims = AwaitedClaims(nursery, self.cells)
 
     def allow_breakpoints(self, nursery: trio.Nursery, address: str) -> None:
         """Let `breakpoint()` in methods wait for a debugger from now on. `nursery`: for debuggers
@@ -561,7 +502,7 @@ class ActorHost:
             return None
         if invocation.chain is not None:
             if not cell.started and start_mark(cell.address) in invocation.chain:
-                return self._called_in_start(invocation.chain, cell, invocation.definition.name)
+                return self.starts.cycle(invocation.chain, cell, invocation.definition.name)
             if not invocation.definition.concurrent and cell.waits_for(invocation):
                 return self._let_in(invocation)
         refusal = cell.offer(invocation, self._environment.now)
@@ -593,43 +534,9 @@ class ActorHost:
             "one way"
         )
 
-    def _called_in_start(self, chain: Chain, cell: ActorCell, method: str = "") -> CallCycleError:
-        """Make the error for a start of an actor that waits for a call of this method of the actor;
-        without a method, for a start that waits for its own end.
-        """
-        name = cell.address.name
-        if method:
-            what = (
-                f"{chain.text(name, method)}. {name} takes no call before its on_start has "
-                "returned, and that waits for this call"
-            )
-        else:
-            what = (
-                f"{chain.text(name, 'on_start')}. The start of {name} waits for a call that "
-                "waits for the start"
-            )
-        return CallCycleError(
-            f"call cycle: {what}. Make the call in a task that on_start starts, with "
-            f"self.nursery.start_soon(...): it continues once {name} has started; or send one of "
-            "the calls one way",
-            actor=name,
-            method=method or None,
-            node=self.node.name,
-            epoch=cell.address.epoch,
-        )
-
-    async def start(
-        self,
-        cls: type[Actor],
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        options: SpawnOptions,
-        class_path: str,
-        on_behalf_of: str = "",
-        name: str | None = None,
-    ) -> Address:
+    async def start(self, start: ActorStart, name: str | None = None) -> Address:
         """Start an actor here; returns its address once `on_start` has returned. `name`: instead
-        of that in `options`.
+        of that in its options.
 
         Raises `NameTakenError`, `ActorStartError` or `NodeDrainingError`.
         """
@@ -638,127 +545,45 @@ class ActorHost:
                 f"node {self.node.name} is leaving the cluster and starts no actors",
                 node=self.node.name,
             )
-        name = name or options.name
+        name = name or start.options.name
         if name is None:
             self._next_number += 1
             node, incarnation = self.node.name, self.node.incarnation
-            name = f"{name_part(cls)}-{self._next_number}@{node}.{incarnation}"
-            address = Address(name, node, incarnation, incarnation, class_path, False)
-            return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
-        over = self.announce_start(name)
+            name = f"{name_part(start.cls)}-{self._next_number}@{node}.{incarnation}"
+            address = Address(name, node, incarnation, incarnation, start.class_path, False)
+            return await self._start_at(address, start)
+        over = self.starts.announce(name)
         try:
-            epoch = await self._claim(name, class_path, on_behalf_of, options)
-            return await self.start_claimed(
-                name, epoch, cls, args, kwargs, options, class_path, on_behalf_of
-            )
+            return await self.start_claimed(name, await self._claim(name, start), start)
         finally:
-            self.end_announcement(name, over)
+            self.starts.on_over(name, over)
 
-    def announce_start(self, name: str) -> trio.Event:
-        """Note that a start of this name is under way, before the name is claimed: once others can
-        find the name, they may ask whether its actor has started.
-        """
-        over = trio.Event()
-        self._starts.setdefault(name, []).append(over)
-        return over
-
-    def end_announcement(self, name: str, over: trio.Event) -> None:
-        """Note that a start that was announced has succeeded or failed."""
-        over.set()
-        self._starts[name].remove(over)
-        if not self._starts[name]:
-            del self._starts[name]
-
-    async def start_claimed(
-        self,
-        name: str,
-        epoch: int,
-        cls: type[Actor],
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        options: SpawnOptions,
-        class_path: str,
-        on_behalf_of: str = "",
-    ) -> Address:
+    async def start_claimed(self, name: str, epoch: int, start: ActorStart) -> Address:
         """Start the actor of a name that this node has claimed. Its cell exists before this waits
         for anything. Gives the name back if it does not start.
         """
-        address = Address(name, self.node.name, self.node.incarnation, epoch, class_path, True)
-        return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
+        node, incarnation = self.node.name, self.node.incarnation
+        address = Address(name, node, incarnation, epoch, start.class_path, True)
+        return await self._start_at(address, start)
 
-    async def wait_started(self, name: str, epoch: int) -> bool:
-        """Wait while this epoch of an actor is being started here. Returns True if it has started,
-        False if it is not here, or is being stopped. One that has started is not taken back any
-        more.
-
-        Raises the ActorStartError of its start, for example an ActorNotNeededError. Raises
-        CallCycleError if the start waits for this call.
-        """
-        chain = self.turns.chain(trio.lowlevel.current_task())
-        while True:
-            failure = self._start_failures.get(ActorId(name, epoch))
-            if failure is not None:
-                raise with_note(failure())
-            cell = self.cells.get(name)
-            if cell is not None and cell.started and cell.address.epoch == epoch:
-                await trio.lowlevel.checkpoint()
-                # Its spawner may have been cancelled a moment ago, and ask for the name again: what
-                # is being taken back answers no further call. No checkpoint lies between the mark
-                # and this look, so that `take_back` comes before both or after both.
-                cell.found = True
-                return cell.ended is None
-            if (
-                cell is not None
-                and chain is not None
-                and not cell.started
-                and start_mark(cell.address) in chain
-            ):
-                raise self._called_in_start(chain, cell)
-            under_way = self._starts.get(name)
-            if not under_way:
-                await trio.lowlevel.checkpoint()
-                return False
-            # If there are several starts, the first has the name and the others' claims will fail.
-            await under_way[0].wait()
-
-    def is_within_start(self) -> bool:
-        """True in the constructor or `on_start` of an actor. Code there must not wait for another
-        actor's start, which may wait for this one.
-        """
-        within = self.turns.within_start(trio.lowlevel.current_task())
-        if within is not None:
-            # The tasks decide first: a worker task that was started from within a start keeps
-            # `STARTING` in its context for ever, while it runs methods of other actors.
-            return within
-        cell = STARTING.get(None)
-        return cell is not None and not cell.started and cell.ended is None
-
-    async def _start_at(
-        self,
-        address: Address,
-        cls: type[Actor],
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        options: SpawnOptions,
-        on_behalf_of: str,
-    ) -> Address:
+    async def _start_at(self, address: Address, start: ActorStart) -> Address:
         name = address.name
         try:
-            if on_behalf_of:
-                self.supervisors[name] = on_behalf_of
+            if start.on_behalf_of:
+                self.supervisors[name] = start.on_behalf_of
             if self.spans is NO_SPANS:
-                await self.begin(cls, args, kwargs, options, address)
+                await self.begin(start, address)
             else:
                 facts = {"understudy.actor": name, "understudy.node": address.node}
                 with self.spans.span("actor.start", facts):
-                    await self.begin(cls, args, kwargs, options, address)
+                    await self.begin(start, address)
         except BaseException as error:
             cancelled = is_cancellation(error)
             if cancelled or is_interrupt(error):
                 # shielded and bounded in there
                 await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
                 raise
-            failure = self._not_started(name, error, module_name(cls))
+            failure = self.starts.failure(name, error, module_name(start.cls))
             if issubclass(type(error), EndedInStartError) and self.draining:
                 node = self.node.name
                 # shielded and bounded in there
@@ -766,7 +591,7 @@ class ActorHost:
                 raise NodeDrainingError(  # noqa: ASYNC104
                     f"node {node} left while {name} was starting there", node=node
                 ) from None
-            self._failed_to_start(address, failure)
+            self.starts.on_failed(address, failure)
             # shielded and bounded in there
             await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
             if type(error) is StartFailedElsewhereError:
@@ -775,124 +600,33 @@ class ActorHost:
             raise failure() from error  # noqa: ASYNC104  it is no cancellation
         return address
 
-    def _not_started(
-        self, name: str, error: BaseException, module: str
-    ) -> Callable[[], ActorStartError]:
-        """Return a function that makes the error for a failed start, anew for each waiter.
-        `module`: that of the actor's class.
-        """
-        node = self.node.name
-        if issubclass(type(error), Ignore):
-            return partial(
-                ActorNotNeededError,
-                f"{name} is not needed on {node}: {text_of(error)}",
-                actor=name,
-                node=node,
-            )
-        what, trace = why_not_started(error, module)
-        cls = (
-            ActorNotPlacedError if issubclass(type(error), ActorNotPlacedError) else ActorStartError
-        )
-        return partial(
-            cls,
-            f"{name} did not start on {node}: {what}",
-            actor=name,
-            node=node,
-            remote_traceback=trace,
-        )
-
-    def _failed_to_start(self, address: Address, failure: Callable[[], ActorStartError]) -> None:
-        """Keep the error of a failed start for others that wait for it. Called before the name is
-        released, because a node that finds the name free begins a start of its own.
-        """
-        if address.registered:
-            self._start_failures[ActorId(address.name, address.epoch)] = failure
-            while len(self._start_failures) > START_FAILURES_KEPT:
-                self._start_failures.popitem(last=False)
-
-    async def _claim(
-        self, name: str, class_path: str, on_behalf_of: str, options: SpawnOptions
-    ) -> int:
+    async def _claim(self, name: str, start: ActorStart) -> int:
         """Claim the name. Calls that arrive meanwhile are handled when the actor's cell exists, or
         the claim has failed.
         """
-        claim = self.begin_claim(name)
+        claim = self.awaited_claims.begin(name)
         succeeded = False
         try:
-            epoch = await self.claims().claim(name, class_path, on_behalf_of, options.resources)
+            epoch = await self.claims().claim(
+                name, start.class_path, start.on_behalf_of, start.options.resources
+            )
             succeeded = True
             return epoch
         finally:
-            self.end_claim(name, claim, succeeded=succeeded)
+            self.awaited_claims.end(name, claim, succeeded=succeeded)
 
-    def begin_claim(self, name: str) -> AwaitedClaim:
-        """Let calls for this name wait from now on, until `end_claim`."""
-        claim = self.claiming.setdefault(name, AwaitedClaim())
-        claim.under_way += 1
-        return claim
-
-    def end_claim(self, name: str, claim: AwaitedClaim, *, succeeded: bool) -> None:
-        """Handle the calls that have waited for the claim. If it has succeeded, the caller makes
-        the actor's cell before it waits for anything.
-        """
-        claim.under_way -= 1
-        # If two claims for one name run at once, one of them fails, and the calls wait for the
-        # other one. They are handled once, whichever ends last.
-        if (succeeded or not claim.under_way) and not claim.is_over:
-            claim.is_over = True
-            if claim.calls:
-                # Not before the cell is there: `start` goes on to make it in the same step.
-                self._nursery.start_soon(self._handle_waiting, name, claim)
-            else:
-                # What arrives from now on finds the cell, or that there is none.
-                del self.claiming[name]
-
-    async def _handle_waiting(self, name: str, claim: AwaitedClaim) -> None:
-        # Removed only now: calls that have arrived since the cell exists are later than those that
-        # wait here, and were appended to them.
-        if self.claiming.get(name) is claim:
-            del self.claiming[name]
-        for call in claim.calls:
-            try:
-                call()
-            except Exception:
-                # It fails for its caller only; the other calls go on.
-                logger.exception(
-                    "node %s could not start a call that waited until its actor had started",
-                    self.node.name,
-                )
-
-    def is_about_to_start(self, name: str) -> bool:
-        """True if this node is claiming the name and there is room for one more call that waits for
-        the claim; see `claiming`.
-        """
-        claim = self.claiming.get(name)
-        return (
-            claim is not None
-            and (claim.is_over or name not in self.cells)
-            and len(claim.calls) < DEFAULT_MAILBOX_LIMIT
-        )
-
-    async def begin(
-        self,
-        cls: type[Actor],
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        options: SpawnOptions,
-        address: Address,
-        before: Chain | None = None,
-    ) -> None:
+    async def begin(self, start: ActorStart, address: Address, before: Chain | None = None) -> None:
         """Start an actor that has its address already. Raises what its constructor or `on_start`
         raises.
 
         `before`: the chain that waits for the start, where the caller knows it.
         """
-        cell, context = self._make_cell(cls, options, address)
+        cell, context = self._make_cell(start, address)
         instance = cell.instance
         began = self._environment.now() if self.recorder is not None else 0.0
-        if not args and not kwargs and starts_at_once(type(instance)):
+        if not start.args and not start.kwargs and starts_at_once(type(instance)):
             # Nothing of the user's runs that could wait, call others, or end the actor.
-            self._on_started(cell, options, began)
+            self._on_started(cell, start.options, began)
             return
         class_path = class_of(address)
         self.counts.starting.add(class_path)
@@ -900,8 +634,11 @@ class ActorHost:
         try:
             with self.turns.start(address, before) as turn:
                 context.start_turn = turn
-                await self._construct(cls, instance, args, kwargs)
-                await self.threads.hook(instance.on_start)
+                await self._construct(start, instance)
+                on_start = instance.on_start
+                # Most classes have none of their own.
+                if getattr(on_start, "__func__", None) is not Actor.on_start:
+                    await self.threads.hook(on_start)
                 context.start_turn = None
         except BaseException as error:
             if self.post_mortems is not None and not is_cancellation(error):
@@ -915,15 +652,14 @@ class ActorHost:
         if cell.ended is not None:
             self._end(cell, cell.ended)
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
-        self._on_started(cell, options, began)
+        self._on_started(cell, start.options, began)
 
-    def _make_cell(
-        self, cls: type[Actor], options: SpawnOptions, address: Address
-    ) -> tuple[ActorCell, Hosted]:
+    def _make_cell(self, start: ActorStart, address: Address) -> tuple[ActorCell, Hosted]:
         """Make the cell of an actor that is about to start. Calls that arrive during the start wait
         in its mailbox.
         """
-        instance = self._make_instance(cls, options)
+        options = start.options
+        instance = self._make_instance(start.cls, options)
         cell = ActorCell(address, instance, options.mailbox_limit, options.mailbox_bytes)
         own = type(instance).call_filters
         if own or self.filters:
@@ -956,18 +692,16 @@ class ActorHost:
             cell.busy = True
             self.workers.submit(cell)
 
-    async def _construct(
-        self,
-        cls: type[Actor],
-        instance: Actor,
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-    ) -> None:
+    async def _construct(self, start: ActorStart, instance: Actor) -> None:
         """Call the constructor in a thread: it may compute, read and wait without blocking the
         node.
         """
-        construct = functools.partial(instance.__init__, *args, **kwargs)  # type: ignore[misc]
-        if not isinstance(instance, cls) or type(instance).__init__ is object.__init__:
+        construct = functools.partial(
+            instance.__init__,  # type: ignore[misc]
+            *start.args,
+            **start.kwargs,
+        )
+        if not isinstance(instance, start.cls) or type(instance).__init__ is object.__init__:
             # An actor proxy, or a class without a constructor of the user's: it does not block.
             construct()
         else:
@@ -990,15 +724,15 @@ class ActorHost:
         normal one; another reason, such as "node left", stays, because it says nothing about the
         actor.
         """
-        left = self._leaves_by - trio.current_time()
+        left = self._departure.leaves_by - trio.current_time()
         cell = self.cells.get(name)
         if cell is None or cell.system or (epoch and cell.address.epoch != epoch):
-            return self._exits.get(ActorId(name, epoch))
+            return self.exits.of(ActorId(name, epoch))
         if cell.ended is None and (shutdown == "kill" or left <= 0):
             killed = ExitReason("killed", str(reason))
             self.end_at_once(cell, killed if shutdown == "kill" or reason.is_normal else reason)
         if cell.ended is not None:
-            return await self.watch(name, cell.address.epoch)
+            return await self.exits.wait(name, cell.address.epoch)
         invocations = cell.end(reason)
         for invocation in invocations:
             invocation.sink.refused(invocation, cell.gone())
@@ -1092,74 +826,18 @@ class ActorHost:
             cell.address.name, cell.address.epoch, ExitReason("idle", f"no call for {seconds:g} s")
         )
 
-    async def watch(self, name: str, epoch: int) -> ExitReason:
-        """Wait until this epoch of the actor has ended; returns at once if it has already, or never
-        was here.
-        """
-        key = ActorId(name, epoch)
-        if key in self._exits:
-            await trio.lowlevel.checkpoint()
-            return self._exits[key]
-        cell = self.cells.get(name)
-        if cell is None or (epoch and cell.address.epoch != epoch):
-            await trio.lowlevel.checkpoint()
-            return ExitReason(kind="no such actor", text=f"{name} is not on node {self.node.name}")
-        key = ActorId(name, cell.address.epoch)
-        await self._watchers.setdefault(key, trio.Event()).wait()
-        return self._exits[key]
-
-    def remembered(self, name: str, epoch: int) -> ExitReason | None:
-        """Return the exit reason of this epoch of the actor, if it is among the latest ones; else
-        None.
-        """
-        return self._exits.get(ActorId(name, epoch))
-
     def take_no_new_work(self) -> None:
         """Refuse new actors, and new calls to actors, from now on: this node is going to leave."""
         self.draining = True
 
     async def drain(self, seconds: float, in_all: float) -> None:
-        """Take no new work, and stop the actors whose supervisors are on other nodes, which start
-        them again on other nodes as soon as they end.
-
-        Supervisors among them leave their children running for their next epochs. Then let accepted
-        calls of the other actors finish for at most `seconds`, and stop these actors, the latest
-        first. After `in_all` seconds all that are left are cancelled.
-        """
+        """Take no new work, and stop all actors as `Departure.drain` does."""
         self.take_no_new_work()
-        self._leaves_by = trio.current_time() + in_all
-        left = ExitReason("node left", f"node {self.node.name} leaves")
-        for moving in self._moving():
-            async with trio.open_nursery() as stops:
-                for number, address in enumerate(moving, 1):
-                    stops.start_soon(self.stop, address.name, address.epoch, left)
-                    if number % STOPS_IN_A_ROW == 0:
-                        await trio.lowlevel.checkpoint()
-        with trio.move_on_after(seconds):
-            cells = [cell for cell in self.cells.values() if not cell.system]
-            for number, cell in enumerate(cells, 1):
-                if number % STOPS_IN_A_ROW == 0:
-                    await trio.lowlevel.checkpoint()
-                if not _ends_what_runs(cell):
-                    await cell.wait_quiet()
-        await self.stop_all(
-            ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"), moved=left
-        )
+        await self._departure.drain(seconds, in_all)
 
-    def _moving(self) -> Iterator[list[Address]]:
-        """Yield the actors whose supervisors are on other nodes, then the children of the
-        supervisors among them, and so on: a supervisor here that would restart its children has
-        ended before they are stopped.
-        """
-        gone = set(self.supervisors.values()) - set(self.cells)
-        while gone:
-            names = [
-                name
-                for name, supervisor in self.supervisors.items()
-                if supervisor in gone and name in self.cells
-            ]
-            yield [self.cells[name].address for name in names]
-            gone = set(names)
+    async def stop_all(self, reason: ExitReason, *, in_all: float) -> None:
+        """Stop all actors within `in_all` seconds, as `Departure.stop_all` does."""
+        await self._departure.stop_all(reason, in_all=in_all)
 
     def pause_names(self) -> None:
         """Pause all named actors, because other nodes may get the names soon: mail waits and
@@ -1167,7 +845,8 @@ class ActorHost:
         """
         if not self.names_paused:
             logger.warning(
-                "node %s cannot renew its lease: its named actors pause until it can",
+                "node %s has not renewed its lease in time, since the store of the cluster does "
+                "not answer, or the node itself stood still: its named actors pause until it has",
                 self.node.name,
             )
             self.names_paused = True
@@ -1204,10 +883,8 @@ class ActorHost:
             assert name == cell.address.name
             assert cell.system == (name[:1] == "@"), "no actor takes the place of a service"
             cell.check_invariants()
-        # The bounds of what is remembered of actors that have gone.
-        assert len(self._exits) <= EXITS_KEPT
-        assert len(self._start_failures) <= START_FAILURES_KEPT
-        assert all(self._starts.values()), "a start that is over is not waited for"
+        self.exits.check_invariants()
+        self.starts.check_invariants()
         self.completion_log.check_invariants()
 
     def close(self) -> None:
@@ -1225,55 +902,6 @@ class ActorHost:
                 invocation.sink = REPORTED
         self.cells.clear()
 
-    async def stop_all(
-        self, reason: ExitReason, moved: ExitReason | None = None, *, in_all: float = math.inf
-    ) -> None:
-        """Stop all actors, the latest first; actors that are supervised here by stopping the top of
-        their tree.
-
-        A running supervisor restarts a child that ends, and counts the restart. So the supervisor
-        ends first, and stops its children itself. `moved`: the exit reason of actors that are
-        supervised on other nodes, `reason` by default. After `in_all` seconds, or at the end of an
-        earlier such time, all that are left are cancelled.
-        """
-        # The stop of an actor is shielded, and the stops follow each other. Without this bound, a
-        # slow `on_stop` or a store that does not answer would cost its time for each actor.
-        self._leaves_by = min(self._leaves_by, trio.current_time() + in_all)
-        cells = [cell for cell in reversed(list(self.cells.values())) if not cell.system]
-        for number, cell in enumerate(cells, 1):
-            if number % STOPS_IN_A_ROW == 0:
-                # The stop of an actor that has nothing to do waits for nothing. What starts or ends
-                # in the meantime is no more than what does during a stop that waits.
-                await trio.lowlevel.checkpoint()
-            top = self._top_of(cell)
-            for one in (top, cell) if top is not cell else (cell,):
-                # It was starting when the node began to leave: its supervisor on another node
-                # starts it again.
-                elsewhere = (
-                    moved is not None
-                    and self.supervisors.get(one.address.name, one.address.name) not in self.cells
-                )
-                await self.stop(
-                    one.address.name,
-                    one.address.epoch,
-                    moved if moved is not None and elsewhere else reason,
-                )
-
-    def _top_of(self, cell: ActorCell) -> ActorCell:
-        """Return the highest supervisor above the actor that is reached without leaving this node;
-        the actor itself if it has none here.
-        """
-        # `seen` ends the loop if names that were given again form a circle.
-        seen = {cell.address.name}
-        while (
-            (name := self.supervisors.get(cell.address.name)) is not None
-            and name in self.cells
-            and name not in seen
-        ):
-            seen.add(name)
-            cell = self.cells[name]
-        return cell
-
     def crash(self, cell: ActorCell, error: BaseException) -> None:
         """End the actor now: one of its own tasks raised, or a method asked to exit."""
         if cell.ended is not None:
@@ -1283,7 +911,7 @@ class ActorHost:
                 traceback_of(error),
             )
             return
-        reason = _why(error)
+        reason = reason_of_crash(error)
         # SystemExit comes from a method, and the workers have kept that failure.
         if self.post_mortems is not None and not issubclass(type(error), SystemExit):
             self.post_mortems.on_failure(cell, "a task of its own", error)
@@ -1322,7 +950,9 @@ class ActorHost:
     async def _finish_crash(self, cell: ActorCell, reason: ExitReason) -> None:
         # Before the name is free: only the supervisor that has it may write about its children.
         if issubclass(type(cell.instance), Supervisor):
-            with trio.move_on_at(min(trio.current_time() + STOP_SECONDS, self._leaves_by)):
+            with trio.move_on_at(
+                min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)
+            ):
                 await self._supervisor_crashed(cell, reason)
         await self._give_back(cell.address)
         self._end(cell, reason)
@@ -1346,7 +976,7 @@ class ActorHost:
 
     async def _released(self, names: str, release: Callable[[], Awaitable[None]]) -> None:
         # Bounded: without the store the name stays until the lease ends.
-        with trio.move_on_at(min(trio.current_time() + STOP_SECONDS, self._leaves_by)):
+        with trio.move_on_at(min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)):
             try:
                 await release()
             except StoreError as error:
@@ -1378,80 +1008,14 @@ class ActorHost:
         nursery_of = self._nurseries.pop(cell, None)
         if nursery_of is not None:
             nursery_of.cancel()
-        key = ActorId(cell.address.name, cell.address.epoch)
-        self._exits[key] = reason
-        # Bounded: for older ends, the answer is only that there is no such actor.
-        while len(self._exits) > EXITS_KEPT:
-            self._exits.popitem(last=False)
-        watcher = self._watchers.pop(key, None)
-        if watcher is not None:
-            watcher.set()
+        self.exits.add(ActorId(cell.address.name, cell.address.epoch), reason)
         self.extensions.on_ending(cell)
         self.extensions.on_ended(cell.address, reason)
-
-
-def _why(error: BaseException) -> ExitReason:
-    """Return the exit reason of an actor whose task raised `error`. A supervisor that gives up ends
-    with "shutdown", as in OTP.
-    """
-    if issubclass(type(error), SupervisorGaveUpError):
-        return ExitReason(kind="shutdown", text=text_of(error))
-    if issubclass(type(error), LeaseLostError):
-        # The supervisor takes this for the death of a node, which uses up no restart.
-        return ExitReason(kind="node died", text=text_of(error))
-    if type(error) is EndedElsewhereError:
-        return error.reason
-    if issubclass(type(error), SystemExit):
-        code: object = cast("Any", vars(SystemExit)["code"]).__get__(error)
-        if code is None or (type(code) is int and code == 0):
-            # Like a process that exits with 0, so that actors end in the same way with and without
-            # isolation.
-            return ExitReason(kind="normal", text="it exited with code 0")
-    return ExitReason(kind="raised", text=summary_of(error), traceback=traceback_of(error))
-
-
-def _ends_what_runs(cell: ActorCell) -> bool:
-    """Return True for a supervisor with nothing under way but streams: its `on_stop` ends them.
-    Those of a pool to its users last as long as the pool.
-    """
-    return (
-        type(cell.instance).supervises is True
-        and not cell.mailbox
-        and all(invocation.definition.stream for invocation in cell.running)
-    )
-
-
-# The supervised actors of a host, as `runtime.supervision.singletons.Orphans` needs them.
-
-
-class SupervisedActors:
-    """The supervised actors of `host`. Supervisors whose names begin with "@" are left out: they
-    belong to the runtime and cannot be missing.
-    """
-
-    def __init__(self, host: ActorHost) -> None:
-        self._host = host
-        self.counts = host.counts
-
-    def supervisors(self) -> set[str]:
-        """Return the names of the supervisors on other nodes that actors here have."""
-        host = self._host
-        return {
-            name
-            for name in host.supervisors.values()
-            if name not in host.cells and not name.startswith("@")
-        }
-
-    def children_of(self, supervisor: str) -> Iterable[ActorId]:
-        """Yield the names and epochs of the supervisor's children on this node."""
-        host = self._host
-        for name, started_for in host.supervisors.items():
-            if started_for == supervisor and name in host.cells:
-                yield ActorId(name, host.cells[name].address.epoch)
-
-    async def stop(self, name: str, epoch: int, reason: ExitReason) -> object:
-        """Stop one of these actors."""
-        return await self._host.stop(name, epoch, reason)
+        if not cell.running:
+            # The instance has its cell, by which it reaches the host: without this circle its state
+            # is freed now, and not when the cyclic garbage collector runs. A method that still
+            # runs, because it ignores its cancellation, may look for it.
+            cell.instance = self._nobody
 
 
 def birthplace(name: str) -> NodeId | None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 import attrs
 import trio
@@ -24,6 +24,7 @@ from actors.method import MethodDefinition
 from runtime.hosting.batch_thread import BatchThread, ThreadedBatch
 from runtime.hosting.cell import REPORTED, ActorCell, Invocation, RefusedElsewhereError
 from runtime.hosting.filtered_methods import FilteredMethod
+from runtime.hosting.own_context import in_own_context
 from runtime.hosting.running_batch import (
     NOT_STARTED,
     RAISED,
@@ -144,7 +145,7 @@ class ItemBatches:
         switch = began = self._stopwatch()
         for row in running:
             try:
-                outcomes.append([RETURNED, await run(instance, *row)])
+                outcomes.append([RETURNED, await in_own_context(run(instance, *row))])
             except RefusedElsewhereError as refused:
                 outcomes.append([REFUSED, refused.error])
             except BaseException as error:  # noqa: ASYNC103
@@ -312,20 +313,44 @@ def _checked(cell: ActorCell, method: object, rows: object) -> tuple[MethodDefin
         raise MethodNotFoundError(
             f"{type(cell.instance).__qualname__} has no @method {method!r} that gives one value"
         )
-    if type(rows) is not list or len(cast("Rows", rows)) > MOST_ITEMS:
+    if not _are_rows(rows):
         raise BadArgumentsError("the items of a batch are a list of lists of arguments")
-    if not ROW_TYPES.issuperset(map(type, cast("Rows", rows))):
-        raise BadArgumentsError("the items of a batch are a list of lists of arguments")
-    return definition, cast("Rows", rows)
+    return definition, rows
 
 
+def _are_rows(rows: object) -> TypeGuard[Rows]:
+    return (
+        type(rows) is list
+        and len(cast("Rows", rows)) <= MOST_ITEMS
+        and ROW_TYPES.issuperset(map(type, cast("Rows", rows)))
+    )
+
+
+def calls_in(
+    method: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> list[tuple[str, tuple[object, ...], dict[str, object]]]:
+    """Return the calls of methods of the actor's class that a call makes: itself, or those of the
+    items of a batch. A malformed batch makes none, since it is refused where it would run. Nor
+    does a recall, which starts nothing, and needs the batch's random key.
+    """
+    if method == "@recall":
+        return []
+    if method != "@items":
+        return [(method, args, kwargs)]
+    if len(args) != 3 or not isinstance(args[0], str) or not _are_rows(args[2]):
+        return []
+    called = args[0]
+    return [(called, tuple(row), {}) for row in args[2]]
+
+
+# By position only: admission looks for the method of the items, and for the items, there.
 async def _run_items(
-    instance: Actor, method: object, batch: object, rows: object
+    instance: Actor, method: object, batch: object, rows: object, /
 ) -> tuple[float, list[Outcome]]:
     return await cast("Any", instance)._context.run_items(method, batch, rows)  # type: ignore[no-any-return]
 
 
-async def _recall_items(instance: Actor, batch: object) -> int:
+async def _recall_items(instance: Actor, batch: object, /) -> int:
     return await cast("Any", instance)._context.recall_items(batch)  # type: ignore[no-any-return]
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
 from inspect import iscoroutine
-from typing import Any, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import trio
 
@@ -67,6 +67,11 @@ class LazyNursery:
             self._opened = True
             self._nursery.start_soon(self._open, name=f"tasks of {self.name}")
 
+    if not TYPE_CHECKING:  # it would hide misspelt names from type checkers
+
+        def __getattr__(self, name: str) -> object:
+            raise missing_in_nursery(name)
+
     async def close(self) -> None:
         """Cancel the tasks and wait for them."""
         self._scope.cancel()
@@ -115,6 +120,23 @@ def check_task_function(function: object) -> None:
             "start_soon takes a function and its arguments, as in start_soon(self.work, 5), and "
             f"not {'the coroutine that it returns' if iscoroutine(function) else type(function)}"
         )
+
+
+def missing_in_nursery(name: str) -> AttributeError:
+    """Make the error for what nurseries of trio have, and those of actors have not."""
+    instead = _INSTEAD.get(name, "it starts tasks, which are cancelled when the actor ends")
+    return AttributeError(
+        f"self.nursery of an actor has start_soon, and no {name!r}: {instead}", name=name
+    )
+
+
+_INSTEAD = {
+    "start": "start_soon the function, and wait for an Event that it sets when it is ready",
+    "cancel_scope": "all tasks are cancelled when the actor ends; to end one of them earlier, let "
+    "its function return, for example when an Event is set",
+    "create_task": "start_soon takes the function and its arguments, as in start_soon(self.work, "
+    "5)",
+}
 
 
 def awaitable_of(given: Awaitable[object]) -> Awaitable[object]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from actors.errors import ExpelledError, LeaseLostError
+from actors.own_logger import own_logger
 from runtime.hosting.host import ActorHost
 
-logger = logging.getLogger("understudy.actors")
+logger = own_logger("understudy.actors")
 
 
 class LeasedNames:

@@ -86,7 +86,7 @@ def running_code(innermost: FrameType | None) -> tuple[str, str]:
         return "unknown code", ""
     lines: list[str] = []
     who = OUTSIDE
-    for frame in _outwards(innermost):
+    for frame in outwards(innermost):
         describe = _ACTORS_CODE.get(frame.f_code)
         if describe is not None:
             # The other thread goes on meanwhile: a variable may not be set yet, or may be gone.
@@ -113,7 +113,8 @@ def remedy(innermost: FrameType | None, who: str) -> str:
     return 'Make it a plain `def`, which runs in a thread, or give the actor isolation="process"'
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frame, its caller, and so on to the outermost."""
     while frame is not None:
         yield frame
         frame = frame.f_back

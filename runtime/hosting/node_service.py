@@ -7,9 +7,8 @@ and the outcomes of calls.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Literal
 
@@ -23,10 +22,12 @@ from actors.messages import message, message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions, check_name
 from actors.supervision import ExitReason, Shutdown
+from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.cell import RefusedElsewhereError, with_note
 from runtime.hosting.client_quotas import ClientQuotas
 from runtime.hosting.host import ActorHost, StopAnswer
 from runtime.hosting.named_starts import may_be_claimed_together, start_named
+from runtime.hosting.start_tickets import StartTickets
 from runtime.identifiers import ActorId
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.user_errors import text_of
@@ -45,14 +46,8 @@ def store_service(identity: str) -> str:
     return f"{STORE_SERVICE}-{identity[:12]}"
 
 
-TICKETS_KEPT = 1024
-"""How many of the latest spawns can be undone. A spawn is undone only while its answer is under
-way, and few other spawns complete in that time.
-"""
-
-MOST_TICKET = 64
-"""Characters of a ticket, which its caller draws at random: the tickets are kept."""
-
+_NOT_COUNTED = nullcontext()
+"""For nodes, whose actors are in no quota."""
 
 STARTED_AT_ONCE = 32
 """Actors of one `spawn_many` whose constructors, or `on_start`, may run side by side on a node."""
@@ -104,14 +99,6 @@ class StartFailed:
         return errors.ActorStartError(self.text, actor=self.actor, node=node)
 
 
-@attrs.define(eq=False)
-class StartTicket:
-    """A spawn for another node that is under way, with the actors that it has started so far."""
-
-    started: list[Address] = attrs.field(factory=list)
-    over: trio.Event = attrs.field(factory=trio.Event)
-
-
 class NodeService(Actor):
     """Starts, stops and watches actors on behalf of other nodes, and reports the node's status."""
 
@@ -132,9 +119,7 @@ class NodeService(Actor):
         self._contact = contact
         self._store_place = store_place
         self._leave = leave
-        self._tickets: OrderedDict[str, list[Address]] = OrderedDict()
-        """The latest spawns, with the actors that they have started."""
-        self._under_way: dict[str, StartTicket] = {}
+        self._tickets = StartTickets()
 
     @method(concurrent=True)
     async def spawn(
@@ -149,39 +134,13 @@ class NodeService(Actor):
         """Start an actor here. Raises what `ActorHost.start` raises, `ActorClassError` if the class
         cannot be imported here, and `NotAllowedError` for a client that has too many.
         """
-        with self._issued(ticket) as started, self._counted(1, started):
+        with self._tickets.issued(ticket) as started, self._counted(1, started):
+            cls = await actor_class(class_path, self._node, self._host.in_thread)
             address = await self._host.start(
-                await actor_class(class_path, self._node, self._host.in_thread),
-                args,
-                kwargs,
-                options,
-                class_path,
-                on_behalf_of,
+                ActorStart(cls, class_path, options, args, kwargs, on_behalf_of)
             )
             started.append(address)
             return address
-
-    @contextmanager
-    def _issued(self, ticket: str) -> Iterator[list[Address]]:
-        """Yield the list of the actors that are started with this ticket. Without one, "", the
-        spawn cannot be taken back.
-        """
-        if len(ticket) > MOST_TICKET:
-            raise ValueError(f"a ticket has {MOST_TICKET} characters at most, not {len(ticket):,}")
-        issued = StartTicket()
-        if ticket:
-            self._under_way[ticket] = issued
-        try:
-            yield issued.started
-        finally:
-            # Also after a cancellation, or an error: some may have started before it.
-            if self._under_way.get(ticket) is issued:
-                del self._under_way[ticket]
-                if issued.started:
-                    self._tickets[ticket] = issued.started
-                while len(self._tickets) > TICKETS_KEPT:
-                    self._tickets.popitem(last=False)
-            issued.over.set()
 
     def _counted(self, count: int, started: Sequence[Address]) -> AbstractContextManager[None]:
         """Count starts for the client that asks for them; for a node, nothing. `started`: its
@@ -189,7 +148,7 @@ class NodeService(Actor):
         """
         peer = self._host.asking_peer()
         if peer is None or peer.role == "node":
-            return nullcontext()
+            return _NOT_COUNTED
         return self._quotas.starting(peer, count, started)
 
     @method(concurrent=True)
@@ -209,13 +168,14 @@ class NodeService(Actor):
         for name in names:
             # Those of `options` were checked when they were read.
             check_name("name", name)
-        with self._issued(ticket) as started, self._counted(len(rows), started):
+        with self._tickets.issued(ticket) as started, self._counted(len(rows), started):
             cls = await actor_class(class_path, self._node, self._host.in_thread)
             found = ["" for _ in rows]
             epochs = [0 for _ in rows]
             failures: list[StartFailed] = []
             if names and may_be_claimed_together(cls, options, rows):
-                outcomes = await start_named(self._host, cls, names, options, class_path, started)
+                start_of_each = ActorStart(cls, class_path, options)
+                outcomes = await start_named(self._host, names, start_of_each, started)
                 for number, outcome in enumerate(outcomes):
                     if isinstance(outcome, Address):
                         found[number], epochs[number] = outcome.name, outcome.epoch
@@ -230,7 +190,7 @@ class NodeService(Actor):
                     name = names[number] if names else None
                     try:
                         address = await self._host.start(
-                            cls, rows[number], {}, options, class_path, name=name
+                            ActorStart(cls, class_path, options, rows[number]), name
                         )
                     except UnderstudyError as error:
                         failures.append(StartFailed.of(number, error))
@@ -249,12 +209,12 @@ class NodeService(Actor):
 
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
     async def wait_started(self, name: str, epoch: int) -> bool | None:
-        """See `ActorHost.wait_started`. Returns None if the start is still under way after
+        """See `Starts.wait`. Returns None if the start is still under way after
         `LONG_POLL_SECONDS`: ask again.
         """
         with trio.move_on_after(LONG_POLL_SECONDS):
             try:
-                return await self._host.wait_started(name, epoch)
+                return await self._host.starts.wait(name, epoch)
             except CallCycleError as error:
                 # The runtime ended the call; the method did not raise: `RemoteError` would be
                 # wrong.
@@ -266,11 +226,16 @@ class NodeService(Actor):
         """Stop the actors that were spawned with this ticket: their spawner was cancelled and has
         no handles of them. Those that others have found meanwhile stay.
         """
-        if ticket in self._under_way:
-            # A start may end as if it had not been cancelled: its code may have been shielded.
-            await self._under_way[ticket].over.wait()
-        for address in self._tickets.pop(ticket, ()):
+        for address in await self._tickets.take(ticket):
             await self._host.take_back(address.name, address.epoch)
+
+    @method(concurrent=True, idempotent=True)
+    async def take_back_started(self, actors: Sequence[tuple[str, int]]) -> None:
+        """Stop these actors, by names and epochs: their spawners were cancelled and have no handles
+        of them. Those that others have found meanwhile stay.
+        """
+        for name, epoch in actors:
+            await self._host.take_back(name, epoch)
 
     @method(concurrent=True, idempotent=True)
     async def stop_actor(
@@ -298,7 +263,7 @@ class NodeService(Actor):
         `LONG_POLL_SECONDS`: ask again.
         """
         with trio.move_on_after(LONG_POLL_SECONDS):
-            return await self._host.watch(name, epoch)
+            return await self._host.exits.wait(name, epoch)
         return None
 
     @method(concurrent=True, idempotent=True)

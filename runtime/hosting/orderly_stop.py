@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
 import trio
 
 from actors.actor import Actor
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.lazy_nursery import LazyNursery
 from runtime.hosting.threads import Threads
 from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
 
-logger = logging.getLogger("understudy.actors")
+logger = own_logger("understudy.actors")
 
 STOP_SECONDS = 5.0
 """Default time for an actor to stop that is no supervisor."""
+
+STOPS_IN_A_ROW = 50
+"""Actors with nothing to do that are stopped before the other tasks of the event loop have their
+turns: about a millisecond's work.
+"""
 
 
 def usual_seconds(cell: ActorCell) -> float | None:

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
@@ -22,7 +22,7 @@ import attrs
 
 from actors.actor import Actor
 from runtime.environment import real_seconds
-from runtime.hosting.loop_watch import actor_of_code
+from runtime.hosting.loop_watch import actor_of_code, outwards
 
 MOST_DEPTH = 200
 """Frames of one stack that are kept, the innermost."""
@@ -113,7 +113,7 @@ class Profile:
 
     def _number_of(self, innermost: FrameType) -> int:
         codes: list[int] = []
-        for frame in _outwards(innermost):
+        for frame in outwards(innermost):
             if len(codes) == MOST_DEPTH:
                 break
             codes.append(self._frames.setdefault(frame.f_code, len(self._frames)))
@@ -176,12 +176,6 @@ def _frame(code: CodeType) -> dict[str, Any]:
     }
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def _is_idle(innermost: FrameType) -> bool:
     """True for an event loop that waits, and for a thread that is kept for later use or waits for
     such: they take no processor time.
@@ -196,7 +190,7 @@ def _is_idle(innermost: FrameType) -> bool:
         return False
     # A thread of the runtime that waits for work, as the one that writes to stderr. What waits in a
     # plain method is shown: it is why the method takes long.
-    return all(frame.f_code.co_filename.startswith(_OF_NO_USER) for frame in _outwards(innermost))
+    return all(frame.f_code.co_filename.startswith(_OF_NO_USER) for frame in outwards(innermost))
 
 
 _WAITS_IN = ("_io_epoll.py", "_io_kqueue.py", "_thread_cache.py", "stack_thread.py")
@@ -208,7 +202,7 @@ _OF_NO_USER = (threading.__file__, f"{Path(__file__).parents[1]}{os.sep}")
 def _actors_of(innermost: FrameType) -> set[str]:
     """The actors whose code runs in this stack."""
     found: set[str] = set()
-    for frame in _outwards(innermost):
+    for frame in outwards(innermost):
         # The thread goes on meanwhile: variables come and go.
         with suppress(KeyError, AttributeError, RuntimeError):
             name = actor_of_code(frame)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 
 from actors.actor import Actor
 
@@ -71,7 +72,7 @@ class RunningBatch:
         began, outcomes = stopwatch(), self.outcomes
         for row in self:
             try:
-                outcomes.append([RETURNED, function(instance, *row)])
+                outcomes.append([RETURNED, copy_context().run(function, instance, *row)])
             except BaseException as error:  # noqa: ASYNC103  in a thread
                 # In a thread even KeyboardInterrupt is what the method itself raised.
                 outcomes.append([RAISED, error])

@@ -25,8 +25,8 @@ import trio
 from actors.actor import Actor
 from runtime.hosting.cell import Invocation
 from runtime.hosting.lazy_nursery import LazyNursery
-from runtime.hosting.loop_watch import running_code
-from runtime.hosting.workers import STEPPED_BY_HAND
+from runtime.hosting.loop_watch import outwards, running_code
+from runtime.hosting.own_context import STEPPED_BY_HAND
 
 MOST_FRAMES = 40
 """Frames of one stack in an answer: the outermost and the innermost, as many of each."""
@@ -197,7 +197,7 @@ def _through_portal(
     # The coroutine has called plain code, which waits in the middle of a step: the frames of all
     # of it are those of the greenlet.
     innermost = getattr(frame.f_locals.get("resume_greenlet"), "gr_frame", None)
-    frames = list(_outwards(innermost))[::-1]
+    frames = list(outwards(innermost))[::-1]
     # The runtime's way in, and what a debugger does at a breakpoint(), are not the user's.
     inside = itertools.dropwhile(lambda one: _module(one).startswith(_WAY_IN), frames)
     return list(itertools.takewhile(lambda one: _module(one) not in _DEBUGGER, inside)), None
@@ -238,7 +238,7 @@ def stacks_of_threads(
     own = threading.get_ident()
     listed: list[dict[str, object]] = []
     for ident, innermost in current().items():
-        frames = list(_outwards(innermost))
+        frames = list(outwards(innermost))
         if ident == own or _is_parked(frames):
             continue
         frames.reverse()
@@ -250,12 +250,6 @@ def stacks_of_threads(
             }
         )
     return listed[:MOST_THREADS], max(0, len(listed) - MOST_THREADS)
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _actor_of(frames: list[FrameType]) -> str:
@@ -271,7 +265,7 @@ def blocked_report(innermost: FrameType | None, seconds: float) -> dict[str, Any
     """Describe, as plain data, a thread whose event loop has been blocked for `seconds`: whose code
     it runs, and its stack. Called in another thread.
     """
-    frames = list(_outwards(innermost))[::-1]
+    frames = list(outwards(innermost))[::-1]
     return {
         "seconds": seconds,
         "who": running_code(innermost)[0][: 2 * MOST_LINE],

@@ -20,6 +20,8 @@ import trio
 
 from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
+from runtime.hosting.constructor_queue import ConstructorQueue
+from runtime.hosting.own_context import in_own_context
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,10 +43,13 @@ each run on the loop would cost every call.
 class Threads:
     """The threads of one node. Raises ValueError for a limit that leaves no thread."""
 
-    def __init__(self, environment: Environment, limit: int = NODE_THREADS) -> None:
+    def __init__(
+        self, environment: Environment, nursery: trio.Nursery, limit: int = NODE_THREADS
+    ) -> None:
         self._environment = environment
         self._methods = trio.CapacityLimiter(limit)
         self._hooks = trio.CapacityLimiter(limit)
+        self._constructors = ConstructorQueue(environment, nursery, self._hooks)
         self.turn: Callable[[], Invocation | None] = lambda: None
         """Returns the invocation that the running task runs; the workers set it."""
 
@@ -87,9 +92,7 @@ class Threads:
         an actor, and no task waits for it.
         """
         # In a tuple: trio refuses a coroutine as the result of a thread.
-        (result,) = await self._environment.in_thread(
-            lambda: (function(),), self._hooks, abandon=True
-        )
+        (result,) = await self._constructors.run(lambda: (function(),))
         if inspect.iscoroutine(result):
             # Never awaited on purpose: closed, so that Python does not warn of it as well.
             result.close()
@@ -99,8 +102,12 @@ class Threads:
 
     async def hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run `on_start` or `on_stop`: on the loop if it is `async def`, in a thread if it is
-        plain. A thread is abandoned when cancelled.
+        plain. A thread is abandoned when cancelled. What the hook sets in its context does not stay
+        in the task, which may be that of the code that starts the actor.
         """
+        await in_own_context(self._hook(hook, *args, **kwargs))
+
+    async def _hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         if inspect.iscoroutinefunction(hook):
             await hook(*args, **kwargs)
             return

@@ -12,11 +12,10 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import types
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final
 
@@ -30,16 +29,19 @@ from actors.errors import (
     CallTimeoutError,
     DeadlineExceededError,
 )
+from actors.own_logger import own_logger
 from actors.reference import Needs, Reference
 from runtime.annotation_checks import check_arguments
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, TaskWorker
 from runtime.hosting.filtered_methods import FilteredMethod
+from runtime.hosting.own_context import Method, resume
 from runtime.hosting.threads import Threads
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.limited_log import LimitedLog
 from runtime.links.transports import Spinner
 from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, CallTimer
+from runtime.tracebacks import drop_earlier_runs
 from runtime.user_errors import is_cancellation, is_interrupt
 
 NOT_ON_ASYNCIO: Final = (
@@ -47,6 +49,15 @@ NOT_ON_ASYNCIO: Final = (
     "asyncio.sleep), or derive the actor from runtime.aio.AsyncioActor"
 )
 """The note at the error of a method that uses a library of asyncio."""
+
+NOT_OF_TRIO: Final = "trio.run received unrecognized yield message"
+"""How trio's error begins where a method awaits a future of asyncio."""
+
+NOT_IN_A_THREAD: Final = (
+    "a plain `def` method runs in a thread, where trio runs no loop: write the method as "
+    "`async def`, or use trio.from_thread.run(...)"
+)
+"""The note at the error of a plain method that uses trio."""
 
 # Arguments that are references, fetched before their method starts.
 
@@ -91,7 +102,7 @@ async def with_values(
     )
 
 
-logger = logging.getLogger("understudy.actors")
+logger = own_logger("understudy.actors")
 
 
 CHECKPOINT_EVERY = 64
@@ -112,32 +123,6 @@ pause.
 
 CLOCK_LOOK_MASK = 3
 """A bit mask: the clock is read after every fourth invocation."""
-
-
-@types.coroutine
-def _resume(coroutine: Method, trap: object) -> Generator[Any, Any, object]:
-    """Continue a coroutine that was stepped by hand until it yielded `trap` to the event loop."""
-    while True:
-        try:
-            step = functools.partial(coroutine.send, (yield trap))
-        except BaseException as error:  # noqa: ASYNC103  passed on to the coroutine
-            step = functools.partial(coroutine.throw, error)
-        try:
-            trap = step()
-        except StopIteration as stop:
-            return stop.value
-        finally:
-            # An exception that was thrown in has this frame in its traceback. If this frame kept
-            # it, it and everything that its frames refer to would stay until the cyclic garbage
-            # collector runs.
-            del step
-
-
-STEPPED_BY_HAND: Final = _resume.__code__
-"""The code below which a task runs a method: its variable `coroutine` is the method's."""
-
-
-Method = Coroutine[Any, Any, object]
 
 
 class RefusedInTurnError(Exception):
@@ -189,12 +174,29 @@ def _too_late(invocation: Invocation) -> DeadlineExceededError:
 
 
 def _advise(error: BaseException) -> None:
-    """Say at the error of a method that uses a library of asyncio what to do."""
-    # Only at what asyncio itself raises, which has no notes: nothing of a user's class is run.
-    if type(error) is RuntimeError and not hasattr(error, "__notes__"):
+    """Say what to do at the error of a method that uses a library of asyncio, or trio in a thread
+    that runs no loop.
+    """
+    # Only at what asyncio and trio themselves raise, which has no notes: nothing of a user's class
+    # is run.
+    if type(error) in (RuntimeError, TypeError) and not hasattr(error, "__notes__"):
         text = error.args[0] if len(error.args) == 1 else None
-        if type(text) is str and text == "no running event loop":
+        if type(text) is not str:
+            return
+        if text == "no running event loop" or text.startswith(NOT_OF_TRIO):
             error.add_note(NOT_ON_ASYNCIO)
+        elif text == "must be called from async context":
+            error.add_note(NOT_IN_A_THREAD)
+
+
+def _own_context(invocation: Invocation) -> Context:
+    """Return the context for one run. What the method sets in it is not there for the next one,
+    which may be another actor's.
+    """
+    # Set for each run, so that nothing that an earlier run left behind has an effect.
+    if CURRENT.get() is not invocation.context:
+        CURRENT.set(invocation.context)
+    return copy_context()
 
 
 def _refuse(cell: ActorCell, invocation: Invocation, error: CallError) -> None:
@@ -527,15 +529,13 @@ class TaskWorkers:
             invocation.timer.started = self._environment.stopwatch()
         if timed:
             worker.scope.deadline = invocation.deadline
-        # Set for each run, so that nothing that an earlier run left behind has an effect.
-        if CURRENT.get() is not invocation.context:
-            CURRENT.set(invocation.context)
+        context = _own_context(invocation)
         if invocation.call is not None and invocation.call.repeated:
             coroutine = self._replay(invocation, coroutine)
         try:
             try:
                 # The first step by hand: a method that never waits costs no task switch.
-                trap = coroutine.send(None)
+                trap = context.run(coroutine.send, None)
             except StopIteration as stop:
                 if cell.leased and self._environment.now() >= self.names_until:
                     # It has blocked the loop for so long that another node may have the name: its
@@ -543,7 +543,9 @@ class TaskWorkers:
                     self._doubt_if_in_doubt()
                 self._returned(invocation, stop.value)
             else:
-                self._returned(invocation, await self._suspended(invocation, coroutine, trap))
+                self._returned(
+                    invocation, await self._suspended(invocation, coroutine, trap, context)
+                )
         except RefusedElsewhereError as refused:
             _refuse(cell, invocation, refused.error)
         except Exception as error:
@@ -675,6 +677,7 @@ class TaskWorkers:
 
     def _raised(self, invocation: Invocation, error: BaseException) -> None:
         _advise(error)
+        drop_earlier_runs(error, _RUN)
         if type(error) is RefusedInTurnError:
             report = functools.partial(invocation.sink.refused, invocation, error.refusal)
         else:
@@ -691,7 +694,9 @@ class TaskWorkers:
         else:
             report()
 
-    async def _suspended(self, invocation: Invocation, coroutine: Method, trap: object) -> object:
+    async def _suspended(
+        self, invocation: Invocation, coroutine: Method, trap: object, context: Context
+    ) -> object:
         invocation.suspended_at = self._environment.now()
         self._ready -= 1
         if not self._ready and self.has_work():
@@ -699,7 +704,7 @@ class TaskWorkers:
             # another worker.
             self._add_worker()
         try:
-            return await _resume(coroutine, trap)
+            return await resume(coroutine, trap, context)
         finally:
             self._ready += 1
             statistics = self.statistics
@@ -718,3 +723,7 @@ class TaskWorkers:
                 invocation,
                 CallTimeoutError(f"{invocation.full_name} was cancelled at its deadline"),
             )
+
+
+_RUN = TaskWorkers._run.__code__
+"""The code in which what a method has raised is caught."""

@@ -7,7 +7,6 @@ process. So the process ends with the actor, and when it ends by itself, so does
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Any, ClassVar, cast
 
@@ -28,6 +27,7 @@ from actors.errors import (
 from actors.messages import import_path
 from actors.method import InThread, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, SpawnOptions
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.error_codec import PassedOnError
 from runtime.hosting.actor_state import ActorState, gives_state
@@ -44,7 +44,7 @@ END_SECONDS = 5.0
 """How many seconds a call whose actor has ended may be held back."""
 
 
-logger = logging.getLogger("understudy.actors")
+logger = own_logger("understudy.actors")
 
 
 Prepare = Callable[[LaunchRequest], Coroutine[Any, Any, ChildProcessHandle]]
@@ -200,8 +200,13 @@ class ActorProxy(Actor):
         # In the actor's nursery: its end, for whatever reason, is the end of the process.
         self.nursery.start_soon(self._manage_process, name=f"process of {self.name}")
         await self._begun.wait()
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # No circle with this frame, which the traceback has, nor with this actor.
+                del failure
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Stop the actor in its process. The host bounds the time."""
@@ -330,6 +335,8 @@ class ActorProxy(Actor):
                 self._failure = error
                 return
             finally:
+                # They are for the start alone: an actor may have much to begin with.
+                self._args, self._kwargs = (), {}
                 self._begun.set()
             reason = await process.wait_ended()
             if not self._stopping:

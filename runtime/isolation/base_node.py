@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, overload
 
 import attrs
 import trio
@@ -32,8 +32,9 @@ from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.identifiers import NodeId
 from runtime.isolation.node_api import NodeApi
+from runtime.lifetime import AskingBlock
 from runtime.pools.member_plan import PoolSize
-from runtime.user_errors import repr_of
+from runtime.user_errors import CHECKS, repr_of
 
 if TYPE_CHECKING:
     from runtime.membership.journals import Journals
@@ -49,12 +50,17 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
+_USUAL: Final = SpawnOptions()
+"""For all that is started without options: to check them each time would be an eighth of a start.
+"""
+
+
 @attrs.frozen
 class ActorStarter:
     """The operations by which code in a node or in a child starts actors."""
 
-    start: Callable[[StartRequest], Awaitable[Address]]
-    """See `Spawner.spawn`."""
+    start: Callable[[StartRequest, AskingBlock], Awaitable[Address]]
+    """See `Spawner.spawn`. It is called in the block, and says there where it begins to wait."""
     start_many: Callable[[StartManyRequest], Awaitable[list[Address | Exception]]]
     """An address for each, or why it did not start."""
     stand: Callable[[StartRequest], Awaitable[Address]]
@@ -62,6 +68,10 @@ class ActorStarter:
     find_started: Callable[[str], Awaitable[Address | None]]
     """The address of the actor that has a name now, once it has started; within the start of
     another actor, at once. Raises the ActorStartError of its start.
+    """
+    take_back: Callable[[Sequence[Address]], Awaitable[None]]
+    """Stop actors whose handles were lost on their way to the task that has started them. Those
+    that others have found meanwhile stay.
     """
 
 
@@ -80,8 +90,12 @@ class _NodeOptions(RunsFunctions):
         )
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        with self._endpoint.lifetime.asking(f"{self._what(actor)} was not started", acts=True):
-            return cast("A", await self._start(actor, args, kwargs))
+        with self._endpoint.lifetime.asking(
+            lambda: f"{self._what(actor)} was not started", acts=True, waits=False
+        ) as asking:
+            with CHECKS:
+                request = StartRequest.checked("spawn", actor, args, kwargs, self._options)
+            return cast("A", await self._start(request, asking))
 
     async def spawn_many(
         self,
@@ -91,7 +105,8 @@ class _NodeOptions(RunsFunctions):
         *,
         names: Sequence[str] | None = None,
     ) -> list[A]:
-        request = StartManyRequest.checked(actor, argument_list, names, self._options)
+        with CHECKS:
+            request = StartManyRequest.checked(actor, argument_list, names, self._options)
         call_options = self._options.call_options()
         with self._endpoint.lifetime.asking("actors were not started", acts=True):
             found = await self._starter.start_many(request)
@@ -121,52 +136,55 @@ class _NodeOptions(RunsFunctions):
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         with self._endpoint.lifetime.asking(
             f"{self._what(actor)} was neither found nor started", acts=True
-        ):
-            return cast("A", await self._get_or_start(actor, args, kwargs))
+        ) as asking:
+            with CHECKS:
+                name = self._options.name
+                if name is None:
+                    raise ValueError(
+                        "get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)"
+                    )
+                request = StartRequest.checked("get_or_spawn", actor, args, kwargs, self._options)
+            return cast("A", await self._get_or_start(name, request, asking))
 
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         endpoint = self._endpoint
         with endpoint.lifetime.asking(
             f"node {endpoint.lifetime.node} does not stand for {self._what(actor)}", acts=True
         ):
-            request = StartRequest.of_singleton(actor, args, kwargs, self._options)
+            with CHECKS:
+                request = StartRequest.of_singleton(actor, args, kwargs, self._options)
             address = await self._starter.stand(request)
-            return cast("A", endpoint.typed_handle(address, request.cls))
+            return cast("A", self._with_options(endpoint.typed_handle(address, request.cls)))
 
     async def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        return await self._functions.run(
-            FunctionCall.checked(function, args, kwargs, self._options)
-        )
+        with CHECKS:
+            call = FunctionCall.checked(function, args, kwargs, self._options)
+        return await self._functions.run(call)
 
-    async def _start(
-        self, actor: object, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
-        options = self._options
-        request = StartRequest.checked("spawn", actor, args, kwargs, options)
-        handle = self._endpoint.make_handle(await self._starter.start(request), request.cls)
-        if options.timeout is None and options.retry is None:
-            return handle
-        return handle.options(timeout=options.timeout, retry=options.retry)
+    async def _start(self, request: StartRequest, asking: AskingBlock) -> object:
+        address = await self._starter.start(request, asking)
+        return self._with_options(self._endpoint.make_handle(address, request.cls))
 
-    async def _get_or_start(
-        self, actor: object, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
-        name = self._options.name
-        if name is None:
-            raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
-        StartRequest.checked("get_or_spawn", actor, args, kwargs, self._options)
+    async def _get_or_start(self, name: str, request: StartRequest, asking: AskingBlock) -> object:
         while True:
             found = await self._starter.find_started(name)
             if found is not None:
-                return self._endpoint.typed_handle(found, actor)
+                return self._with_options(self._endpoint.typed_handle(found, request.cls))
             try:
-                return await self._start(actor, args, kwargs)
+                return await self._start(request, asking)
             except NameTakenError:
                 # Another caller has started it first; unless that actor has ended again meanwhile,
                 # it is found now.
                 continue
+
+    def _with_options(self, handle: Handle) -> Handle:
+        """The handle with the options for calls."""
+        options = self._options
+        if options.timeout is None and options.retry is None:
+            return handle
+        return handle.options(timeout=options.timeout, retry=options.retry)
 
     def _what(self, actor: object) -> str:
         actor = unparameterised(actor)
@@ -200,12 +218,14 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
     @documented_as(SpawnOptions)
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
         """Return a way to start actors and run functions with these options."""
-        return _NodeOptions(self._endpoint, self._starter, self._functions, SpawnOptions(**changes))
+        options = SpawnOptions(**changes) if changes else _USUAL
+        return _NodeOptions(self._endpoint, self._starter, self._functions, options)
 
-    async def _run_function(
+    def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> object:
-        return await self.options()._run_function(function, args, kwargs)
+    ) -> Coroutine[Any, Any, object]:
+        # No `async def`: it would be one more frame of every traceback.
+        return self.options()._run_function(function, args, kwargs)
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Start an actor on this node under a generated name."""
@@ -290,10 +310,17 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """
         from runtime.pools.pool import member_of, open_pool
 
-        count, spawn = PoolSize.of(size, per_node, min, max), SpawnOptions(**options)
-        member_of(actor)
-        if isinstance(actor, type):
-            StartRequest.checked("pool", actor, args, kwargs, spawn)
+        with CHECKS:
+            count, spawn = PoolSize.of(size, per_node, min, max), SpawnOptions(**options)
+            if spawn.timeout is not None or spawn.retry is not None:
+                option = "retry" if spawn.timeout is None else "timeout"
+                raise ValueError(
+                    f"{option} is an option of calls, and not of a pool's members: write "
+                    f"pool.map(..., {option}=...), or pool.choose().options({option}=...)"
+                )
+            member_of(actor)
+            if isinstance(actor, type):
+                StartRequest.checked("pool", actor, args, kwargs, spawn)
         what = f"pool {name or ''}".strip()
         with self._endpoint.lifetime.asking(f"{what} was not opened", acts=True):
             return await open_pool(self, name, actor, args, dict(kwargs), count, spawn)
@@ -343,6 +370,20 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
 
 
 # Not as decorators: basedpyright loses the parameters of a method that is generic in them.
+def taking_back(spawner: object) -> Callable[[object], Awaitable[None]]:
+    """Return what stops actors that `spawner`, a node or its `options(...)`, has started. It takes
+    their handle, or the list of their handles, which were lost on their way to another thread.
+    """
+    assert isinstance(spawner, BaseNode | _NodeOptions)
+    starter = spawner._starter
+
+    async def take_back(lost: object) -> None:
+        handles = cast("list[Handle]", lost if isinstance(lost, list) else [lost])
+        await starter.take_back([handle.address for handle in handles])
+
+    return take_back
+
+
 documented_as(Spawner.spawn)(BaseNode.spawn)
 documented_as(Spawner.get_or_spawn)(BaseNode.get_or_spawn)
 documented_as(Spawner.singleton)(BaseNode.singleton)

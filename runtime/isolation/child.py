@@ -9,7 +9,6 @@ blocked says nothing either, but as long as its second thread renews the lease, 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import resource
 from collections.abc import Callable, Mapping
@@ -27,11 +26,13 @@ from actors.errors import CallError, DecodeError, HandshakeError, ProtocolError,
 from actors.filters import Filter
 from actors.handle import Handle
 from actors.method import Address, method
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, SystemEnvironment
 from runtime.functions.function_names import call_hook
+from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.actor_state import ActorState, ActorStates
 from runtime.hosting.cell import ActorCell, why_not_started
 from runtime.hosting.chains import Chain
@@ -100,7 +101,7 @@ class SavedStatesClient(CompletionLog):
         await trio.lowlevel.checkpoint()
 
 
-logger = logging.getLogger("understudy.isolation")
+logger = own_logger("understudy.isolation")
 
 
 CHILD_GOODBYE_SECONDS = 1.0
@@ -341,9 +342,10 @@ async def _host(
         # The context of the code that starts the actor ends with the start, like its chain.
         token = call_context.set(CallContext(request.context))
         try:
-            await host.begin(
-                cls, request.args, request.kwargs, request.options, address, Chain(request.chain)
+            start = ActorStart(
+                cls, request.class_path, request.options, request.args, request.kwargs
             )
+            await host.begin(start, address, Chain(request.chain))
         finally:
             call_context.reset(token)
     except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
@@ -362,7 +364,7 @@ async def _host(
     await service.begun(ticket, failure)
     if failure is not None:
         return None
-    reason = await host.watch(address.name, address.epoch)
+    reason = await host.exits.wait(address.name, address.epoch)
     # Before the node learns of the end, after which it ends this process.
     await _pass_on_failures(host)
     return None if control.asked else reason

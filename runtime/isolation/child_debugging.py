@@ -15,7 +15,7 @@ from actors.actor import Actor
 from actors.errors import CallError
 from actors.method import method
 from runtime.environment import Environment
-from runtime.hosting.breakpoints import breakpoint_hook
+from runtime.hosting.breakpoints import breakpoint_hook, breakpoints_passed_over
 from runtime.hosting.debug_requests import DebugRequests
 from runtime.hosting.host import ActorHost
 from runtime.hosting.post_mortem import FailureRecord, PostMortems
@@ -69,7 +69,8 @@ def child_debugging(
     `node`: its isolation service, `ticket`: of this process there.
     """
     if not kept:
-        yield
+        with breakpoints_passed_over():
+            yield
         return
     service = node.options(timeout=PASS_ON_SECONDS)
 
@@ -81,7 +82,8 @@ def child_debugging(
         PostMortems(environment, nursery, keeps_frames=kept == "frames", pass_on=pass_on)
     )
     if kept == "text":
-        yield
+        with breakpoints_passed_over():
+            yield
         return
     host.add_system(CHILD_DEBUG_SERVICE, ChildDebugService(host))
     host.allow_breakpoints(nursery, address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from contextlib import suppress
 from typing import Any
@@ -13,6 +12,7 @@ from actors.actor import Ended
 from actors.errors import CallError, CallTimeoutError
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.hosting.actor_state import ActorState
@@ -31,7 +31,7 @@ from runtime.processes.fork_loop import state_of
 from runtime.timings import Timings
 from runtime.user_errors import text_of
 
-logger = logging.getLogger("understudy.isolation")
+logger = own_logger("understudy.isolation")
 
 KILL_SECONDS = 3.0
 """How many seconds to wait for the end of a process after SIGKILL. A process that hangs in the

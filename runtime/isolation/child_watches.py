@@ -5,7 +5,6 @@ notices come back into the mailbox here.
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from functools import partial
 
@@ -17,11 +16,12 @@ from actors.call_context import CURRENT
 from actors.errors import CallError, UnderstudyError
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition
+from actors.own_logger import own_logger
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
 from runtime.isolation.node_api import NodeApi
 
-logger = logging.getLogger("understudy.watching")
+logger = own_logger("understudy.watching")
 
 
 class WatchingClient:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -40,6 +40,7 @@ from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import Groups, ProcessGroup
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.node_service import StartFailed, actor_class
+from runtime.hosting.start_tickets import StartTickets
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.isolation.child_process import ChildProcessHandle
@@ -95,6 +96,8 @@ class NodeApi:
         self._groups = groups
         self._functions = functions
         self._nursery = nursery
+        self._tickets = StartTickets()
+        """Of starts for children."""
 
     @operation
     async def members(self) -> tuple[Member, ...]:
@@ -116,14 +119,20 @@ class NodeApi:
         args: tuple[object, ...],
         kwargs: dict[str, object],
         options: SpawnOptions,
+        ticket: str,
     ) -> Address:
         """Start an actor, on this node unless the options select another. Raises like
-        `Spawner.spawn`.
+        `Spawner.spawn`. `ticket`: see `take_back_ticket`.
         """
         if self._spawner.is_for_here(options):
             options = attrs.evolve(options, on=self._endpoint.identity.name)
-        with self._lifetime.asking(f"{options.name or class_path} was not started", acts=True):
-            return await self._spawner.start_actor(class_path, args, kwargs, options, "")
+        with (
+            self._lifetime.asking(f"{options.name or class_path} was not started", acts=True),
+            self._tickets.issued(ticket) as started,
+        ):
+            address = await self._spawner.start_actor(class_path, args, kwargs, options, "")
+            started.append(address)
+            return address
 
     @operation
     async def start_many(
@@ -132,18 +141,39 @@ class NodeApi:
         rows: list[tuple[object, ...]],
         names: list[str],
         options: SpawnOptions,
+        ticket: str,
     ) -> list[Address | StartFailed]:
         """Start many actors; returns for each its address, or why it did not start. Raises
-        `NodeNotFoundError` and `NoPlacementError` before anything is started.
+        `NodeNotFoundError` and `NoPlacementError` before anything is started. `ticket`: see
+        `take_back_ticket`.
         """
         node = self._endpoint.identity.name
         cls = await actor_class(class_path, node, self._endpoint.host.in_thread)
-        with self._lifetime.asking("actors were not started", acts=True):
+        with (
+            self._lifetime.asking("actors were not started", acts=True),
+            self._tickets.issued(ticket) as started,
+        ):
             found = await self._spawner.start_many(StartManyRequest(cls, rows, names, options))
+            started += [one for one in found if isinstance(one, Address)]
         return [
             one if isinstance(one, Address) else StartFailed.of(place, one)
             for place, one in enumerate(found)
         ]
+
+    @operation
+    async def take_back(self, addresses: Sequence[Address]) -> None:
+        """Stop actors whose handles were lost on their way to the task that has started them.
+        Those that others have found meanwhile stay.
+        """
+        await self._spawner.take_back(addresses)
+
+    @operation
+    async def take_back_ticket(self, ticket: str) -> None:
+        """Stop the actors that were started with this ticket, which the child has drawn at random:
+        its task was cancelled, and the answer was perhaps under way to it. Those that others have
+        found meanwhile stay.
+        """
+        await self._spawner.take_back(await self._tickets.take(ticket))
 
     @operation
     async def run(
@@ -220,9 +250,11 @@ class NodeApi:
         self._lifetime.check()
         # An `on_stop` may stop other actors of its node, also where that was given up, and leaves.
         here = NodeId(address.node, address.incarnation) == self._endpoint.identity
-        with self._lifetime.asking(f"{name} was not stopped", acts=True, alone=here):
+        with self._lifetime.asking(
+            lambda: f"{name} was not stopped", acts=True, alone=here, waits=False
+        ) as asking:
             # Where the handle says, if it is there: the store is asked only if it is not.
-            stopped = await self._spawner.stop_together(address, why)
+            stopped = await self._spawner.stop_together(address, why, asking)
         if stopped:
             self._lookups.forget(name)
             return
@@ -499,6 +531,10 @@ class NodeApiProxy:
             return answer.value
         place = CallPlace(ISOLATION_SERVICE, operation, self._node.name, 0)
         error = rebuild(answer.code, answer.plain, place, self._endpoint.codec.find_class)
-        if isinstance(error, RemoteError):
-            raise plain_error(error) or error
-        raise error
+        try:
+            if isinstance(error, RemoteError):
+                raise plain_error(error) or error
+            raise error
+        finally:
+            # No circle with this frame, which the traceback has.
+            del error

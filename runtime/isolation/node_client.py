@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import attrs
 import trio
 
 from actors.actor import Member
-from actors.errors import CallError
+from actors.errors import CallError, UnderstudyError
 from actors.handle import Handle
 from actors.messages import import_path
 from actors.method import Address
-from actors.options import SpawnOptions
 from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
@@ -21,9 +22,12 @@ from runtime.identifiers import NodeId
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.isolation.child_groups import GroupsClient
 from runtime.isolation.node_api import NodeApi
+from runtime.lifetime import AskingBlock
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.membership.members import peer_of_member
+
+T = TypeVar("T")
 
 
 class ChildDirectory:
@@ -67,40 +71,64 @@ class ChildStarter:
 
     _api: NodeApi
     _endpoint: RpcEndpoint
+    _environment: Environment
 
-    async def start(self, request: StartRequest) -> Address:
+    async def start(self, request: StartRequest, asking: AskingBlock) -> Address:
         """Start an actor through the node. Raises like `Spawner.spawn`."""
-        return await self._ask(self._api.start, request)
+        asking.wait()
+        path, kwargs = import_path(request.cls), dict(request.kwargs)
+        with request.naming_arguments(self._endpoint.codec):
+            return await self._ask(
+                lambda ticket: self._api.start(path, request.args, kwargs, request.options, ticket)
+            )
 
     async def start_many(self, request: StartManyRequest) -> list[Address | Exception]:
         """Start many actors through the node; returns an address or an error for each."""
         path = import_path(request.cls)
         node = self._endpoint.lifetime.node
-        found = await self._api.start_many(path, request.rows, request.names, request.options)
+        found = await self._ask(
+            lambda ticket: self._api.start_many(
+                path, request.rows, request.names, request.options, ticket
+            )
+        )
         return [one if isinstance(one, Address) else one.error(node) for one in found]
 
     async def stand(self, request: StartRequest) -> Address:
         """Make the node a candidate for a singleton, and return its address. Raises like
         `Spawner.singleton`.
         """
-        return await self._ask(self._api.stand, request)
+        path, kwargs = import_path(request.cls), dict(request.kwargs)
+        with request.naming_arguments(self._endpoint.codec):
+            return await self._api.stand(path, request.args, kwargs, request.options)
 
     async def find_started(self, name: str) -> Address | None:
         """Ask the node for the address of the actor of this name, once it has started; None if
         there is none.
         """
-        return await self._api.find(name, not self._endpoint.host.is_within_start())
+        return await self._api.find(name, not self._endpoint.host.starts.is_within())
 
-    async def _ask(
-        self,
-        operation: Callable[
-            [str, tuple[object, ...], dict[str, object], SpawnOptions], Awaitable[Address]
-        ],
-        request: StartRequest,
-    ) -> Address:
-        path, kwargs = import_path(request.cls), dict(request.kwargs)
-        with request.naming_arguments(self._endpoint.codec):
-            return await operation(path, request.args, kwargs, request.options)
+    async def take_back(self, addresses: Sequence[Address]) -> None:
+        """Have actors stopped whose handles were lost on their way to the task that has started
+        them.
+        """
+        await self._api.take_back(addresses)
+
+    async def _ask(self, start: Callable[[str], Awaitable[T]]) -> T:
+        """Have something started with a ticket. What has started is stopped again if this is
+        cancelled, because the answer may be under way then.
+        """
+        ticket = self._environment.token(8).hex()
+        try:
+            return await start(ticket)
+        except trio.Cancelled:
+            # Bounded, because the node may not answer. If it is gone, so is what it has started.
+            with (
+                trio.CancelScope(shield=True),
+                trio.move_on_after(self._environment.timings.take_back),
+                suppress(UnderstudyError),
+            ):
+                await self._api.take_back_ticket(ticket)
+            raise
 
 
 @attrs.frozen
@@ -135,9 +163,13 @@ class NodeClient(BaseNode):
         self._nursery = nursery
         self._endpoint = endpoint
         self._api = api
-        starter = ChildStarter(api, endpoint)
+        starter = ChildStarter(api, endpoint, environment)
         self._starter = ActorStarter(
-            starter.start, starter.start_many, starter.stand, starter.find_started
+            starter.start,
+            starter.start_many,
+            starter.stand,
+            starter.find_started,
+            starter.take_back,
         )
         self._functions = ChildFunctions(api, endpoint)
         self._group_source = groups

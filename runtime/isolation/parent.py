@@ -4,7 +4,6 @@ first of them.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -19,6 +18,7 @@ from actors.class_names import class_name, module_name
 from actors.messages import MAIN_ALIAS
 from actors.method import Address
 from actors.options import SpawnOptions
+from actors.own_logger import own_logger
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.instances import plain_instance
@@ -47,7 +47,7 @@ from runtime.processes.printed_lines import with_name
 from runtime.tracing import NO_SPANS
 from runtime.wire.handshake import CHILD_NAMES
 
-logger = logging.getLogger("understudy.actors")
+logger = own_logger("understudy.actors")
 
 
 CHILD_MODULE = "runtime.isolation.child"

@@ -9,7 +9,6 @@ user are answered, and asked: names in that namespace belong to the first proces
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import struct
@@ -17,6 +16,7 @@ import threading
 
 import trio
 
+from actors.own_logger import own_logger
 from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import stacks_of_threads
 
@@ -32,7 +32,7 @@ WAITING = 4
 WRITE_SECONDS = 1.0
 """How long one who asks may take to read the answer."""
 
-logger = logging.getLogger("understudy.isolation")
+logger = own_logger("understudy.isolation")
 
 
 def answer_from_thread(identity: str) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import logging
 import math
 import os
 import re
@@ -19,6 +18,7 @@ from typing import cast, get_args
 import attrs
 
 from actors.errors import WrongCertificateError
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.printable import plain
 from runtime.private_files import refuse_open_file
@@ -34,7 +34,7 @@ JUDGED_AGAIN_SECONDS = 10.0
 MOST_RULES = 1000
 """Lines of a map of names."""
 
-logger = logging.getLogger("understudy.links")
+logger = own_logger("understudy.links")
 
 
 @attrs.frozen
@@ -172,13 +172,19 @@ def read_credentials(files: CertificateFiles) -> Credentials:
             with open(file, "rb") as opened:
                 content[file] = opened.read(MOST_PEM_BYTES)
         except OSError as error:
-            raise ValueError(f"the TLS file {file} cannot be read: {error.strerror}") from None
+            raise ValueError(
+                f"the TLS file {file} cannot be read: {error.strerror}; `understudy tls ca` and "
+                "`understudy tls cert` make such files"
+            ) from None
     refuse_open_file("private key", files.key)
     server, client, for_anyone = _server_context(), client_context(), _server_context()
     try:
         certificate = ssl.PEM_cert_to_DER_cert(_first_certificate(content[files.certificate]))
     except ValueError:
-        raise ValueError(f"{files.certificate} holds no certificate in PEM") from None
+        raise ValueError(
+            f"{files.certificate} holds no certificate in PEM: give the file NAME.pem that "
+            "`understudy tls cert` makes"
+        ) from None
     for context in (server, client, for_anyone):
         try:
             # A passphrase is refused rather than asked for in the terminal of a service.
@@ -186,7 +192,8 @@ def read_credentials(files: CertificateFiles) -> Credentials:
         except (OSError, ValueError) as error:
             reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else error
             raise ValueError(
-                f"{files.certificate} and {files.key} are not a certificate and its key ({reason})"
+                f"{files.certificate} and {files.key} are not a certificate and its key "
+                f"({reason}): give the key that was made with the certificate"
             ) from None
         context.verify_mode = ssl.CERT_OPTIONAL if context is for_anyone else ssl.CERT_REQUIRED
         try:

@@ -1,8 +1,9 @@
 """Which connections of a node are encrypted: the policy, and the network that follows it.
 
 Without any setting: TLS to and from other machines, plain sockets within one. A connection over the
-loopback interface or a Unix socket never leaves the machine, and of Unix sockets the kernel tells
-which user is at the other end. A listener tells TLS from plain by the first byte.
+loopback interface or a Unix socket never leaves the machine. Of Unix sockets the kernel tells which
+user is at the other end, and of ports of the loopback interface which user listens there: what is
+dialled at another user's port is encrypted. A listener tells TLS from plain by the first byte.
 
 With nothing but the cluster's secret, each process makes a key and a certificate of its own, which
 no CA has signed; what counts is that both sides prove the secret over the hash of the certificate
@@ -29,6 +30,7 @@ import attrs
 import trio
 
 from actors.errors import EncryptionError, ListenError
+from actors.own_logger import own_logger
 from actors.peers import PeerRole, may_act_as
 from runtime.environment import Environment
 from runtime.limited_log import LimitedLog
@@ -43,6 +45,7 @@ from runtime.links.credentials import (
     own_certified,
     self_signed_credentials,
 )
+from runtime.links.interfaces import listening_users
 from runtime.links.tls import FIRST_BYTE, NOT_HERE, TlsConnection
 from runtime.links.transports import (
     Connection,
@@ -103,13 +106,15 @@ VERDICTS: Final = {
     "clock",
     12: "the list of revoked certificates (--tls-crl) has expired: make it again, for example with "
     "`understudy tls revoke`",
-    **dict.fromkeys((2, 18, 19, 20, 21), _UNKNOWN_CA),
+    **dict.fromkeys((2, 19, 20, 21), _UNKNOWN_CA),
+    18: f"{_UNKNOWN_CA}. A node without certificates makes itself such a one: if it is one, give "
+    "it --tls-ca, --tls-cert and --tls-key too, or leave them out here",
     23: "the list of revoked certificates (--tls-crl) has it",
     26: "it is for another purpose: it needs both serverAuth and clientAuth",
 }
 """The remedies for a certificate that is not accepted, by OpenSSL's X509_V_ERR_... numbers."""
 
-logger = logging.getLogger("understudy.links")
+logger = own_logger("understudy.links")
 
 
 @attrs.frozen(kw_only=True)
@@ -415,7 +420,8 @@ class EncryptedNetwork:
             if split_address(address)[0] == "unix" and not _is_of_this_user(connection):
                 connection.close()
                 raise PermissionError(f"the process that listens at {address} is another user's")
-            return connection
+            if self._policy.mode == "off" or not _may_be_relayed(connection):
+                return connection
         try:
             return await self._encrypted(address, connection)
         except _TlsIsOffError:
@@ -655,6 +661,17 @@ def _is_of_this_user(connection: Connection) -> bool:
     """
     user = connection.peer_user() if isinstance(connection, SocketConnection) else None
     return user is None or user in (0, os.geteuid())
+
+
+def _may_be_relayed(connection: Connection) -> bool:
+    """True for a dialled connection over TCP at whose address another user of this machine
+    listens, or at which the kernel names no listener: it may lead to a node by way of a process
+    that reads and changes what it passes on. Over TLS such a process makes the proofs fail.
+    """
+    dialled = connection.peer_address() if isinstance(connection, SocketConnection) else None
+    users = listening_users(*dialled) if dialled is not None else None
+    # None where the system does not tell. Nobody: who has listened there may have gone to hide it.
+    return users is not None and not (users and users <= {0, os.geteuid()})
 
 
 def _is_loopback_host(host: str) -> bool:

@@ -1,4 +1,6 @@
-"""The addresses of this machine, as others dial them. Nothing is sent to find them."""
+"""The addresses of this machine, as others dial them, and the users that listen there. Nothing is
+sent to find them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from collections.abc import Iterable
 
 _FAR_AWAY = (("192.0.2.1", "9"), ("2001:db8::1", "9"))
 """Addresses reserved for documentation, which no machine has (RFC 5737, RFC 3849): the route to
@@ -77,3 +80,65 @@ def _of_an_interface() -> str:
             if flags & _UP and not ipaddress.ip_address(found).is_loopback:
                 return found
     return ""
+
+
+# Whose sockets listen at an address, as the kernel knows it.
+#
+# Any user may listen at a port of the loopback interface that is free, so also at one where others
+# expect a node. A process there can pass all bytes on to the node: without encryption the two ends
+# would prove the secret to each other through it, and it could read and change what follows.
+
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+"""See proc(5). The kernel lists the sockets that listen first."""
+
+_LISTENS = "0A"
+
+
+def listening_users(host: str, port: int) -> frozenset[int] | None:
+    """Return the ids of the users whose sockets listen at an IP address and port of this machine;
+    empty where the kernel names none. None on systems without these tables.
+    """
+    target = ipaddress.ip_address(host.partition("%")[0])
+    found: set[int] = set()
+    tables = 0
+    for path in TABLES:
+        try:
+            with open(path, encoding="ascii") as table:
+                tables += 1
+                found.update(_users(table, target, port))
+        except OSError:
+            # No IPv6, or no Linux.
+            continue
+    return frozenset(found) if tables else None
+
+
+def _users(
+    lines: Iterable[str], target: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int
+) -> Iterable[int]:
+    """The users of those lines of a table which are for sockets that listen there."""
+    rows = iter(lines)
+    next(rows, None)
+    for row in rows:
+        _, local, _, state, _, _, _, user, *_ = row.split()
+        if state != _LISTENS:
+            # All others follow, and there may be very many.
+            return
+        address, _, number = local.partition(":")
+        if int(number, 16) == port and _leads_to(_address(address), target):
+            yield int(user)
+
+
+def _address(digits: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address as the kernel writes it: words of 32 bits in the order of this machine."""
+    words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
+    return ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
+
+
+def _leads_to(
+    bound: ipaddress.IPv4Address | ipaddress.IPv6Address,
+    target: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> bool:
+    """True if a socket that is bound to one address takes connections to the other."""
+    if bound.is_unspecified:
+        return True
+    return target in (bound, bound.ipv4_mapped if bound.version == 6 else bound)

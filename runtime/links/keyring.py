@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from actors.own_logger import own_logger
 from runtime.private_files import refuse_open_file
 
-logger = logging.getLogger("understudy.links")
+logger = own_logger("understudy.links")
 
 MOST_BYTES = 64 * 1024
 """Bytes of a file with secrets: a larger file is not one."""
@@ -74,7 +74,10 @@ def read_secrets(path: Path, *, group: bool = False) -> tuple[bytes, ...]:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"the secret file {path} cannot be read: {error.strerror}") from error
+        raise ValueError(
+            f"the secret file {path} cannot be read: {error.strerror}; it is to hold the "
+            "secret that the cluster's nodes have (for a new cluster: `openssl rand -hex 32`)"
+        ) from error
     if len(content) > MOST_BYTES:
         raise ValueError(
             f"the secret file {path} has more than {MOST_BYTES} bytes; is it the right file?"

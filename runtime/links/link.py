@@ -9,6 +9,7 @@ or broke the protocol. Its sending half is `Outbound`.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
@@ -16,11 +17,13 @@ import attrs
 import trio
 
 from actors.errors import DecodeError, ProtocolError
+from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.limited_log import LimitedLog
 from runtime.links.loans import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
+from runtime.links.spin import SMALL_RECEIVE
 from runtime.links.transfers import (
     FIRST_UNNUMBERED_KIND,
     WHOLE,
@@ -448,7 +451,7 @@ def _after(buffers: list[Buffer], count: int) -> list[Buffer]:
     return []
 
 
-logger = logging.getLogger("understudy.links")
+logger = own_logger("understudy.links")
 
 
 class UnhandledFrameError(ProtocolError):
@@ -534,6 +537,8 @@ class Link(Outbound):
         rather than gathered.
         """
         self.last_heard = 0.0
+        self.last_much = -math.inf
+        """When `SMALL_RECEIVE` bytes or more last arrived at once: more may wait unread."""
         self.lost_at: float | None = None
         """When the latest connection broke, while there is none."""
         self.dial_errors: dict[str, str] = {}
@@ -830,6 +835,8 @@ class Link(Outbound):
                     return True
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
             raise self._as_peers_error(error) from None  # noqa: ASYNC104
+        if size >= SMALL_RECEIVE:
+            self.last_much = trio.current_time()
         self.counters.bytes_received += size
         self.counters.frames_received += numbered
         # Acknowledged now, not at the next beat, if much has arrived: the peer's window may be

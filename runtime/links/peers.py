@@ -29,6 +29,7 @@ from actors.errors import (
     WrongSecretError,
     WrongStoreError,
 )
+from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.environment import Environment
 from runtime.identifiers import NodeId
@@ -64,7 +65,7 @@ MOST_STRANGERS = 1024
 of records and answers.
 """
 
-logger = logging.getLogger("understudy.links")
+logger = own_logger("understudy.links")
 
 
 class RefusedCertificateError(EncryptionError):
@@ -84,7 +85,7 @@ class _ProvenPeer:
     peer: Peer
     reader: FrameReader
     verified: VerifiedPeer
-    secret: bytes
+    secret: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -103,14 +104,31 @@ class PeerPolicy:
 ADMIT_ALL: Final = PeerPolicy()
 
 
+@attrs.frozen
+class PeerMembership:
+    """What the links ask of the members' view, and report to it. `is_member(peer)`: whether that
+    incarnation is known to be a member; `is_outdated(peer)`: whether it is known to be none any
+    more. The view reports the end of members, and of no others.
+
+    `on_broken(link)` is called when a connection of a live link has broken; `on_departed(peer)`
+    when the session of a peer that is no member has ended, and it has begun none for
+    `Timings.departed`.
+    """
+
+    is_member: Callable[[Peer], bool] = lambda peer: True
+    is_outdated: Callable[[Peer], bool] = lambda peer: False
+    on_broken: Callable[[Link], None] = lambda link: None
+    on_departed: Callable[[Peer], None] = lambda peer: None
+
+
+ALL_MEMBERS: Final = PeerMembership()
+"""Of a process that has no members' view: each peer is a member until its session ends."""
+
+
 class Peers:
     """All links of one node, in `links`, which is empty at first and read by others as well.
 
-    `broken(link)` is called when a connection of a live link has broken; `outdated(peer)` says
-    whether that incarnation is known to be no member any more, and `member(peer)` whether it is
-    known to be one: the members' view reports the end of these, and of no others. `departed(peer)`
-    is called for these others: when the session of one has ended, and it has begun none for
-    `Timings.departed`. `policy`: see `PeerPolicy`.
+    `membership`: see `PeerMembership`. `policy`: see `PeerPolicy`.
     """
 
     def __init__(
@@ -122,10 +140,7 @@ class Peers:
         receiver: Receiver,
         nursery: trio.Nursery,
         links: dict[NodeId, Link],
-        broken: Callable[[Link], None] = lambda link: None,
-        outdated: Callable[[Peer], bool] = lambda peer: False,
-        member: Callable[[Peer], bool] = lambda peer: True,
-        departed: Callable[[Peer], None] = lambda peer: None,
+        membership: PeerMembership = ALL_MEMBERS,
         limits: Limits | None = None,
         policy: PeerPolicy = ADMIT_ALL,
     ) -> None:
@@ -137,10 +152,7 @@ class Peers:
         self.network = network
         self.receiver = receiver
         self._nursery = nursery
-        self._broken = broken
-        self._outdated = outdated
-        self._member = member
-        self._departed = departed
+        self._membership = membership
         self._lending_pools = LendingPools(environment)
         self._policy = policy
         self._departures: deque[tuple[float, Peer]] = deque()
@@ -393,7 +405,7 @@ class Peers:
             # It may have begun another session meanwhile: then it has not departed.
             if peer.identity not in self.links:
                 self._began.pop(peer.identity, None)
-                self._departed(peer)
+                self._membership.on_departed(peer)
         # A copy: ending a link removes it from the table.
         for link in tuple(self.links.values()):
             link.on_beat()
@@ -554,7 +566,7 @@ class Peers:
         return (
             link.peer.role == "client"
             or link.fenced
-            or not (link.wanted or self._member(link.peer))
+            or not (link.wanted or self._membership.is_member(link.peer))
         )
 
     async def _expire(self, link: Link) -> None:
@@ -582,7 +594,9 @@ class Peers:
         themselves half of all, so that one client keeps no other out.
         """
         # While half of the places are free, no client has more than are left.
-        if 2 * len(self.links) < MOST_STRANGERS or (peer.role == "node" and self._member(peer)):
+        if 2 * len(self.links) < MOST_STRANGERS or (
+            peer.role == "node" and self._membership.is_member(peer)
+        ):
             return [], ""
         strangers = [link for link in self.links.values() if self._is_stranger(link)]
         free = MOST_STRANGERS - len(strangers)
@@ -900,7 +914,7 @@ class Peers:
         link.life = settled.peer.life
         # Not of links that we dial: a node that serves our store, or did, is asked over one in any
         # case.
-        link.fenced = self._outdated(settled.peer)
+        link.fenced = self._membership.is_outdated(settled.peer)
         self._on_proven(link, settled, connection)
         try:
             link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
@@ -965,7 +979,7 @@ class Peers:
             if self.links.get(link.peer.identity) is link:
                 del self.links[link.peer.identity]
         elif not self._closing:
-            self._broken(link)
+            self._membership.on_broken(link)
 
 
 def _is_same_client(one: VerifiedPeer | None, other: VerifiedPeer) -> bool:

@@ -15,8 +15,6 @@ import ssl
 from collections.abc import Sequence
 from typing import cast
 
-import trio
-
 from runtime.links.transports import RECEIVE_SIZE, Connection
 from runtime.wire.certificates import certificate_hash
 from runtime.wire.handshake import Channel
@@ -24,8 +22,15 @@ from runtime.wire.handshake import Channel
 RECORD = 16 * 1024
 """Bytes of the largest record (RFC 8446, 5.1). Smaller buffers are joined before encryption."""
 
-ROUND = 256 * 1024
-"""Bytes that may be encrypted before the connection below has taken them."""
+PIECE = 64 * 1024
+"""Bytes that OpenSSL is given at once. It fills the memory that it takes them into with zeros, and
+copies them in and out, so that memory is to stay in the cache of the processor.
+"""
+
+ROUND = 2 * PIECE + RECORD
+"""Bytes that may be encrypted before the connection below has taken them: for the same reason not
+many.
+"""
 
 LARGE_RECEIVE = 256 * 1024
 """Bytes that are received at once where a large value is under way: each receive costs a turn of
@@ -62,7 +67,7 @@ class TlsConnection:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=own_certificate is not None
         )
-        self._unsent = memoryview(b"")
+        self._unsent: list[memoryview] = []
         """The encrypted bytes that the connection below has not taken yet."""
         self._ahead = 0
         """How many of the next bytes to send are already encrypted, or sent: 0 or 1; see
@@ -70,8 +75,10 @@ class TlsConnection:
         """
         self._more = False
         """True while something may be left that was received and is not decrypted."""
-        self._encrypted: memoryview | None = None
+        self._large: memoryview | None = None
         """The buffer of large receives; made with the first of them."""
+        self._received = memoryview(b"")
+        """What is left of the last of them, for OpenSSL to be given."""
 
     async def shake_hands(self) -> None:
         """Do the TLS handshake, and set `channel` to what it proves.
@@ -131,60 +138,75 @@ class TlsConnection:
         if len(buffers) == 1 and not ahead and 0 < len(buffers[0]) <= RECORD:
             # Most sends: to memory, so that the record is taken whole.
             size = self._tls.write(buffers[0])
+            data = self._outgoing.read()
+            count = self._inner.send_some((data,))
+            if count == len(data):
+                return size
+            self._unsent = [memoryview(data)[count:]]
         else:
-            size = self._encrypt(buffers, ahead)
-        data = self._outgoing.read()
-        count = self._inner.send_some((data,)) if data else 0
-        if count == len(data):
-            return ahead + size
-        self._unsent = memoryview(data)[count:]
+            size, self._unsent = self._encrypt(buffers, ahead)
         if self._flush() or not size:
             return ahead + size
         self._ahead = 1
         return ahead + size - 1
 
-    def _encrypt(self, buffers: Sequence[bytes | bytearray | memoryview], ahead: int) -> int:
+    def _encrypt(
+        self, buffers: Sequence[bytes | bytearray | memoryview], ahead: int
+    ) -> tuple[int, list[memoryview]]:
         """Encrypt what comes after the first `ahead` bytes, small pieces together, large ones from
-        where they lie; returns how many bytes that were.
+        where they lie; returns how many bytes that were, and the records with them.
         """
         size, small = 0, bytearray()
+        encrypted: list[memoryview] = []
         for buffer in buffers:
             if size >= ROUND:
                 break
-            piece = memoryview(buffer)
+            data = memoryview(buffer)
             if ahead:
-                piece, ahead = piece[ahead:], 0
-            piece = piece[: ROUND - size]
-            size += len(piece)
-            if len(small) + len(piece) <= RECORD:
-                small += piece
+                data, ahead = data[ahead:], 0
+            data = data[: ROUND - size]
+            size += len(data)
+            if len(small) + len(data) <= RECORD:
+                small += data
                 continue
-            self._write(memoryview(small))
+            self._write(memoryview(small), encrypted)
             small = bytearray()
-            if len(piece) <= RECORD:
-                small += piece
+            if len(data) <= RECORD:
+                small += data
             else:
-                self._write(piece)
-        self._write(memoryview(small))
-        return size
+                for start in range(0, len(data), PIECE):
+                    self._write(data[start : start + PIECE], encrypted)
+        self._write(memoryview(small), encrypted)
+        if self._outgoing.pending:
+            encrypted.append(memoryview(self._outgoing.read()))
+        return size, encrypted
 
-    def _write(self, data: memoryview) -> None:
+    def _write(self, data: memoryview, encrypted: list[memoryview]) -> None:
         # To memory, so that all is taken, at once or, where OpenSSL is set to partial writes,
         # record by record.
         while data:
             data = data[self._tls.write(data) :]
+        if self._outgoing.pending >= PIECE:
+            encrypted.append(memoryview(self._outgoing.read()))
 
     def _flush(self) -> bool:
         """Give encrypted bytes to the connection below; return True if none are left."""
-        while self._unsent:
-            count = self._inner.send_some((self._unsent,))
+        unsent = self._unsent
+        while unsent:
+            count = self._inner.send_some(unsent)
             if not count:
                 return False
-            self._unsent = self._unsent[count:]
+            while count:
+                step = min(count, len(unsent[0]))
+                count -= step
+                if step == len(unsent[0]):
+                    del unsent[0]
+                else:
+                    unsent[0] = unsent[0][step:]
         return True
 
     async def _send_all(self, data: bytes) -> None:
-        self._unsent = memoryview(data)
+        self._unsent = [memoryview(data)] if data else []
         while not self._flush():
             await self._inner.wait_writable()
 
@@ -192,14 +214,16 @@ class TlsConnection:
         """Wait until `send_some` may take more."""
         await self._inner.wait_writable()
 
+    # A receive that finds bytes here which have arrived does not wait, not even for a pass of the
+    # scheduler: they are no more than one receive of the connection below has brought, and that
+    # has waited.
+
     async def receive(self) -> bytes:
         """Return the next decrypted bytes; b"" when the peer has ended. Raises OSError if the
         connection is broken or the bytes cannot be decrypted.
         """
         while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
-            if self._more:
-                await trio.lowlevel.checkpoint()
-            elif not await self._arrived():
+            if not self._more and not await self._arrived():
                 return b""
             pieces: list[bytes] = []
             size, ended = 0, False
@@ -209,35 +233,35 @@ class TlsConnection:
                     pieces.append(self._tls.read(min(RECORD, self._incoming.pending or RECORD)))
                     ended = not pieces[-1]
                     size += len(pieces[-1])
-                    if ended:
+                    # Where much more has arrived, the record may have been the head of a large
+                    # frame. What follows belongs straight into its place then.
+                    if ended or self._incoming.pending + len(self._received) >= PIECE:
                         break
+                self._more = bool(self._incoming.pending or self._received or self._tls.pending())
             except ssl.SSLWantReadError:
-                self._more = False
-            else:
-                # One receive of the connection below is at most that long; so this is for what
-                # `receive_into` has left, and for the rest of a record that came in two parts.
-                self._more = size >= RECEIVE_SIZE or bool(self._tls.pending())
+                self._more = self._give()
             if size or ended:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Like `receive`, into `buffer`; returns the count, 0 at the end."""
         while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
-            if self._more:
-                await trio.lowlevel.checkpoint()
-            elif not await self._arrived_large():
+            if not self._more and not await self._arrived_large():
                 return 0
             size, room = 0, len(buffer)
-            try:
-                while size < room:
+            self._more = True
+            while size < room:
+                try:
                     # typeshed does not know that it returns a number where it is given a buffer.
                     count = cast("int", self._tls.read(room - size, buffer[size:]))
-                    if not count:
-                        return size
-                    size += count
-                self._more = True
-            except ssl.SSLWantReadError:
-                self._more = False
+                except ssl.SSLWantReadError:
+                    if self._give():
+                        continue
+                    self._more = False
+                    break
+                if not count:
+                    return size
+                size += count
             if size:
                 return size
 
@@ -245,17 +269,27 @@ class TlsConnection:
         """Take what has arrived below; False at its end. A connection that is cut looks as one that
         was closed: the session above counts frames, so that nothing is lost by it.
         """
+        assert not self._received, "what came before is decrypted first"
         data = await self._inner.receive()
         self._incoming.write(data)
         return bool(data)
 
     async def _arrived_large(self) -> bool:
         """Like `_arrived`, with a buffer that is used again."""
-        if self._encrypted is None:
-            self._encrypted = memoryview(bytearray(LARGE_RECEIVE))
-        count = await self._inner.receive_into(self._encrypted)
-        self._incoming.write(self._encrypted[:count])
-        return bool(count)
+        assert not self._received, "what came before is decrypted first"
+        if self._large is None:
+            self._large = memoryview(bytearray(LARGE_RECEIVE))
+        count = await self._inner.receive_into(self._large)
+        self._received = self._large[:count]
+        return self._give()
+
+    def _give(self) -> bool:
+        """Give OpenSSL the next of what was received; False if nothing is left of it."""
+        if not self._received:
+            return False
+        self._incoming.write(self._received[:PIECE])
+        self._received = self._received[PIECE:]
+        return True
 
     def close(self) -> None:
         """Drop the connection at once. Waiting calls raise trio.ClosedResourceError."""

@@ -14,7 +14,7 @@ session's one window does for all.
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -357,8 +357,10 @@ class Transfers:
     )
 
     def __init__(self) -> None:
-        self.lanes: dict[Hashable, deque[QueuedFrame]] = {}
-        """The frames that wait behind the unfinished transfer of each lane that has one."""
+        self.lanes: dict[Hashable, OrderedDict[QueuedFrame, None]] = {}
+        """The frames that wait behind the unfinished transfer of each lane that has one, in order.
+        Not in a deque: many thousands of them may be given up in one moment, in any order.
+        """
         self.unfinished = 0
         """How many transfers there are; without any, nothing else waits either."""
         self._unopened: deque[QueuedFrame] = deque()
@@ -404,11 +406,11 @@ class Transfers:
             self._frames += 1
             self._small_bytes += size
         if lane in self.lanes:
-            self.lanes[lane].append(queued)
+            self.lanes[lane][queued] = None
         else:
             assert queued.is_transfer, "a small frame waits only behind a transfer of its lane"
             if lane is not None:
-                self.lanes[lane] = deque()
+                self.lanes[lane] = OrderedDict()
             self._unopened.append(queued)
         return queued
 
@@ -458,13 +460,13 @@ class Transfers:
         if not queued.is_transfer:
             self._frames -= 1
             self._small_bytes -= queued.size
-            self.lanes[queued.lane].remove(queued)
+            del self.lanes[queued.lane][queued]
             return []
         self.unfinished -= 1
         self._unsent -= queued.unsent
         waiting = self.lanes.get(queued.lane)
         if waiting is not None and queued in waiting:
-            waiting.remove(queued)
+            del waiting[queued]
             return []
         transfers = []
         if queued.begun:
@@ -559,7 +561,7 @@ class Transfers:
         transfers: list[Transfer] = []
         # Small frames of the lane go now, in order, but none beyond the next transfer of the lane.
         while waiting:
-            queued = waiting.popleft()
+            queued, _ = waiting.popitem(last=False)
             if queued.is_transfer:
                 self._unopened.append(queued)
                 return transfers

@@ -236,6 +236,18 @@ class SocketConnection:
             except BlockingIOError:
                 continue
 
+    def peer_address(self) -> tuple[str, int] | None:
+        """The IP address and port at the other end. None if there is none, as for Unix sockets, or
+        the connection is broken.
+        """
+        if self._socket.family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        try:
+            host, port, *_ = self._socket.getpeername()
+        except OSError:
+            return None
+        return host, port
+
     def peer_user(self) -> int | None:
         """The user id of the process at the other end; None if the kernel does not report it, as
         for TCP.

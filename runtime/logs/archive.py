@@ -1,10 +1,12 @@
-"""The last lines of a node, and how its actors have ended, in the cluster's store: there they
-outlive the node.
+"""The last lines of a node, how its actors have ended, and how the node itself has ended, in the
+cluster's store: there they outlive the node.
 
 A node keeps its last `LINES_BYTES` there in a few slots, of which it writes one at a time, so that
 what it writes is about what is new. It writes soon after a warning, an error or the end of an
-actor, rarely otherwise, and never per call. All of it is bound to a lease of its own, so the store
-forgets it after `ARCHIVE_SECONDS`; of ended nodes it keeps the latest `MOST_NODES`.
+actor, rarely otherwise, and never per call. How a node has ended, the oldest of the others writes:
+so a node that has logged nothing leaves a trace too. All of it is bound to a lease of the node that
+writes, so the store forgets it after `ARCHIVE_SECONDS`; of ended nodes it keeps the latest
+`MOST_NODES`.
 """
 
 from __future__ import annotations
@@ -12,19 +14,21 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import trio
 
 from actors.errors import CallError, LeaseLostError, StoreError
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.logs.capture import LogCapture
 from runtime.logs.ring import LogEntry, cut, entry_of
 from runtime.logs.service import ActorEnds
-from runtime.store.interface import Delete, Put, Store
+from runtime.store.interface import Compare, Delete, Put, Store
 
 SLOTS = 4
 SLOT_BYTES = 16 * 1024
@@ -56,12 +60,23 @@ LATER_SECONDS = 10.0
 GAP_SECONDS = 5.0
 """Between two writes of one node."""
 
+MOST_DIGITS = 20
+"""Of an incarnation: the store's revisions have no more."""
+
+LAST_SECOND = 253_402_300_800
+"""The end of the year 9999: `datetime` has no later time."""
+
 PATIENCE_SECONDS = 10.0
 """For one write."""
 
-ABOUT, LINES, ENDED = "logs/about/", "logs/lines/", "logs/ends/"
+TURN_SECONDS = 60.0
+"""For so long an end of a node is kept by the nodes whose turn it is not to write it: the one whose
+turn it is may end too.
+"""
 
-logger = logging.getLogger("understudy.node")
+ABOUT, LINES, ENDED, GONE = "logs/about/", "logs/lines/", "logs/ends/", "logs/nodes/"
+
+logger = own_logger("understudy.node")
 
 
 class ArchiveSlots:
@@ -111,9 +126,29 @@ class ArchiveSlots:
             assert size == sum(entry.size for entry in slot) <= SLOT_BYTES
 
 
+@attrs.frozen
+class NodeEnd:
+    """How a node has ended. `at`: when the node that wrote it learned of that, in seconds since
+    1970 by its own clock. `how`: "left" or "died", and of what: `reason`.
+    """
+
+    at: float
+    how: str
+    reason: str
+
+
+@attrs.frozen
+class _SeenEnd:
+    """The end of another node, that is not written yet. `seen`: when, on this node's clock."""
+
+    node: NodeId
+    end: NodeEnd
+    seen: float
+
+
 class LogArchive:
-    """Keeps the last lines of this node in the store. `is_gone`: True for a node that is no
-    member.
+    """Keeps the last lines of this node in the store, and the ends of others. `is_gone`: True for a
+    node that is no member. `is_oldest`: True if this is the oldest of the nodes that stay.
     """
 
     def __init__(
@@ -123,6 +158,7 @@ class LogArchive:
         capture: LogCapture,
         ends: ActorEnds,
         is_gone: Callable[[NodeId], bool],
+        is_oldest: Callable[[], bool],
         environment: Environment,
     ) -> None:
         self._store = store
@@ -130,12 +166,20 @@ class LogArchive:
         self._capture = capture
         self._ends = ends
         self._is_gone = is_gone
+        self._is_oldest = is_oldest
         self._environment = environment
+        self._gone: deque[_SeenEnd] = deque(maxlen=MOST_NODES)
         self._slots = ArchiveSlots()
         self._ends_written = 0
         self._lease = 0
         self._renewed = -math.inf
         self._pruned = False
+
+    def note_end(self, node: NodeId, how: str, reason: str) -> None:
+        """Keep in the store how another node has ended. Each node calls this, and one writes it."""
+        end = NodeEnd(self._environment.wall_time(), how, reason)
+        self._gone.append(_SeenEnd(node, end, self._environment.now()))
+        self._capture.wake()
 
     async def run(self) -> None:
         """Write what is new, until cancelled."""
@@ -154,12 +198,28 @@ class LogArchive:
             self._capture.last > self._slots.taken
             or bool(self._slots.unwritten)
             or self._ends.count > self._ends_written
+            or self._writes_ends_of_nodes()
         )
 
+    def _writes_ends_of_nodes(self) -> bool:
+        """True if there are ends of other nodes, and it is this node's turn to write them."""
+        if self._gone and not self._is_oldest():
+            # Kept for a while: the oldest node may have ended at the same moment. Its own end is
+            # another call of `note_end`, after which it is another node's turn.
+            now = self._environment.now()
+            while self._gone and now - self._gone[0].seen > TURN_SECONDS:
+                self._gone.popleft()
+            return False
+        return bool(self._gone)
+
     def _is_urgent(self) -> bool:
-        return self._ends.count > self._ends_written or any(
-            entry.level >= logging.WARNING and entry.number > self._slots.taken
-            for entry in self._capture.entries()
+        return (
+            self._ends.count > self._ends_written
+            or self._writes_ends_of_nodes()
+            or any(
+                entry.level >= logging.WARNING and entry.number > self._slots.taken
+                for entry in self._capture.entries()
+            )
         )
 
     async def write(self) -> None:
@@ -188,7 +248,11 @@ class LogArchive:
         elif now - self._renewed > RENEWED_SECONDS:
             await self._store.keep_alive(self._lease)
             self._renewed = now
+        if self._writes_ends_of_nodes():
+            await self._write_ends_of_nodes()
         ends, slots = self._ends.count, frozenset(self._slots.unwritten)
+        if not slots and ends == self._ends_written:
+            return
         about = {"until": self._environment.wall_time()}
         puts = [Put(f"{ABOUT}{self._place}", json.dumps(about).encode(), self._lease)]
         puts += [
@@ -204,8 +268,23 @@ class LogArchive:
             self._pruned = True
             await self._prune()
 
+    async def _write_ends_of_nodes(self) -> None:
+        while self._gone:
+            one = self._gone[0]
+            key = f"{GONE}{one.node.name}/{one.node.incarnation}"
+            # The node whose turn it was before may have written it.
+            await self._store.transaction(
+                [Compare(key, "create_revision", 0)],
+                [Put(key, json.dumps(attrs.asdict(one.end)).encode(), self._lease)],
+            )
+            # After the write, so that one that fails is made again; meanwhile `note_end` may have
+            # dropped it.
+            if self._gone and self._gone[0] is one:
+                self._gone.popleft()
+        await self._prune()
+
     async def _prune(self) -> None:
-        """Delete the oldest lines of ended nodes, if there are too many."""
+        """Delete what is kept of the oldest of the ended nodes, if there are too many."""
         found = await archived_nodes(self._store)
         ended = [one for one in found if self._is_gone(one.node)]
         for old in ended[: max(0, len(ended) - MOST_NODES)]:
@@ -213,6 +292,7 @@ class LogArchive:
             keys = [
                 f"{ABOUT}{place}",
                 f"{ENDED}{place}",
+                f"{GONE}{place}",
                 *(f"{LINES}{place}/{slot}" for slot in range(SLOTS)),
             ]
             await self._store.transaction([], [Delete(key) for key in keys])
@@ -227,24 +307,60 @@ def _fitting(ends: list[dict[str, Any]]) -> bytes:
 
 @attrs.frozen
 class ArchivedNode:
-    """A node of which there are lines in the store. `until`: when it wrote the last, in seconds
-    since 1970 by its own clock.
+    """A node of which the store has something. `until`: when it wrote its last lines, in seconds
+    since 1970 by its own clock; None if it has written none. `end`: how it has ended, if that was
+    written.
     """
 
     node: NodeId
-    until: float
+    until: float | None
+    end: NodeEnd | None
+
+    @property
+    def latest(self) -> float:
+        """When it ended, or was last known to run."""
+        return max(self.until or 0.0, 0.0 if self.end is None else self.end.at)
 
 
 async def archived_nodes(store: Store) -> list[ArchivedNode]:
-    """The nodes of which there are lines, the oldest first."""
-    found: list[ArchivedNode] = []
+    """The nodes of which the store has lines or the end, the oldest first."""
+    untils: dict[NodeId, float] = {}
+    ends: dict[NodeId, NodeEnd] = {}
     for entry in (await store.range(ABOUT)).entries:
-        name, _, incarnation = entry.key.removeprefix(ABOUT).rpartition("/")
-        decoded = _read(entry.value)
-        until = decoded.get("until") if isinstance(decoded, dict) else None
-        if name and incarnation.isdecimal() and isinstance(until, int | float):
-            found.append(ArchivedNode(NodeId(name, int(incarnation)), float(until)))
-    return sorted(found, key=lambda one: one.node.incarnation)
+        node, decoded = _node_of(entry.key, ABOUT), _read(entry.value)
+        until = _time(decoded.get("until") if isinstance(decoded, dict) else None)
+        if node is not None and until is not None:
+            untils[node] = until
+    for entry in (await store.range(GONE)).entries:
+        node, end = _node_of(entry.key, GONE), _node_end(_read(entry.value))
+        if node is not None and end is not None:
+            ends[node] = end
+    return [
+        ArchivedNode(node, untils.get(node), ends.get(node))
+        for node in sorted({*untils, *ends}, key=lambda one: one.incarnation)
+    ]
+
+
+def _node_of(key: str, prefix: str) -> NodeId | None:
+    name, _, incarnation = key.removeprefix(prefix).rpartition("/")
+    is_number = incarnation.isdecimal() and len(incarnation) < MOST_DIGITS
+    return NodeId(name, int(incarnation)) if name and is_number else None
+
+
+def _node_end(decoded: object) -> NodeEnd | None:
+    if not isinstance(decoded, dict):
+        return None
+    at, how, reason = (decoded.get(name) for name in ("at", "how", "reason"))
+    seconds = _time(at)
+    if seconds is None or how not in ("left", "died") or not isinstance(reason, str):
+        return None
+    return NodeEnd(seconds, str(how), cut(reason, LINE_BYTES))
+
+
+def _time(decoded: object) -> float | None:
+    """Seconds since 1970 that can be shown as a date; None for anything else."""
+    is_one = isinstance(decoded, int | float) and 0 <= decoded < LAST_SECOND
+    return float(cast("float", decoded)) if is_one else None
 
 
 async def archived_lines(store: Store, node: NodeId) -> list[LogEntry]:
@@ -274,7 +390,7 @@ async def archived_ends(store: Store) -> list[dict[str, Any]]:
 def _is_end(decoded: object) -> bool:
     return (
         isinstance(decoded, dict)
-        and isinstance(decoded.get("time"), int | float)
+        and _time(decoded.get("time")) is not None
         and all(isinstance(decoded.get(name), str) for name in ("name", "node", "kind", "reason"))
     )
 
@@ -282,6 +398,6 @@ def _is_end(decoded: object) -> bool:
 def _read(value: bytes) -> object:
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         # Written by a node, but any member may write any key.
         return None

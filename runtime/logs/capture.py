@@ -24,11 +24,13 @@ import trio
 
 from actors.call_context import CURRENT
 from runtime.hosting.cell import ActorCell, Invocation
-from runtime.hosting.host import STARTING, ActorHost
+from runtime.hosting.host import ActorHost
 from runtime.hosting.lazy_nursery import own_task_of
+from runtime.hosting.starts import STARTING
 from runtime.hosting.threads import THREAD_TURN
 from runtime.identifiers import NodeId
 from runtime.logs.ring import LINE_BYTES, LogEntry, LogRing, cut
+from runtime.user_errors import sendable
 
 LOG_MEMORY_BYTES = 1024 * 1024
 """What a node keeps of its log by default."""
@@ -277,8 +279,9 @@ def entry_from(record: logging.LogRecord, fields: LogFields) -> LogEntry:
         number=0,
         time=record.created,
         level=record.levelno,
-        logger=record.name,
-        text=cut(text, 2 * LINE_BYTES),
+        # One character that UTF-8 cannot say would keep all lines of the node from being sent.
+        logger=sendable(record.name),
+        text=sendable(cut(text, 2 * LINE_BYTES)),
         actor=fields.actor,
         epoch=fields.epoch,
         method=fields.method,

@@ -110,19 +110,28 @@ class LogService(Actor):
         """The lines after the line `after`, from `level` on, of the last `seconds`, of one actor if
         it is named; see `runtime.logs.ring.fitting`. With `wait`, as soon as there are any, or
         after `LONG_POLL_SECONDS`, the earliest first. `last`: the number of the line after which
-        to go on.
+        to go on. `dropped`: how many of the lines after `after` made room for others before this
+        looked at them, of whatever level and actor.
 
         `seconds` and no time: clocks of two hosts are not compared.
         """
         since = 0.0 if math.isinf(seconds) else self._environment.wall_time() - seconds
         question = LogQuestion(after, level, since, actor)
+        dropped, seen = 0, after
         with trio.move_on_after(LONG_POLL_SECONDS if wait else 0):
-            while not any(question.wants(entry) for entry in self._capture.entries()):
+            while True:
+                entries = self._capture.entries()
+                if entries:
+                    dropped += max(0, entries[0].number - 1 - seen)
+                    seen = max(seen, entries[-1].number)
+                if any(question.wants(entry) for entry in entries):
+                    break
                 await self._capture.wait_changed()
         chosen, left_out = fitting(self._capture.entries(), question, onwards=wait)
         return {
             "lines": [entry.plain() for entry in chosen],
             "left_out": left_out,
+            "dropped": dropped,
             "last": chosen[-1].number if wait and left_out else max(after, self._capture.last),
             "ends": [] if wait else self._ends.latest(actor),
         }

@@ -5,9 +5,9 @@ machine to each of them.
 from __future__ import annotations
 
 import ipaddress
-import logging
 
 from actors.options import is_unsendable_text
+from actors.own_logger import own_logger
 from runtime.identifiers import HostPort
 from runtime.links.interfaces import is_unspecified
 from runtime.links.transports import (
@@ -18,7 +18,7 @@ from runtime.links.transports import (
     split_host_port,
 )
 
-logger = logging.getLogger("understudy.membership")
+logger = own_logger("understudy.membership")
 
 
 def is_elsewhere(where: str) -> bool:

@@ -4,7 +4,6 @@ under a client's identity, and asks the node that answers for the members and th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
@@ -23,6 +22,7 @@ from actors.errors import (
     ProtocolError,
 )
 from actors.method import Address
+from actors.own_logger import own_logger
 from actors.peers import PeerRole
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
@@ -55,7 +55,7 @@ asked stands.
 
 T = TypeVar("T")
 
-logger = logging.getLogger("understudy.membership")
+logger = own_logger("understudy.membership")
 
 
 class ClusterClient:

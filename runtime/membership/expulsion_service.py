@@ -19,7 +19,7 @@ from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.membership.expulsions import MOST_EXPELLED, Expulsion, Expulsions
 from runtime.membership.members import Members, SeenMember, expulsion_key
-from runtime.store.interface import Compare, Put, Store
+from runtime.store.interface import Compare, Get, Put, Store
 
 EXPULSION_SERVICE = "@expulsions"
 
@@ -77,23 +77,36 @@ class ExpulsionService(Actor):
             return {"problem": problem}
         expulsion = before or Expulsion(name, self._environment.wall_time(), certificate)
         stopped = await self._carry_out(expulsion, seen if reached else None)
+        if stopped is None:
+            own = self._endpoint.identity.name
+            return {
+                "problem": f"node {own} was expelled meanwhile, and expels no others: ask another "
+                "node, with --address"
+            }
         if seen is not None:
             await self._end_lease(seen, stopped)
         return {**attrs.asdict(expulsion), "again": before is not None, "problem": ""}
 
-    async def _carry_out(self, expulsion: Expulsion, member: SeenMember | None) -> bool:
+    async def _carry_out(self, expulsion: Expulsion, member: SeenMember | None) -> bool | None:
         """Write the expulsion, notify the node, and cut its links; return True if it answers that
-        its named actors have ended. `member`: None for a node that does not answer. Raises
-        StoreError.
+        its named actors have ended. None, and nothing done, if this node was expelled itself.
+        `member`: None for a node that does not answer. Raises StoreError.
         """
         key, stopped = expulsion_key(expulsion.name), False
+        own = expulsion_key(self._endpoint.identity.name)
         try:
             # The link stands until the node has stopped its named actors: others get the names
             # after that. The view may learn of the expulsion from the store before, and spares it.
             with self._expulsions.sparing(expulsion.name):
-                await self._store.transaction(
-                    [Compare(key, "create_revision", 0)], [Put(key, expulsion.encoded())]
+                # Two nodes that expel each other, or several in a circle: who is expelled first
+                # expels no other any more, so that one node is left.
+                found = await self._store.transaction(
+                    [Compare(one, "create_revision", 0) for one in (key, own)],
+                    [Put(key, expulsion.encoded())],
+                    [Get(own)],
                 )
+                if not found.succeeded and found.responses[0] is not None:
+                    return None
                 if member is not None:
                     stopped = await self._is_stopped(member, str(expulsion))
             self._expulsions.put(expulsion)

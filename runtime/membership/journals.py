@@ -9,7 +9,6 @@ one, so a driver that was taken for dead writes nothing more. What the parts say
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -23,6 +22,7 @@ from actors.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.membership.owed_deletions import OwedDeletions
 from runtime.store.interface import (
@@ -65,7 +65,7 @@ RELEASE_SECONDS = 2.0
 """How long the end of a map may take to give its journal up; afterwards that happens beside it."""
 
 
-logger = logging.getLogger("understudy.membership")
+logger = own_logger("understudy.membership")
 
 
 def check_journal_name(name: object) -> None:

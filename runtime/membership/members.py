@@ -26,6 +26,7 @@ from actors.errors import (
 )
 from actors.messages import message
 from actors.options import checked_labels, checked_resources
+from actors.own_logger import own_logger
 from runtime.environment import Environment, Process
 from runtime.hosting.leased_names import LeasedNames
 from runtime.identifiers import NodeId
@@ -82,7 +83,7 @@ def expulsion_key(name: str) -> str:
     return f"{PREFIX}{MARK}{name}"
 
 
-logger = logging.getLogger("understudy.membership")
+logger = own_logger("understudy.membership")
 
 
 @message
@@ -128,6 +129,22 @@ class SeenMember:
     member: Member
     record: NodeRecord
 
+    @property
+    def incarnation(self) -> int:
+        """That of the member."""
+        return self.member.incarnation
+
+
+@attrs.frozen(eq=False)
+class UnreadMember:
+    """A record as the store has it, until someone asks for the member. `before`: what was known of
+    this incarnation, which stays if the record is malformed.
+    """
+
+    incarnation: int
+    value: bytes
+    before: SeenMember | None
+
 
 class Members:
     """This node's view of the members. `run` keeps it up to date; `gone` is called once for each
@@ -155,7 +172,9 @@ class Members:
         self._retry = retry
         self._codec = codec
         self._gone = gone
-        self._seen: dict[str, SeenMember] = {}
+        self._seen: dict[str, SeenMember | UnreadMember] = {}
+        # Read when they are asked for: where N nodes start, each would read the records of all
+        # others, and most of them never ask for more than a few.
         self._changed = trio.Event()
         # Incarnations that are proven to have ended, while the store still shows them: a subset of
         # `_seen`, so it needs no bound of its own.
@@ -165,11 +184,21 @@ class Members:
 
     def all(self) -> tuple[Member, ...]:
         """The members, by name."""
-        return tuple(self._seen[name].member for name in sorted(self._seen))
+        found = [self.find(name) for name in sorted(self._seen)]
+        return tuple(seen.member for seen in found if seen is not None)
+
+    def living(self) -> list[Member]:
+        """The members that are not proven to have ended, by name."""
+        return [
+            member
+            for member in self.all()
+            if self.is_current(NodeId(member.name, member.incarnation))
+        ]
 
     def find(self, name: str) -> SeenMember | None:
         """The member of this name."""
-        return self._seen.get(name)
+        seen = self._seen.get(name)
+        return self._taken_up(name, seen) if isinstance(seen, UnreadMember) else seen
 
     def mark_dead(self, node: NodeId) -> None:
         """Note that an incarnation is proven to have ended. `all` and `find` show it until the
@@ -210,8 +239,8 @@ class Members:
         return [node for node in others if self.is_current(node)]
 
     def _of(self, node: NodeId) -> SeenMember | None:
-        seen = self._seen.get(node.name)
-        return seen if seen is not None and seen.member.incarnation == node.incarnation else None
+        held = self._seen.get(node.name)
+        return self.find(node.name) if held and held.incarnation == node.incarnation else None
 
     async def wait_changed(self) -> None:
         """Wait for the next change of the view."""
@@ -271,13 +300,6 @@ class Members:
                 await trio.sleep(seconds)
 
     def _apply(self, batch: WatchBatch) -> None:
-        # A node that starts writes its record twice, and where many start, both are in one batch:
-        # only the later one is read. By incarnations, so that the end of each is noticed.
-        newest = {
-            (event.key, event.create_revision): event.revision
-            for event in batch.events
-            if event.kind == "put"
-        }
         for event in batch.events:
             # `caught_up` may have read further meanwhile than this poll had come.
             if event.revision > self.revision:
@@ -285,8 +307,7 @@ class Members:
                 if name.startswith(MARK):
                     self._on_expulsion(name, event.value if event.kind == "put" else None)
                 elif event.kind == "put":
-                    if newest[event.key, event.create_revision] == event.revision:
-                        self._enter(name, event.value, event.create_revision)
+                    self._enter(name, event.value, event.create_revision)
                 else:
                     self._leave(name)
         self._moved_to(batch.revision)
@@ -319,19 +340,29 @@ class Members:
             self._expulsions.put(Expulsion.decoded(name, value))
 
     def _enter(self, name: str, value: bytes, created: int) -> None:
-        record = self._read(name, value)
+        held = self._seen.get(name)
+        if held is not None and held.incarnation != created:
+            # The record was deleted and written again between two polls: both ends are reported.
+            self._leave(name)
+            held = None
+        before = held.before if isinstance(held, UnreadMember) else held
+        self._seen[name] = UnreadMember(created, value, before)
+
+    def _taken_up(self, name: str, unread: UnreadMember) -> SeenMember | None:
+        """Read a record, and keep what is in it; None for a malformed one, which is no member."""
+        record = self._read(name, unread.value)
         if record is None:
             self._log.log(
                 logging.ERROR, "the record of node %s in the store is malformed; ignored", name
             )
-            return
-        before = self._seen.get(name)
-        if before is not None and before.member.incarnation != created:
-            # The record was deleted and written again between two polls: both ends are reported.
-            self._leave(name)
+            if unread.before is None:
+                del self._seen[name]
+            else:
+                self._seen[name] = unread.before
+            return unread.before
         member = Member(
             name=name,
-            incarnation=created,
+            incarnation=unread.incarnation,
             addresses=record.addresses,
             host=record.host,
             pid=record.pid,
@@ -340,7 +371,8 @@ class Members:
             joined=record.joined,
             resources=dict(record.resources),
         )
-        self._seen[name] = SeenMember(member, record)
+        seen = self._seen[name] = SeenMember(member, record)
+        return seen
 
     def _read(self, name: str, value: bytes) -> NodeRecord | None:
         """Decode the record that a node has written about itself; None if it is malformed. Invalid
@@ -367,8 +399,9 @@ class Members:
         return record
 
     def _leave(self, name: str) -> None:
+        before = self.find(name)
         # Out of the view before the callback, which may ask whether the incarnation is current.
-        before = self._seen.pop(name, None)
+        self._seen.pop(name, None)
         if before is not None:
             self._end(before.member)
 
@@ -381,12 +414,18 @@ class Members:
         simulations.
         """
         for name, seen in self._seen.items():
+            assert seen.incarnation > 0, "an incarnation is a revision of the store"
+            if isinstance(seen, UnreadMember):
+                assert seen.before is None or seen.before.incarnation == seen.incarnation
+                continue
             assert name == seen.member.name
-            assert seen.member.incarnation > 0, "an incarnation is a revision of the store"
             assert seen.member.state == seen.record.state
             assert seen.member.addresses == seen.record.addresses
-        for node in self._dead:
-            assert self._of(node) is not None, "a proof of death is dropped with its member"
+        for name, incarnation in self._dead:
+            assert name in self._seen, "a proof of death is dropped with its member"
+            assert self._seen[name].incarnation == incarnation, (
+                "a proof of death is dropped with its member"
+            )
 
     def _moved_to(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
@@ -447,9 +486,11 @@ class Registration:
         self._log = LimitedLog(logger, environment.now)
         self.clock = LeaseClock(self._timings.held, environment.now())
         """Until when this node may rely on its lease."""
-        self._explain: Callable[[], str] = lambda: ""
+        self._explain: Callable[[float], str] = lambda since: ""
         self.store_is_away = False
         """True from a renewal that failed to the next that succeeded."""
+        self._failed: tuple[float, float] | None = None
+        """When the first and the latest of the renewals were asked for that have failed since."""
         self.record = record
         self.incarnation = 0
 
@@ -459,8 +500,10 @@ class Registration:
         """
         self._store = store
 
-    def explain_by(self, explain: Callable[[], str]) -> None:
-        """Set the function that explains a loss of the lease; "" if it knows no reason."""
+    def explain_by(self, explain: Callable[[float], str]) -> None:
+        """Set the function that explains a loss of the lease, which was last renewed at a time on
+        the node's clock; "" if it knows no reason.
+        """
         self._explain = explain
 
     async def enter(self, network: Network) -> int:
@@ -560,7 +603,7 @@ class Registration:
                 renewed = await self._renewed(self._report(names))
         except LeaseLostError:
             silent = self._environment.now() - self.clock.asked
-            why = self._explain()
+            why = self._explain(self.clock.asked) or self._silence()
             names.lose(
                 f"its lease of {self._timings.lease:g} s has ended, last renewed {silent:.1f} s "
                 f"ago{why and '; '}{why}"
@@ -592,16 +635,29 @@ class Registration:
                 # pause.
                 # Several times a second, for as long as the store is away or is another one.
                 self._log.log(logging.INFO, "the lease could not be renewed: %s", error)
-                self.store_is_away = True
+                self._note_failed(asked)
                 return False
             # With the time of the question, not of the answer: the store counts from when the
             # renewal reached it, which may be long before the answer is here.
             self.clock.on_renewed(asked)
-            self.store_is_away = False
+            self.store_is_away, self._failed = False, None
             return True
         # No answer is the same as an error: a store whose process is stopped refuses nothing.
-        self.store_is_away = True
+        self._note_failed(asked)
         return False
+
+    def _note_failed(self, asked: float) -> None:
+        self.store_is_away = True
+        self._failed = (self._failed[0] if self._failed is not None else asked, asked)
+
+    def _silence(self) -> str:
+        """How long the store did not answer; "" if this node may have stood still itself, so that
+        it did not ask.
+        """
+        first, latest = self._failed or (0.0, 0.0)
+        if latest - first < self._timings.renew_every:
+            return ""
+        return f"the store did not answer for {latest - first:.0f} s"
 
     async def leave(self) -> None:
         """Revoke the lease, which deletes the record and all names."""

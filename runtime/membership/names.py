@@ -27,6 +27,7 @@ from actors.errors import (
 )
 from actors.method import Address
 from actors.options import is_unsendable_text
+from actors.own_logger import own_logger
 from actors.reference import Reference
 from runtime.hosting.completion_records import Change, CommittedRecords
 from runtime.identifiers import ActorId, NodeId
@@ -47,7 +48,7 @@ from runtime.store.interface import (
 )
 from runtime.wire.codec import Codec
 
-logger = logging.getLogger("understudy.supervision")
+logger = own_logger("understudy.supervision")
 
 PROMISE_LOOK_SECONDS = 0.5
 """Seconds between checks whether a restart intent still holds, while waiting for the name to be

@@ -16,7 +16,9 @@ from actors.actor import Actor
 from actors.errors import (
     BadArgumentsError,
     CallError,
+    CallTimeoutError,
     MethodNotFoundError,
+    NodeUnreachableError,
     NotAllowedError,
     NotExecutedError,
     RemoteError,
@@ -66,6 +68,8 @@ for it must not wait for long.
 
 FEW_OPERATIONS = 4
 """Operations of either branch, likewise."""
+
+NOT_READ, WERE_NOT_READ = (f"{verb} not read, and nothing was changed" for verb in ("was", "were"))
 
 NO_OUTCOMES = pack_outcomes([])
 """The answer to no transactions, for which the store is not asked."""
@@ -240,27 +244,31 @@ class RemoteStore(Store):
     async def get(self, key: str) -> Entry | None:
         """Read a key."""
         check_key(key)
-        return await self._asked(lambda service: service.get(key))
+        return await self._asked(lambda service: service.get(key), f"key {key!r} {NOT_READ}")
 
     async def range(self, prefix: str, limit: int = 0) -> RangeResult:
         """Read the keys under a prefix."""
+        what = f"the keys under {prefix!r} {WERE_NOT_READ}"
         if limit:
             # Nodes of earlier versions know no limit: they answer with all.
             with suppress(BadArgumentsError):
-                return await self._asked(lambda service: service.range(prefix, limit))
-        return (await self._asked(lambda service: service.range(prefix))).cut(limit)
+                return await self._asked(lambda service: service.range(prefix, limit), what)
+        return (await self._asked(lambda service: service.range(prefix), what)).cut(limit)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """Write a key, at most once: a lost answer is `StoreOutcomeUnknownError`."""
         put = Put(key, value, lease)
         return await self._asked(
-            lambda service: service.put(put.key, put.value, put.lease), writes=True
+            lambda service: service.put(put.key, put.value, put.lease),
+            f"nothing was written to key {key!r}",
+            writes=True,
         )
 
     async def delete(self, key: str) -> bool:
         """Delete a key, at most once."""
         check_key(key)
-        return await self._asked(lambda service: service.delete(key), writes=True)
+        what = f"key {key!r} was not deleted"
+        return await self._asked(lambda service: service.delete(key), what, writes=True)
 
     async def transaction(
         self,
@@ -299,11 +307,17 @@ class RemoteStore(Store):
             if packed is not None:
                 (outcome,) = packed
                 if isinstance(outcome, Exception):
-                    raise outcome
+                    try:
+                        raise outcome
+                    finally:
+                        # No circle with this frame, which the traceback has.
+                        del outcome, packed
                 return outcome
         parts = list(transaction.compare), list(transaction.then), list(transaction.otherwise)
         return await self._asked(
-            lambda service: service.transaction(*parts), writes=transaction.writes
+            lambda service: service.transaction(*parts),
+            partial(_left_undone, [transaction], writes=transaction.writes),
+            writes=transaction.writes,
         )
 
     async def _make_packed(
@@ -322,8 +336,10 @@ class RemoteStore(Store):
             count = len(batch)
             return await service.transact(pack_transactions(batch)) if batch else NO_OUTCOMES
 
+        # Said only for an error: those that write are many, and this looks at each key.
+        undone = partial(_left_undone, chosen(), writes=writes)
         try:
-            answers = await self._asked(send, writes=writes)
+            answers = await self._asked(send, undone, writes=writes)
         except (MethodNotFoundError, NotAllowedError):
             # Of an earlier version; or this is a client, whose rights are for single transactions.
             self._takes_packed = False
@@ -333,7 +349,8 @@ class RemoteStore(Store):
             if len(outcomes) != count:
                 raise ValueError(f"{len(outcomes)} outcomes of {count} transactions")
         except ValueError as error:
-            raise StoreOutcomeUnknownError(
+            cls = StoreOutcomeUnknownError if writes else StoreUnavailableError
+            raise cls(
                 f"the store's answer to {count} transactions cannot be read: {error}"
             ) from None
         return outcomes
@@ -354,8 +371,10 @@ class RemoteStore(Store):
             batch = list(chosen())
             return await service.transactions(batch) if batch else []
 
+        # Said only for an error: those that write are many, and this looks at each key.
+        undone = partial(_left_undone, chosen(), writes=writes)
         try:
-            answers = await self._asked(send, writes=writes)
+            answers = await self._asked(send, undone, writes=writes)
         except MethodNotFoundError:
             self._takes_many = False
             return await super().transactions(chosen())
@@ -382,19 +401,27 @@ class RemoteStore(Store):
     async def grant(self, ttl: float) -> int:
         """Make a lease. One whose answer is lost ends by itself."""
         check_time_to_live(ttl)
-        return await self._asked(lambda service: service.grant(ttl), writes=True)
+        return await self._asked(
+            lambda service: service.grant(ttl), "no lease was made", writes=True
+        )
 
     async def keep_alive(self, lease: int) -> float:
         """Renew a lease. Repeated while the store moves, because renewing twice does no harm."""
-        return await self._asked(lambda service: service.keep_alive(lease))
+        return await self._asked(
+            lambda service: service.keep_alive(lease), f"lease {lease} was not renewed"
+        )
 
     async def time_to_live(self, lease: int) -> float:
         """Return the seconds that the lease has left."""
-        return await self._asked(lambda service: service.time_to_live(lease))
+        return await self._asked(
+            lambda service: service.time_to_live(lease), f"lease {lease} {NOT_READ}"
+        )
 
     async def revoke(self, lease: int) -> None:
         """End a lease and delete its keys, at most once."""
-        await self._asked(lambda service: service.revoke(lease), writes=True)
+        await self._asked(
+            lambda service: service.revoke(lease), f"lease {lease} was not ended", writes=True
+        )
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """Wait for changes under `prefix`, by long polls."""
@@ -404,7 +431,9 @@ class RemoteStore(Store):
                 await self._followed(prefix, from_revision)
                 if self._gives_packed
                 else await self._asked(
-                    lambda service: service.poll(prefix, from_revision), waits=True
+                    lambda service: service.poll(prefix, from_revision),
+                    f"the changes under {prefix!r} {WERE_NOT_READ}",
+                    waits=True,
                 )
             )
             if batch is not None:
@@ -416,7 +445,9 @@ class RemoteStore(Store):
         """
         try:
             answer = await self._asked(
-                lambda service: service.follow(prefix, from_revision), waits=True
+                lambda service: service.follow(prefix, from_revision),
+                f"the changes under {prefix!r} {WERE_NOT_READ}",
+                waits=True,
             )
         except (MethodNotFoundError, NotAllowedError):
             # Of an earlier version; or this is a client of one.
@@ -434,12 +465,14 @@ class RemoteStore(Store):
     async def _asked(
         self,
         call: Callable[[StoreService], Awaitable[T]],
+        undone: str | Callable[[], str],
         *,
         writes: bool = False,
         waits: bool = False,
     ) -> T:
         """Return the answer to `call`, which is repeated, if that is safe, while the store moves to
-        another incarnation. `waits`: it may take its time.
+        another incarnation. `undone`: what is not done without an answer, for errors. `waits`: it
+        may take its time.
         """
         started = trio.current_time()
         while True:
@@ -464,7 +497,11 @@ class RemoteStore(Store):
                 plain = plain_error(error)
                 if plain is None:
                     raise
-                raise plain from None
+                try:
+                    raise plain from None
+                finally:
+                    # No circle with this frame, which the traceback has.
+                    del plain
             except (NotAllowedError, MethodNotFoundError, BadArgumentsError):
                 # Asking again, here or of another incarnation, changes nothing.
                 raise
@@ -482,7 +519,45 @@ class RemoteStore(Store):
             with trio.move_on_at(started + self._seconds) as patience:
                 await moved.wait()
             if patience.cancelled_caught:
-                raise StoreUnavailableError(f"the store cannot be reached: {failure}") from failure
+                why = _without_answer(failure, self._seconds)
+                what = undone if isinstance(undone, str) else undone()
+                unavailable = f"the store cannot be reached: {what}, since {why}"
+                # That of the call may say that it has taken effect, which to read has not.
+                raise StoreUnavailableError(unavailable) from (failure if writes else None)
+
+
+def _left_undone(transactions: Sequence[Transaction], *, writes: bool) -> str:
+    """Say what transactions without an answer have not done, with their first key."""
+    keys = list(
+        dict.fromkeys(
+            one.key
+            for transaction in transactions
+            for one in (*transaction.compare, *transaction.then, *transaction.otherwise)
+        )
+    )
+    if not keys:
+        return "nothing was changed"
+    if writes:
+        return f"nothing was written to key {keys[0]!r}" + (" and others" if keys[1:] else "")
+    if keys[1:]:
+        return f"key {keys[0]!r} and {len(keys) - 1} more {WERE_NOT_READ}"
+    return f"key {keys[0]!r} {NOT_READ}"
+
+
+def _without_answer(failure: CallError, seconds: float) -> str:
+    """Say why a service of another node gave no answer for so many seconds, as people need it: not
+    each attempt with its internal name.
+    """
+    last: BaseException = failure
+    # A call that was made several times ends with the error of its last attempt as the cause.
+    while not isinstance(last, CallTimeoutError) and isinstance(last.__cause__, CallError):
+        last = last.__cause__
+    node = f"node {getattr(last, 'node', None) or failure.node or 'that keeps it'}"
+    if isinstance(last, NodeUnreachableError):
+        return f"there was no connection to {node} for {seconds:g} s"
+    if isinstance(last, TimeoutError):
+        return f"{node} gave no answer for {seconds:g} s"
+    return str(last).partition("\n")[0]
 
 
 def _is_small(transaction: Transaction) -> bool:

@@ -20,7 +20,6 @@ callers that waited for them.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -32,6 +31,7 @@ from actors.errors import (
     StoreError,
     StoreOutcomeUnknownError,
 )
+from actors.own_logger import own_logger
 from actors.supervisor import ChildSpec
 from runtime.membership.owed_deletions import OwedDeletions
 from runtime.store.interface import (
@@ -76,7 +76,7 @@ CLUSTER = "@cluster"
 """The supervisor of a singleton in the store: its candidates, each as long as its node lives."""
 
 
-logger = logging.getLogger("understudy.supervision")
+logger = own_logger("understudy.supervision")
 
 
 @attrs.define(eq=False)

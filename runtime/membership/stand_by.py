@@ -18,6 +18,7 @@ than a lease stops the stand-by as well; the lease ends then, as after SIGSTOP.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from types import FrameType
 import trio
 
 from actors.errors import LeaseLostError, StoreUnavailableError, UnderstudyError
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.hosting.loop_watch import LoopWatch, remedy, running_code
 from runtime.hosting.stacks import blocked_report
@@ -52,7 +54,7 @@ Report = Callable[
 REPORT_EVERY_SECONDS = 1.0
 """From one report to the next while the loop is blocked."""
 
-logger = logging.getLogger("understudy.node")
+logger = own_logger("understudy.node")
 
 
 class StandBy:
@@ -78,8 +80,16 @@ class StandBy:
         self._slow = False
         # Set while either is: what acts upon a block has nothing to look for before one.
         self._block = trio.Event()
-        self.last = ""
-        """A text about the last long block of the loop; "" if there was none."""
+        self._last = ""
+        self._last_at = -math.inf
+        # The text about the last long block, and when it was last seen. Written by the stand-by's
+        # thread, read by the node's: the text first, so that a time is never of a text before.
+
+    def why(self, since: float) -> str:
+        """A text about the last long block of the loop, if it lasted until after `since`; "" if
+        there was none: an earlier one has not cost what came later.
+        """
+        return self._last if self._last_at >= since else ""
 
     async def beat(self) -> None:
         """Report that the loop runs, every `Timings.loop_beat`, for ever. Run in the loop that is
@@ -136,13 +146,16 @@ class StandBy:
                 )
                 reported, let_go = False, False
             longest = blocked
+            if blocked and reported:
+                self._last_at = now
             if not reported and blocked >= self._timings.block_reported:
                 reported = True
                 # Read while the other thread goes on: what it says is a guess, and only shown.
                 innermost = stack()
                 who, lines = running_code(innermost)
                 if not let_go:
-                    self.last = f"its event loop was blocked by {who}"
+                    self._last = f"its event loop was blocked by {who}"
+                    self._last_at = now
                 self._log(
                     environment,
                     nursery,
@@ -154,7 +167,7 @@ class StandBy:
             if not let_go and blocked > self._limit:
                 let_go = True
                 who, _ = running_code(stack())
-                self.last = f"its event loop was blocked for more than {self._limit:g} s by {who}"
+                self._last = f"its event loop was blocked for more than {self._limit:g} s by {who}"
                 self._log(
                     environment,
                     nursery,

@@ -7,7 +7,6 @@ there that knows the same store.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, cast
@@ -21,6 +20,7 @@ from actors.errors import (
     ProtocolError,
     WrongStoreError,
 )
+from actors.own_logger import own_logger
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.node_service import store_service
@@ -33,7 +33,7 @@ from runtime.membership.cluster_client import (
 from runtime.membership.remote_store import RemoteStore, StoreService
 from runtime.wire.handshake import Peer
 
-logger = logging.getLogger("understudy.membership")
+logger = own_logger("understudy.membership")
 
 
 class StoreLocator:

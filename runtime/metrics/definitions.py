@@ -1,5 +1,5 @@
-"""The metrics of a node: their names, kinds, labels and what they say. docs/operate/metrics.md
-shows this table, and a test compares it with a real scrape.
+"""The metrics of a node: their names, kinds, labels and what they say. docs/reference/metrics.md
+is made from this table, and a test compares it with a real scrape.
 
 Labels are bounded: classes, methods, kinds and reasons, and the names of nodes. An actor's name is
 never one.

@@ -26,10 +26,12 @@ import attrs
 import trio
 
 from actors.errors import ListenError
+from actors.own_logger import own_logger
 from runtime.environment import Beside
 from runtime.hosting.loop_watch import running_code
 from runtime.http_connections import ConnectionLimit
 from runtime.http_hosts import host_refusal, split_target
+from runtime.limited_log import LimitedLog
 from runtime.links.tls import FIRST_BYTE
 from runtime.links.transports import join_host_port, split_host_port
 from runtime.metrics.definitions import DEFINITIONS, Definition
@@ -66,7 +68,7 @@ ENCRYPTED = "https://"
 
 T = TypeVar("T")
 
-logger = logging.getLogger("understudy.metrics")
+logger = own_logger("understudy.metrics")
 
 
 @attrs.frozen
@@ -296,6 +298,7 @@ async def _serve(
     readers: CertifiedReaders | None,
 ) -> None:
     limit = ConnectionLimit(MOST_CONNECTIONS)
+    log = LimitedLog(logger, trio.current_time)
 
     async def serve_one(stream: trio.SocketStream) -> None:
         try:
@@ -309,7 +312,7 @@ async def _serve(
             pass
         except Exception as error:
             # A mistake in one answer ends its connection and no other.
-            logger.exception("an answer failed: %s", summary_of(error))
+            log.log(logging.ERROR, "an answer failed: %s", summary_of(error), error=error)
         finally:
             await trio.aclose_forcefully(stream)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Callable
 from typing import cast
 
 import trio
 
+from actors.own_logger import own_logger
 from actors.peers import may_act_as
 from runtime.limited_log import LimitedLog
 from runtime.links.credentials import FileCredentials, certified_by
@@ -17,7 +17,7 @@ from runtime.wire.handshake import Certified
 
 Secured = trio.SSLStream[trio.SocketStream]
 
-logger = logging.getLogger("understudy.metrics")
+logger = own_logger("understudy.metrics")
 
 
 class CertifiedReaders:

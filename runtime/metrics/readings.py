@@ -261,7 +261,7 @@ def _read_references(found: Readings, parts: NodeParts) -> None:
     found.put("understudy_spilled_bytes_total", values.spilled)
     found.put_histogram("understudy_fetch_seconds", references.fetcher.seconds)
     found.put("understudy_owner_died_total", references.fetcher.owners_died)
-    found.put("understudy_streams_open", parts.endpoint.produced.count)
+    found.put("understudy_streams_open", parts.endpoint.stream_server.count)
     waits = parts.endpoint.host.counts.credit_waits
     now = parts.environment.now()
     found.put("understudy_stream_credit_wait_seconds_total", waits.seconds(now))

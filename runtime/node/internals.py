@@ -169,6 +169,12 @@ class NodeInternals:
         """The SHA-256 of its certificate; "" if it has none that a CA has signed."""
         return self._node._own_certificate()
 
+    def last_backlog(self, lease: int) -> float:
+        """When so much was last read at once from the holder of a lease that more may wait unread;
+        -inf if that never was.
+        """
+        return self._node._last_backlog(lease)
+
     def on_proven_end(self, node: NodeId, reason: str) -> None:
         """Take that incarnation for dead, as if its end were proven."""
         self._node._ended(node, reason)

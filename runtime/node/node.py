@@ -6,7 +6,7 @@ which is closed in order when the block ends.
 
 from __future__ import annotations
 
-import logging
+import math
 import platform
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -29,6 +29,7 @@ from actors.errors import (
 from actors.filters import Filter
 from actors.handle import Handle
 from actors.method import Address
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from actors.supervisor import Supervisor
 from runtime.calls.admission import AdmissionRules
@@ -47,7 +48,7 @@ from runtime.functions.service import (
 )
 from runtime.groups.groups import Groups
 from runtime.hosting.cell import ActorCell
-from runtime.hosting.host import ActorHost, SupervisedActors
+from runtime.hosting.host import ActorHost
 from runtime.hosting.leased_names import LeasedNames
 from runtime.hosting.node_service import NODE_SERVICE, NodeService, store_service
 from runtime.hosting.threads import NODE_THREADS
@@ -57,7 +58,7 @@ from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.links.encryption import EncryptedNetwork
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
-from runtime.links.peers import PeerPolicy
+from runtime.links.peers import PeerMembership, PeerPolicy
 from runtime.links.transports import Connection, Network
 from runtime.logs.archive import LogArchive
 from runtime.logs.capture import LogCapture
@@ -100,7 +101,8 @@ from runtime.references.inspection import totals
 from runtime.references.manager import MemoryOptions
 from runtime.store.interface import Store
 from runtime.store.measured_store import MeasuredStore
-from runtime.supervision.singletons import Candidacies, Orphans
+from runtime.supervision.orphans import Orphans
+from runtime.supervision.singletons import Candidacies
 from runtime.supervision.spawner import ActorPlacement, ActorSpawner
 from runtime.supervision.supervisor_work import SupervisionWork
 from runtime.watching.watcher import (
@@ -171,7 +173,7 @@ FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
 """Why a node gives up its names when another store answers in place of its own."""
 
 
-logger = logging.getLogger("understudy.node")
+logger = own_logger("understudy.node")
 
 
 def _no_pause(members: int) -> float:
@@ -300,6 +302,7 @@ class Node(BaseNode):
             self._spawner.start_many,
             self._stand,
             self._spawner.find_started,
+            self._spawner.take_back,
         )
 
     async def _stand(self, request: StartRequest) -> Address:
@@ -363,6 +366,7 @@ class Node(BaseNode):
                 self.members,
                 Recordings(self._endpoint, self._environment),
                 partial(saved_bytes, self._store),
+                self._endpoint.routes.pending,
             ),
         )
         self._add_journals(coordination.registration.record.lease)
@@ -447,8 +451,19 @@ class Node(BaseNode):
         if memory is None:
             return None
         return capture, LogArchive(
-            self._store, identity, capture, ends, self._members.is_gone, self._environment
+            self._store,
+            identity,
+            capture,
+            ends,
+            self._members.is_gone,
+            self._is_oldest,
+            self._environment,
         )
+
+    def _is_oldest(self) -> bool:
+        """True if no node that stays in the cluster joined before this one."""
+        staying = (node.incarnation for node in self._members.staying(self.name))
+        return self.incarnation < min(staying, default=math.inf)
 
     @property
     def name(self) -> str:
@@ -716,6 +731,20 @@ class Node(BaseNode):
         """The cluster's store if this process accesses it directly, otherwise None."""
         return self._coordination.store
 
+    def _last_backlog(self, lease: int) -> float:
+        """When so much was last read at once from the holder of this lease that more may wait
+        unread; -inf if that never was.
+        """
+        links = self._endpoint.peers.links
+        for member in self._members.all():
+            seen = self._members.find(member.name)
+            if seen is not None and seen.record.lease == lease:
+                link = links.get(NodeId(member.name, member.incarnation))
+                return -math.inf if link is None else link.last_much
+        # That of a client or an agent, whose leases are not known here: each may be the holder.
+        others = (link for node, link in links.items() if self._members.current(node) is None)
+        return max((link.last_much for link in others), default=-math.inf)
+
     async def _locate(self, name: str) -> Address:
         """Return the address of the actor of this name, waiting while it is being restarted. Raises
         `ActorNotFoundError`.
@@ -766,7 +795,10 @@ class Node(BaseNode):
         # Last: others start actors on a node that is up, and these need its view of the members.
         # A program that has opened a node may place on it at once: its own view, too, must say
         # that it is up.
-        revision = await self._registration.set_state("up")
+        await self._see_itself_up(await self._registration.set_state("up"))
+
+    async def _see_itself_up(self, revision: int) -> None:
+        """Wait until this node's view shows what the store took at `revision`, that it is up."""
         seconds = self._environment.timings.store_call
         # A question about changes has no limit of its own, as there may be none for long. Here
         # there is one, and the node that keeps the store may have ended before it answered.
@@ -794,7 +826,9 @@ class Node(BaseNode):
             )
         )
         if self._beside is not None:
-            registration.explain_by(lambda: stand_by.last or self._endpoint.peers.refusal())
+            registration.explain_by(
+                lambda since: stand_by.why(since) or self._endpoint.peers.refusal()
+            )
             self._endpoint.host.workers.ask_lease_by(lambda: registration.clock.doubtful_at)
             self._nursery.start_soon(stand_by.beat, name="beats of the loop")
 
@@ -867,7 +901,7 @@ class Node(BaseNode):
                 nursery.start_soon(self._groups.run, name="groups")
                 nursery.start_soon(self._endpoint.references.run, name="references")
                 nursery.start_soon(
-                    Orphans(SupervisedActors(self._endpoint.host), self._spawner.is_supervised).run,
+                    Orphans(self._endpoint.host, self._spawner.is_supervised).run,
                     name="orphans",
                 )
                 if self._log is not None:
@@ -976,10 +1010,12 @@ class Node(BaseNode):
             self._nursery,
             PeerDirectory(self._locate, self._link_to),
             self._make_host,
-            broken=lambda link: self._failure_detector.connection_broken(link),
-            outdated=lambda peer: self._failure_detector.is_outdated(peer),
-            member=lambda peer: self._members.is_current(peer.identity),
-            departed=self._departed,
+            PeerMembership(
+                is_member=lambda peer: self._members.is_current(peer.identity),
+                is_outdated=lambda peer: self._failure_detector.is_outdated(peer),
+                on_broken=lambda link: self._failure_detector.connection_broken(link),
+                on_departed=self._departed,
+            ),
             faults=parameters.faults,
             memory=parameters.memory,
             call_timeout=parameters.call_timeout,
@@ -1069,16 +1105,20 @@ class Node(BaseNode):
         """Handle the end of an incarnation, which the store has reported."""
         node = NodeId(member.name, member.incarnation)
         if node != self._endpoint.identity:
+            how, reason = "left", ""
             if member.state == "draining":
                 logger.info("node %s (incarnation %d) has left", *node)
             else:
                 proven = node in self._proven
+                how, reason = "died", f"its {'process' if proven else 'lease'} has ended"
                 logger.info(
                     "node %s (incarnation %d) has died: %s; its actors ended with it",
                     *node,
-                    "its process has ended" if proven else "its lease has ended",
+                    reason,
                 )
                 self._endpoint.host.counts.deaths.add("kernel" if proven else "lease")
+            if self._log is not None:
+                self._log[1].note_end(node, how, reason)
             self._proven.discard(node)
             self._endpoint.on_peer_ended(node, "it has left the cluster or its lease has ended")
             self._watching.on_node_gone(node)

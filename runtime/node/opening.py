@@ -6,7 +6,6 @@ here.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -24,6 +23,7 @@ from actors.exact import exact
 from actors.filters import Filter, checked_filters
 from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
+from actors.own_logger import own_logger
 from actors.peers import PeerRole
 from runtime.async_blocks import opens_in_block
 from runtime.calls.admission import AdmissionRules, Authorize
@@ -86,7 +86,7 @@ FAULTS_VARIABLE = "UNDERSTUDY_FAULTS"
 SPIN_VARIABLE = "UNDERSTUDY_SPIN"
 SHARED_MEMORY_VARIABLE = "UNDERSTUDY_SHARED_MEMORY"
 
-logger = logging.getLogger("understudy.node")
+logger = own_logger("understudy.node")
 
 
 @attrs.frozen(kw_only=True)
@@ -586,6 +586,8 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         settings.parameters,
     )
     _configure(node, settings)
+    if held is not None and isinstance(held.store, EmbeddedStore):
+        held.store.spare_backlogs_by(node._last_backlog)
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its
         # owner has just dialled.

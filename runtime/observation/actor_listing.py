@@ -21,6 +21,7 @@ from runtime.observation.conditions import (
     Condition,
     check_column,
 )
+from runtime.observation.roles import POOL, members_of, role_of
 from runtime.observation.slices import SLICE, in_slices
 
 MOST_ROWS = 2000
@@ -41,11 +42,16 @@ Value = Callable[[ActorCell], Any]
 
 
 def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
-    """Describe an actor in one row. `supervisors`: for whom actors were started, by name."""
+    """Describe an actor in one row. `supervisors`: for whom actors were started, by name.
+
+    `role`: what the runtime has it for, "" for an actor of a user; a pool has its `members`.
+    """
     address, instance = cell.address, cell.instance
-    return {
+    role = role_of(address.class_path)
+    row = {
         "name": address.name,
         "class": address.class_path,
+        "role": role,
         "epoch": address.epoch,
         "registered": address.registered,
         "waiting": cell.waiting,
@@ -56,6 +62,9 @@ def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
         "supervisor": supervisors.get(address.name, ""),
         "pid": instance.pid if isinstance(instance, ActorProxy) else None,
     }
+    if role == POOL:
+        row["members"] = members_of(instance)
+    return row
 
 
 COLUMNS: Final = ("name", "node", "class", "epoch", "waiting", "running", "served", "supervisor")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from actors.actor import Member
 from actors.html import Html, card, dotted_state, escaped, html_table
+from runtime.observation.roles import with_roles
 
 HEADS = ("node", "state", "address", "pid", "labels")
 
@@ -43,7 +44,7 @@ def status_html(
     rows = (
         [
             escaped(actor.get("name")),
-            escaped(actor.get("class")),
+            escaped(with_roles({"class": None, **actor})["class"]),
             escaped(node),
             *(escaped(actor.get(number)) for number in ("epoch", "waiting", "served")),
         ]

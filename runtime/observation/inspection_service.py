@@ -18,6 +18,7 @@ from actors.actor import Actor, Member
 from actors.errors import CallError, StoreError
 from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.pending_calls import PendingCall
 from runtime.environment import Environment
 from runtime.hosting.actor_state import ActorStates
 from runtime.hosting.host import ActorHost
@@ -28,7 +29,7 @@ from runtime.isolation.actor_proxy import ActorProxy
 from runtime.observation.actor_listing import ActorListing
 from runtime.observation.blocked_loops import BlockedLoops
 from runtime.observation.conditions import read_conditions
-from runtime.observation.open_calls import describe_all_calls, describe_calls
+from runtime.observation.open_calls import describe_all_calls, describe_awaited, describe_calls
 from runtime.observation.overviews import Overviews
 from runtime.observation.recordings import Recordings
 from runtime.observation.supervision_report import SupervisionReport
@@ -39,6 +40,9 @@ INSPECTION_SERVICE = "@inspection"
 
 MOST_METHODS = 1000
 """Methods of which one answer has statistics."""
+
+MOST_OFFERED = 200
+"""Methods of an actor: of a class with more, an answer has no names of them."""
 
 
 class CallMeasurement:
@@ -108,6 +112,7 @@ class InspectionService(Actor):
         members: Callable[[], Sequence[Member]],
         recordings: Recordings,
         saved_bytes: Callable[[str], Awaitable[int | None]],
+        pending: Callable[[], Sequence[PendingCall[trio.lowlevel.Task]]],
     ) -> None:
         self._host = host
         self._node = node
@@ -122,6 +127,7 @@ class InspectionService(Actor):
         self._members = members
         self._recordings = recordings
         self._saved_bytes = saved_bytes
+        self._pending = pending
 
     @method(concurrent=True, idempotent=True)
     async def overview(self, with_members: bool = False) -> dict[str, Any]:
@@ -196,9 +202,14 @@ class InspectionService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def calls(self) -> dict[str, Any]:
-        """The calls that run or wait here; see `describe_calls`."""
+        """The calls that run or wait here, see `describe_calls`; and as `awaited` those to other
+        nodes that methods here wait for, see `describe_awaited`.
+        """
         cells = list(self._host.cells.values())
-        return await describe_all_calls(cells, self._node, self._environment.now)
+        now = self._environment.now
+        found = await describe_all_calls(cells, self._node, now)
+        found["awaited"] = await describe_awaited(self._pending(), self._host.turns.chain, now)
+        return found
 
     @method(concurrent=True, idempotent=True)
     async def stacks(self, actor: str | None = None) -> dict[str, Any]:
@@ -290,6 +301,7 @@ class InspectionService(Actor):
             "epoch": cell.address.epoch,
             "registered": cell.address.registered,
             "supervisor": self._host.supervisors.get(name, ""),
+            "methods": sorted(cell.methods) if len(cell.methods) <= MOST_OFFERED else [],
             "started": cell.started,
             "paused": cell.paused,
             "served": cell.served,

@@ -3,27 +3,37 @@
 A call that a method awaits carries the chain of methods that wait for it, as text (see
 `runtime.hosting.chains`). So each call says by itself on whose behalf it was made: the nodes need
 not be asked at the same moment, and an actor in a process of its own is seen like any other.
+
+That is of no use where the node that has the call does not answer, or where the call has not
+arrived, since a connection is down. So a node says as well what its own methods await elsewhere.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
+import trio
 
+from runtime.calls.pending_calls import PendingCall
 from runtime.hosting.cell import ActorCell, Invocation
+from runtime.hosting.chains import Chain
 from runtime.observation.slices import in_slices
 
 MOST_CALLS = 2000
 """Calls that one node reports, those that have run or waited longest."""
 
+MOST_AWAITED = 500
+"""Calls to other nodes, of those that methods of one node await, that it reports."""
+
 MOST_STEPS = 64
 """Steps of a chain of waiting calls that are followed."""
 
-State = Literal["running", "waiting"]
+State = Literal["running", "waiting", "sent"]
+"""Of a call that is known from the node that made it alone: sent."""
 
 
 @attrs.frozen
@@ -118,6 +128,58 @@ def _plain_call(invocation: Invocation, state: str, node: str, now: float) -> di
     }
 
 
+async def describe_awaited(
+    calls: Sequence[PendingCall[trio.lowlevel.Task]],
+    chain: Callable[[trio.lowlevel.Task], Chain | None],
+    now: Callable[[], float],
+) -> list[dict[str, Any]]:
+    """Describe the calls to actors of other nodes that methods here await: at most `MOST_AWAITED`,
+    the first that were made. `chain(task)`: the methods that wait for a call made in this task.
+    """
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def look(calls: Sequence[PendingCall[trio.lowlevel.Task]]) -> None:
+        for call in calls:
+            place, task = call.place, call.waiter
+            # One that no task is parked on has its answer, or is a stream that is not read now.
+            if task is None or place.actor.startswith("@") or len(found) >= MOST_AWAITED:
+                continue
+            made_by = chain(task)
+            if made_by is not None and made_by.links:
+                last = made_by.links[-1]
+                # A thousand calls of one method by another one are one entry.
+                key = (last.actor, last.method, place.actor, place.method, place.node)
+                found[key] = {
+                    "actor": place.actor,
+                    "method": place.method,
+                    "node": place.node,
+                    "caller": [last.actor, last.method],
+                }
+
+    await in_slices(calls, look, now)
+    return list(found.values())
+
+
+def read_awaited(node: str, report: dict[str, Any]) -> list[OpenCall]:
+    """The calls to other nodes that methods of this node await, as it has reported them. Nodes of
+    earlier versions say nothing of them. Raises KeyError, TypeError or ValueError for what is no
+    such answer.
+    """
+    return [
+        OpenCall(
+            str(one["node"]),
+            str(one["actor"]),
+            str(one["method"]),
+            "sent",
+            None,
+            None,
+            (str(one["caller"][0]), str(one["caller"][1])),
+            node,
+        )
+        for one in report.get("awaited", ())
+    ]
+
+
 def read_calls(node: str, report: dict[str, Any]) -> list[OpenCall]:
     """The calls that a node has reported. Raises KeyError, TypeError or ValueError for what is no
     such answer.
@@ -154,10 +216,11 @@ class WaitStep:
 
 class WaitGraph:
     """The graph of actors that wait for each other, by the calls of all nodes at about the same
-    time.
+    time. `sent`: calls as the nodes know them that made them, for those of which no other says
+    anything. They lead to no cycle: each may have ended when the next node was asked.
     """
 
-    def __init__(self, calls: Iterable[OpenCall]) -> None:
+    def __init__(self, calls: Iterable[OpenCall], sent: Iterable[OpenCall] = ()) -> None:
         self._running: dict[str, list[OpenCall]] = {}
         self._waiting: dict[str, list[OpenCall]] = {}
         self._awaited: dict[tuple[str, str], list[OpenCall]] = {}
@@ -166,6 +229,10 @@ class WaitGraph:
             found.setdefault(call.actor, []).append(call)
             if call.caller is not None:
                 self._awaited.setdefault(call.caller, []).append(call)
+        self._sent: dict[tuple[str, str], list[OpenCall]] = {}
+        for call in sent:
+            if call.caller is not None:
+                self._sent.setdefault(call.caller, []).append(call)
 
     def runs(self, actor: str, method: str = "") -> list[OpenCall]:
         """Return the calls that an actor runs, of one method if it is named, the longest first."""
@@ -191,26 +258,26 @@ class WaitGraph:
             if step is None:
                 break
             steps.append(step)
-            if step.waits_for is None:
+            if step.waits_for is None or step.waits_for.state == "sent":
                 break
             actor = step.waits_for.actor
         return steps, []
 
     def _step(self, actor: str, method: str) -> WaitStep | None:
         runs = self.runs(actor, method)
-        for running in runs:
-            for awaited in self._awaits(running):
-                return WaitStep(running, awaited)
+        for among in (self._awaited, self._sent):
+            for running in runs:
+                for awaited in self._awaits(running, among):
+                    return WaitStep(running, awaited)
         return WaitStep(runs[0], None) if runs else None
 
-    def _awaits(self, running: OpenCall) -> list[OpenCall]:
+    def _awaits(
+        self, running: OpenCall, among: Mapping[tuple[str, str], list[OpenCall]]
+    ) -> list[OpenCall]:
         # An isolated actor is two links of a chain, one in its node and one in its process: what it
         # awaits is not its own method again.
-        return [
-            call
-            for call in self._awaited.get((running.actor, running.method), ())
-            if (call.actor, call.method) != (running.actor, running.method)
-        ]
+        own = (running.actor, running.method)
+        return [call for call in among.get(own, ()) if (call.actor, call.method) != own]
 
     def cycles(self) -> Iterator[list[str]]:
         """Every cycle of actors that wait for each other, once."""

@@ -14,6 +14,7 @@ from runtime.hosting.host import ActorHost
 from runtime.observation.actor_listing import actor_row
 from runtime.observation.kept_answers import KeptAnswer
 from runtime.observation.slices import in_slices
+from runtime.processes.process_memory import memory_mib
 
 MOST_ACTORS = 200
 """Actors that an overview lists: supervisors first, then those with most calls."""
@@ -46,6 +47,7 @@ class Overviews:
             **facts,
             "links": links[:MOST_LINKS],
             "links_left_out": max(0, len(links) - MOST_LINKS),
+            "memory_mib": memory_mib(),
             **actors,
         }
 

@@ -18,6 +18,11 @@ MOST_LANES = 20
 SHORTEST = 1e-6
 """Seconds of a slice for what takes no time, such as a message that no task waits for."""
 
+APART = 2
+"""Nanoseconds between the ends of a slice and those of the slices around and beside it. Perfetto
+leaves out a slice that ends after the one in which it begins, and cuts times to whole nanoseconds.
+"""
+
 LOOP_TRACK = 1
 """The track of a node's event loop."""
 
@@ -99,6 +104,7 @@ class Timeline:
         self._from = min((one.facts["began"] - one.clock.offset for one in recordings), default=0.0)
         for process, recording in enumerate(recordings, 1):
             _NodeTracks(self, recording, process).add_all()
+        _nest(self.events)
         # Last: the call may be in the recording of one node and its turn in that of a later one.
         self.flows = self._connect()
 
@@ -145,6 +151,40 @@ class Timeline:
     def trace(self, facts: Mapping[str, object]) -> dict[str, Any]:
         """The file. `facts` stand beside the events, for people."""
         return {"traceEvents": self.events, "displayTimeUnit": "ms", "otherData": dict(facts)}
+
+
+def _nest(events: Iterable[dict[str, Any]]) -> None:
+    """Make slices that cross on their track end earlier. Those cross that are drawn longer than
+    what they show, and those whose times were rounded.
+    """
+    tracks: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append(event)
+    for slices in tracks.values():
+        around: list[dict[str, Any]] = []
+        for one in sorted(slices, key=lambda event: (event["ts"], -event["dur"])):
+            began, ended = _nanoseconds(one)
+            while around:
+                outer = _nanoseconds(around[-1])[1]
+                shortest = around[-1]["dur"] <= SHORTEST * 1e6
+                if outer > began and (ended <= outer or not shortest):
+                    _end_by(one, outer - APART)
+                    break
+                # The inner ones first, which end before the outer ones.
+                _end_by(around[-1], began - APART * len(around))
+                around.pop()
+            around.append(one)
+
+
+def _nanoseconds(event: Mapping[str, Any]) -> tuple[int, int]:
+    began = round(event["ts"] * 1000)
+    return began, began + round(event["dur"] * 1000)
+
+
+def _end_by(event: dict[str, Any], last: int) -> None:
+    began, ended = _nanoseconds(event)
+    event["dur"] = max(0, min(ended, last) - began) / 1000
 
 
 class _NodeTracks:

@@ -19,6 +19,7 @@ from actors.html import card, dotted_state, escaped, fixed_width, html_table
 from actors.supervision import ChildKind, ExitReason
 from actors.supervisor import ChildStatus, DeathReport, SupervisorStatus
 from runtime.near_names import nearest
+from runtime.observation.roles import POOL, POOL_KEEPER, role_of
 from runtime.printable import plain
 
 CLUSTER = "@cluster"
@@ -66,6 +67,8 @@ class Branch:
 
     id: str
     name: str
+    role: str = ""
+    """What the runtime has it for; "" for an actor of a user: see `runtime.observation.roles`."""
     kind: ChildKind = "worker"
     state: str
     problem: str = ""
@@ -249,6 +252,7 @@ class _Assembly:
                 state="starting" if actor.started is False else "running",
                 singleton=actor.supervisor == CLUSTER,
                 class_path=actor.class_path,
+                role=role_of(actor.class_path),
                 node=actor.node,
                 epoch=actor.epoch,
                 waiting=actor.waiting,
@@ -471,10 +475,20 @@ def _is_last(children: Sequence[Branch]) -> list[bool]:
 
 
 def _title(branch: Branch, stem: str) -> str:
-    """A child's id, and its name where that is not what its place tells; a root's name."""
-    if not stem or branch.name.endswith(f"/{branch.id}") or branch.name == branch.id:
-        return branch.id
-    return f"{branch.id} ({branch.name})"
+    """A child's id, and its name where that is not what its place tells; a root's name. With what
+    the runtime has it for.
+    """
+    title = branch.id
+    if stem and not branch.name.endswith(f"/{branch.id}") and branch.name != branch.id:
+        title = f"{title} ({branch.name})"
+    if branch.role == POOL and branch.state != SILENT:
+        return f"{title} (pool of {_members(branch)})"
+    return f"{title} ({branch.role})" if branch.role in (POOL, POOL_KEEPER) else title
+
+
+def _members(pool: Branch) -> int:
+    keepers = sum(child.role == POOL_KEEPER for child in pool.children)
+    return len(pool.children) + pool.children_left_out - keepers
 
 
 def _cells(branch: Branch, columns: Sequence[Column]) -> list[str]:

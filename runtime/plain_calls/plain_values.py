@@ -32,6 +32,7 @@ from actors.handle import Handle
 from actors.messages import message_type
 from actors.reference import Reference
 from runtime.user_errors import guarded, repr_of, summary_of
+from runtime.wire.arrays import TWO_ITEMS
 from runtime.wire.exceptions import fields_of
 from runtime.wire.standard_types import EXCEPTIONS, TEXTS, named_tuple_fields
 from runtime.wire.tags import BUILTIN_TAGS
@@ -41,6 +42,12 @@ MOST_DEPTH = 32
 
 MOST_INTEGER_BITS = 8192
 """Of a whole number: converting one to decimal digits takes time that grows with its square."""
+
+FEW_CONTAINERS = 16 * 1024
+"""Containers of a value from which those that are met again are counted."""
+
+MOST_COPIES = 64 * 1024
+"""Containers that may be met again after that: each is written anew."""
 
 _AS_IT_IS = frozenset({NoneType, bool, float, str, bytes})
 
@@ -67,7 +74,7 @@ def decoded(data: bytes) -> object:
         # As the first of two items, the second of which is known: cbor2 ignores what follows an
         # item, and so what follows the first is seen.
         pair: object = cbor2.loads(
-            b"\x82" + data + _END,
+            TWO_ITEMS + data + _END,
             max_depth=MOST_DEPTH + 1,
             allow_indefinite=False,
             allow_duplicate_keys=False,
@@ -113,8 +120,42 @@ def check_plain(value: object, depth: int = 0) -> None:
         raise DecodeError(f"{kind.__name__} is not plain data")
 
 
+class _Containers:
+    """The containers of one value, as they are met. 25 lists, each of which holds the next one
+    twice, are met 2**25 times: such a value is refused.
+    """
+
+    __slots__ = ("_copies", "_few", "_met")
+
+    def __init__(self) -> None:
+        self._few = FEW_CONTAINERS
+        self._copies = 0
+        self._met: dict[int, object] = {}
+        """By their ids, which stay theirs because the objects are kept."""
+
+    def meet(self, value: object, path: str) -> None:
+        """Note one. Raises EncodeError for one copy too many."""
+        if self._few:
+            self._few -= 1
+            return
+        if id(value) not in self._met:
+            self._met[id(value)] = value
+            return
+        self._copies += 1
+        if self._copies > MOST_COPIES:
+            raise EncodeError(
+                f"{path} is met again after {MOST_COPIES} containers that were met before, so that "
+                "the value would arrive with as many copies; send each once, and indices of them",
+                path=path,
+            )
+
+
 def plain(value: Any, path: str, depth: int) -> object:
     """The value as plain data. Raises EncodeError, which names the path to what has none."""
+    return _plain(value, path, depth, _Containers())
+
+
+def _plain(value: Any, path: str, depth: int, met: _Containers) -> object:
     kind = type(value)
     if kind in _AS_IT_IS:
         return value
@@ -124,34 +165,38 @@ def plain(value: Any, path: str, depth: int) -> object:
         return value
     if depth >= MOST_DEPTH:
         raise EncodeError(f"{path} nests deeper than {MOST_DEPTH} levels", path=path)
+    met.meet(value, path)
     if kind is list or kind is tuple or kind is deque:
-        return [plain(one, f"{path}[{index}]", depth + 1) for index, one in enumerate(value)]
+        return [_plain(one, f"{path}[{index}]", depth + 1, met) for index, one in enumerate(value)]
     if kind is set or kind is frozenset:
-        return [plain(one, f"{path} (a member)", depth + 1) for one in value]
+        return [_plain(one, f"{path} (a member)", depth + 1, met) for one in value]
     if kind is dict or kind in _DICTIONARIES:
-        return _plain_dict(value, path, depth)
+        return _plain_dict(value, path, depth, met)
     writer = _WRITERS.get(kind)
     if writer is not None:
         return writer(value)
-    return _plain_object(value, kind, path, depth)
+    return _plain_object(value, kind, path, depth, met)
 
 
-def _plain_dict(value: dict[Any, Any], path: str, depth: int) -> object:
+def _plain_dict(value: dict[Any, Any], path: str, depth: int, met: _Containers) -> object:
     if all(type(key) is str for key in value):
-        found = {key: plain(one, f"{path}[{key!r}]", depth + 1) for key, one in value.items()}
+        found = {key: _plain(one, f"{path}[{key!r}]", depth + 1, met) for key, one in value.items()}
         marked = len(found) == 1 and next(iter(found)).startswith("$")
         return {"$dict": found} if marked else found
     return {
         "$pairs": [
-            [plain(key, f"{path} (a key)", depth + 1), plain(one, f"{path}[...]", depth + 1)]
+            [
+                _plain(key, f"{path} (a key)", depth + 1, met),
+                _plain(one, f"{path}[...]", depth + 1, met),
+            ]
             for key, one in value.items()
         ]
     }
 
 
-def _plain_object(value: Any, kind: type, path: str, depth: int) -> object:
+def _plain_object(value: Any, kind: type, path: str, depth: int, met: _Containers) -> object:
     if isinstance(value, Enum):
-        return plain(value.value, path, depth + 1)
+        return _plain(value.value, path, depth + 1, met)
     if issubclass(kind, Handle):
         return {"$actor": value.name}
     if issubclass(kind, Reference):
@@ -167,20 +212,20 @@ def _plain_object(value: Any, kind: type, path: str, depth: int) -> object:
             ),
             lambda error: _refuse(f"{path}: its fields cannot be read: {summary_of(error)}", path),
         )
-        return {name: plain(one, f"{path}.{name}", depth + 1) for name, one in fields.items()}
+        return {name: _plain(one, f"{path}.{name}", depth + 1, met) for name, one in fields.items()}
     names = named_tuple_fields(kind)
     if names is not None:
         pairs = zip(names, cast("tuple[object, ...]", value), strict=True)
-        return {name: plain(one, f"{path}.{name}", depth + 1) for name, one in pairs}
+        return {name: _plain(one, f"{path}.{name}", depth + 1, met) for name, one in pairs}
     converter = converter_of(kind)
     if converter is not None:
         sent = guarded(
             lambda: converter.to_plain(value),
             lambda error: _refuse(f"{path}: its converter raised {summary_of(error)}", path),
         )
-        return plain(sent, path, depth + 1)
+        return _plain(sent, path, depth + 1, met)
     if kind.__module__ == "numpy" and hasattr(value, "tolist"):
-        return plain(value.tolist(), path, depth)
+        return _plain(value.tolist(), path, depth, met)
     if kind in (bytearray, memoryview):
         return bytes(value)
     raise EncodeError(f"{path} is a {qualified_name(kind)}, which has no plain form", path=path)

@@ -263,10 +263,10 @@ class PlainCallService(Actor):
         if name.startswith("@"):
             # The runtime's own services are no actors of users.
             raise ActorNotFoundError(f"there is no actor {name!r}")
-        while name in self._host.claiming and self._host.is_about_to_start(name):
+        while self._host.awaited_claims.takes(name):
             # Its name was found in the store before this node has heard that it has it.
             claimed = trio.Event()
-            self._host.claiming[name].calls.append(claimed.set)
+            self._host.awaited_claims.add(name, claimed.set)
             await claimed.wait()
         cell, definition = self._found(target)
         if definition.stream is not stream:
@@ -315,9 +315,15 @@ class PlainCallService(Actor):
                 CURRENT.get(),
             )
             if refused is not None:
-                raise refused
+                try:
+                    raise refused
+                finally:
+                    # No circle with this frame, which the traceback has.
+                    del refused
         if peer is not self._admission.own:
-            self._admission.note_act(peer, target.name, target.method, arguments.args)
+            self._admission.note_act(
+                peer, target.name, target.method, arguments.args, arguments.kwargs
+            )
 
     def _peer(self) -> VerifiedPeer:
         """Return the proven identity of the caller of this service."""
@@ -335,7 +341,11 @@ class PlainCallService(Actor):
         stream = kind is not None and kind.stream
         found = self._host.find(target.name, target.epoch, target.method, stream=stream)
         if isinstance(found, CallError):
-            raise found
+            try:
+                raise found
+            finally:
+                # No circle with this frame, which the traceback has.
+                del found
         cell, definition = found
         if not (definition.http or target.allowed):
             raise MethodNotExposedError(

@@ -8,7 +8,6 @@ iterator: when the caller drops it, the run is cancelled, and the members are fr
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import (
     AsyncIterable,
@@ -54,6 +53,7 @@ from actors.errors import (
     UnderstudyError,
 )
 from actors.method import MethodDefinition
+from actors.own_logger import own_logger
 from actors.pools import MapCounts, OnError
 from actors.reference import Reference, wait_any
 from runtime.calls.arguments import refused
@@ -123,7 +123,7 @@ error in their place, so that no item is lost unseen.
 
 _DEATHS = (ActorDiedError, ConnectionLostError, NodeDiedError)
 
-logger = logging.getLogger("understudy.pools")
+logger = own_logger("understudy.pools")
 
 
 class Crew(Protocol):
@@ -447,7 +447,7 @@ class MapRun:
         least, most = self._definition.arity
         if problem is None and not least <= len(args) <= most:
             try:
-                self._definition.check(f"pool {self._crew.name}", args, {})
+                problem = self._definition.refusal(f"pool {self._crew.name}", args, {})
             except BadArgumentsError as error:
                 problem = error
         if problem is not None:

@@ -18,6 +18,7 @@ from actors.errors import (
     CallError,
     EncodeError,
     FilterRefusedError,
+    NotAllowedError,
     NotExecutedError,
     OutcomeUnknownError,
     PoisonedItemError,
@@ -193,7 +194,9 @@ class MapSchedule:
         self._members.setdefault(member, MemberPace(place=place))
 
     def on_drained(self, member: Hashable) -> None:
-        """Note that the member takes no more items; it may finish those that it has."""
+        """Note that the member takes no more items: it may finish those that it has, or has ended,
+        and then the calls of its batches end by themselves.
+        """
         pace = self._members.get(member)
         if pace is not None:
             pace.draining = True
@@ -377,7 +380,7 @@ class MapSchedule:
             return
         self._close(batch)
         if gone:
-            self.on_gone(batch.member)
+            self.on_drained(batch.member)
             for item in batch.items:
                 item.attempts -= 1
             self._waiting.put_back(batch.items)
@@ -415,7 +418,7 @@ class MapSchedule:
             return
         self._close(batch)
         if gone:
-            self.on_gone(batch.member)
+            self.on_drained(batch.member)
         again: list[MapItem] = []
         for item in batch.items:
             if first or len(batch.items) == 1:
@@ -424,13 +427,6 @@ class MapSchedule:
                 item.alone = item.alone or gone
                 again.append(item)
         self._waiting.put_back(again)
-
-    def on_gone(self, member: Hashable) -> None:
-        """Note that the member has ended. The calls of its other batches end by themselves."""
-        pace = self._members.get(member)
-        if pace is not None:
-            pace.draining = True
-            self._forget_if_idle(member, pace)
 
     @property
     def is_over(self) -> bool:
@@ -562,7 +558,8 @@ class MapSchedule:
 
     def _is_again_after_refusal(self, item: MapItem, error: NotExecutedError) -> bool:
         item.refusals += 1
-        if item.refusals >= MOST_REFUSALS:
+        # Rules are not for a time: what may not be called now may not be called then.
+        if item.refusals >= MOST_REFUSALS or isinstance(error, NotAllowedError):
             self.held.finish(item, error=error)
             return False
         item.attempts -= 1

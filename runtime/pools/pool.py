@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import logging
 from collections.abc import (
     AsyncIterable,
     Callable,
@@ -49,8 +48,10 @@ from actors.errors import (
 )
 from actors.groups import Answer
 from actors.handle import Handle
+from actors.keywords import names_keywords
 from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
+from actors.own_logger import own_logger
 from actors.pools import MapChanges, MapSettings, NotReturned, OnError, Routing
 from actors.process_bound import ProcessBound
 from actors.reference import Reference
@@ -97,7 +98,7 @@ MOST_MISSING = 60.0
 STOP_SECONDS = 40.0
 """How long the end of a pool's block may take: somewhat longer than its members may."""
 
-logger = logging.getLogger("understudy.pools")
+logger = own_logger("understudy.pools")
 
 
 class PoolNode(Protocol):
@@ -478,6 +479,7 @@ class Pool(ProcessBound, Generic[A]):
         items: Iterable[T] | AsyncIterable[T],
         **options: Unpack[MapChanges],
     ) -> MapResults[Any]: ...
+    @names_keywords
     def map(
         self,
         method: Callable[[T], R],
@@ -563,6 +565,7 @@ class Pool(ProcessBound, Generic[A]):
         items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
         **options: Unpack[MapChanges],
     ) -> MapResults[Any]: ...
+    @names_keywords
     def starmap(
         self,
         method: Callable[..., R],
@@ -684,7 +687,8 @@ class Pool(ProcessBound, Generic[A]):
 
     def _check(self) -> None:
         if self._members.failure is not None:
-            raise self._members.failure
+            # The same for each call: without the frames, and so the arguments, of those before.
+            raise self._members.failure.with_traceback(None)
 
     def _map(
         self,

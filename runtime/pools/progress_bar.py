@@ -7,7 +7,6 @@ event loop does not wait for either.
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any, Protocol, TextIO
 
 import trio
 
+from actors.own_logger import own_logger
 from actors.pools import MapCounts
 from runtime.environment import Environment
 from runtime.user_errors import summary_of
@@ -30,7 +30,7 @@ LINE_SECONDS = 30.0
 END_SECONDS = 1.0
 """How long the last state may take to be written."""
 
-logger = logging.getLogger("understudy.pools")
+logger = own_logger("understudy.pools")
 
 
 class ProgressBar(Protocol):

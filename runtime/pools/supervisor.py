@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -31,6 +30,7 @@ from actors.handle import Handle
 from actors.messages import MAIN_ALIAS, message
 from actors.method import Address, method
 from actors.options import SpawnOptions
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from actors.supervisor import ChildSpec, ChildStatus, DynamicSupervisor
 from runtime.pools.member_plan import GROWTH, IDLE_SECONDS, PoolSize, PoolSpec, plan
@@ -65,7 +65,7 @@ one, for instance while a node that still counts as up is cut off, the pool is t
 
 MEMBER, KEEPER = "member-", "keeper-"
 
-logger = logging.getLogger("understudy.pools")
+logger = own_logger("understudy.pools")
 
 
 # What runs in the members of a pool of a plain function.
@@ -193,7 +193,7 @@ class PoolKeeper(Actor):
 
     async def on_start(self) -> None:
         """Stand for it from now on: the node does, and not this actor. Returns once it does, so
-        that the supervisor knows by the start of its keepers that it has stand-ins.
+        that the supervisor knows by the start of its keepers that others stand for it.
         """
         self.nursery.start_soon(self._stand)
         with trio.move_on_after(KEEPER_SECONDS):
@@ -211,7 +211,7 @@ class PoolKeeper(Actor):
                 self._stands.set()
                 return
             except (CallError, SpawnError, StoreError) as error:
-                logger.info("no stand-in for %s by %s yet: %s", self._pool, self.name, error)
+                logger.info("%s does not stand for pool %s yet: %s", self.name, self._pool, error)
                 await trio.sleep(LONGEST_PAUSE)
 
 
@@ -273,6 +273,11 @@ class PoolSupervisor(DynamicSupervisor):
         if self._stopped and self._spec.named:
             # Last: until its members have ended, a successor needs what was saved.
             await self._forget()
+
+    @property
+    def present_members(self) -> int:
+        """How many members it has: lists of actors show it."""
+        return len(self._present())
 
     @method(concurrent=True, allow=("operator", "client", "observer"))
     async def watch_members(self) -> AsyncIterator[PoolView]:

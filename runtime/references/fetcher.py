@@ -4,7 +4,6 @@ at their owners.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -21,6 +20,7 @@ from actors.errors import (
     OwnerDiedError,
     ReferenceReleasedError,
 )
+from actors.own_logger import own_logger
 from actors.reference import Reference
 from runtime.environment import Environment, first
 from runtime.identifiers import NodeId, ReferenceId
@@ -54,7 +54,7 @@ this node will soon learn of an end, and the other state passes.
 """
 
 
-logger = logging.getLogger("understudy.references")
+logger = own_logger("understudy.references")
 
 
 class ValueFetcher:
@@ -120,17 +120,17 @@ class ValueFetcher:
             encoded = self._cached.get(state.identity)
             if encoded is not None:
                 self._cached.move_to_end(state.identity)
-                return self._value_codec.unpack(encoded)
+                return self._value_codec.unpack(encoded, state)
             self._raise_failure(state)
             if self._is_here(state):
                 return await self._values.value(state)
             if state.shared is not None:
                 read = self._read_in_place(state, state.shared)
                 if read is not None:
-                    return self._value_codec.unpack(read)
+                    return self._value_codec.unpack(read, state)
             encoded = await self._bring_once(state)
             if encoded is not None:
-                return self._value_codec.unpack(encoded)
+                return self._value_codec.unpack(encoded, state)
 
     async def _bring_once(self, state: ReferenceState) -> EncodedValue | None:
         """Like `_bring`, but one task of this node at a time. Returns None if another task has
@@ -308,7 +308,7 @@ class ValueFetcher:
             return self._read_in_place(state, answer)
         if not isinstance(answer, EncodedValue):
             return None
-        encoded = self._value_codec.received(answer)
+        encoded = self._value_codec.received(answer, state)
         if encoded.size <= self._cache_limit:
             self._forget(state.identity)
             self._cached[state.identity] = encoded

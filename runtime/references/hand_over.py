@@ -12,13 +12,13 @@ all earlier ones, as they notify holders, before they answer the node that gave 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import trio
 
 from actors.errors import OutcomeUnknownError, UnderstudyError
+from actors.own_logger import own_logger
 from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.owned_values import OwnedValues
 from runtime.references.table import Effect, ReferenceState, ReferenceTable
@@ -35,7 +35,7 @@ HAND_OVER_RETRY_SECONDS = 0.05
 """Seconds until a node that may have taken a value is asked again."""
 
 
-logger = logging.getLogger("understudy.references")
+logger = own_logger("understudy.references")
 
 
 class HandOver:

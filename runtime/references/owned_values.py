@@ -140,7 +140,7 @@ class OwnedValues:
                 f"{state!r} has its value on disk; `await reference.fetch()` reads it"
             )
         self.value_store.on_used(state.identity)
-        return self._value_codec.unpack(state.stored)
+        return self._value_codec.unpack(state.stored, state)
 
     async def value(self, state: ReferenceState) -> object:
         """Wait for the value, and return a copy. Raises the error of the producing call."""
@@ -149,7 +149,7 @@ class OwnedValues:
         self._raise_failure(state)
         assert state.stored is not None
         self.value_store.on_used(state.identity)
-        return self._value_codec.unpack(await _loaded(state.stored))
+        return self._value_codec.unpack(await _loaded(state.stored), state)
 
     async def serve(self, identity: ReferenceId, reader: Reader | None = None) -> object:
         """Return the answer for another node: the value, the failure, the next owner (a pair of
@@ -304,7 +304,7 @@ class OwnedValues:
         answer = await self.serve(identity)
         if state is None or not isinstance(answer, StoredValue):
             return answer
-        method = method_of(self._value_codec.unpack(answer), name)
+        method = method_of(self._value_codec.unpack(answer, state), name)
         return [
             await self._environment.in_thread(
                 functools.partial(method, *args, **kwargs), self._methods

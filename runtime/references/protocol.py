@@ -5,7 +5,6 @@ batches that are repeated until they are answered.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, NamedTuple
@@ -13,12 +12,13 @@ from typing import Any, NamedTuple
 import trio
 
 from actors.errors import ActorNotFoundError, CallError, OutcomeUnknownError
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.table import Effect, ReferenceTable
 from runtime.references.values import FailedValue
 
-logger = logging.getLogger("understudy.references")
+logger = own_logger("understudy.references")
 
 
 # The pending updates for one other node.

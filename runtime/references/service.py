@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
@@ -11,6 +10,7 @@ import trio
 
 from actors.errors import CallError, ProtocolError
 from actors.method import method
+from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.annotation_checks import ArgumentTypes
 from runtime.environment import Process
@@ -21,7 +21,7 @@ from runtime.references.manager import ReferenceManager
 from runtime.references.owned_values import Reader
 from runtime.references.values import FailedValue
 
-logger = logging.getLogger("understudy.references")
+logger = own_logger("understudy.references")
 
 REFERENCE_SERVICE = "@references"
 

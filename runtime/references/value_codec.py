@@ -6,8 +6,8 @@ from typing import cast
 
 import attrs
 
-from actors.errors import ProtocolError
-from actors.reference import Reference
+from actors.errors import DecodeError, EncodeError, ProtocolError
+from actors.reference import Reference, ReferencedValue
 from runtime.references.memory.values import Memory, Segment
 from runtime.references.values import (
     EncodedValue,
@@ -58,15 +58,28 @@ class ValueCodec:
             )
         return EncodedValue(control, self._memory.hold(segments))
 
-    def unpack(self, stored: StoredValue) -> object:
-        """Decode a separate copy for each caller; its arrays are read-only."""
-        if isinstance(stored, EncodedValue):
-            return self._codec.decode_shared(stored.control, stored.buffers)
-        assert isinstance(stored, ValueWithReferences)
-        return self._codec.copy(stored.value)
+    def unpack(self, stored: StoredValue, state: ReferencedValue) -> object:
+        """Decode a separate copy for each caller; its arrays are read-only. Raises DecodeError,
+        which names the value.
+        """
+        try:
+            if isinstance(stored, EncodedValue):
+                return self._codec.decode_shared(stored.control, stored.buffers)
+            assert isinstance(stored, ValueWithReferences)
+            return self._codec.copy(stored.value)
+        except (DecodeError, EncodeError, ProtocolError) as error:
+            raise _unreadable(state, error) from None
 
-    def received(self, encoded: EncodedValue) -> EncodedValue:
-        """Decode a value together with the references in it. Raises DecodeError, ProtocolError."""
+    def received(self, encoded: EncodedValue, state: ReferencedValue) -> EncodedValue:
+        """Decode a value together with the references in it. Raises DecodeError, which names the
+        value.
+        """
+        try:
+            return self._received(encoded)
+        except (DecodeError, ProtocolError) as error:
+            raise _unreadable(state, error) from None
+
+    def _received(self, encoded: EncodedValue) -> EncodedValue:
         before, self._passed.arrivals = self._passed.arrivals, []
         try:
             self._codec.decode_shared(encoded.control, encoded.buffers)
@@ -79,13 +92,18 @@ class ValueCodec:
         """Decode a value that another owner had, in the form in which this node keeps it. Raises
         DecodeError, ProtocolError.
         """
-        received = self.received(encoded)
+        received = self._received(encoded)
         if received.references:
             return ValueWithReferences(
                 self._codec.copy(self._codec.decode_shared(received.control, received.buffers)),
                 received.size,
             )
         return EncodedValue(received.control, self._memory.hold(received.buffers))
+
+
+def _unreadable(state: ReferencedValue, error: Exception) -> DecodeError:
+    """The error for a value that is there, and that this process cannot read."""
+    return DecodeError(f"{state!r} has a value that cannot be read here: {error}")
 
 
 # The codec's extension for stored values.

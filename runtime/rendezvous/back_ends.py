@@ -5,7 +5,6 @@ process.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from urllib.parse import quote
 import trio
 
 from actors.errors import HandshakeError, JoinError, ProtocolError
+from actors.own_logger import own_logger
 from runtime.environment import Environment, host_identity, raise_alone
 from runtime.links.encryption import Tls, system_network
 from runtime.links.keyring import Keyring
@@ -42,7 +42,7 @@ FIRST_SERVER_ERROR = 500
 STANDALONE_RENEWAL = 3600.0
 """Seconds between two renewals of a lease that no other agent watches."""
 
-logger = logging.getLogger("understudy.rendezvous")
+logger = own_logger("understudy.rendezvous")
 
 
 def understudy(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
@@ -278,7 +278,7 @@ async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
         connection.close()
     try:
         is_etcd = isinstance(json.loads(body), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         is_etcd = False
     # A proxy in front of an etcd that is not up yet answers with a server error.
     if not is_etcd and status < FIRST_SERVER_ERROR:

@@ -13,7 +13,6 @@ It is for what a rendezvous writes, and for small things of jobs: each commit wr
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import shutil
@@ -34,6 +33,7 @@ from actors.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.store.interface import (
     Compare,
@@ -301,7 +301,7 @@ many after the tenth.
 """
 
 
-logger = logging.getLogger("understudy.rendezvous")
+logger = own_logger("understudy.rendezvous")
 
 
 class FileStore(Store):

@@ -4,7 +4,6 @@ decides.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -24,6 +23,7 @@ from actors.errors import (
     StoreUnavailableError,
     UnderstudyError,
 )
+from actors.own_logger import own_logger
 from runtime.environment import Environment, raise_alone
 from runtime.rendezvous import machine
 from runtime.rendezvous.interface import RendezvousChange, RendezvousInfo
@@ -55,7 +55,7 @@ from runtime.rendezvous.presence import Presence
 from runtime.rendezvous.view import RENDEZVOUS_RETRY_SECONDS, View
 from runtime.store.interface import Compare, Delete, Operation, Put, Store
 
-logger = logging.getLogger("understudy.rendezvous")
+logger = own_logger("understudy.rendezvous")
 
 
 OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
@@ -500,7 +500,8 @@ class StoreHandler:
         """Raise the last error of the store if it has not answered for longer than this agent's
         lease lasts.
         """
-        if self._environment.now() - self._view.away_since > self._settings.lease_seconds:
+        since = min(self._view.away_since, self._presence.silent_since)
+        if self._environment.now() - since > self._settings.lease_seconds:
             raise self._connection(
                 StoreUnavailableError(
                     f"the store has not answered for more than {self._settings.lease_seconds:g} s"

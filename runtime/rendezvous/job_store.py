@@ -472,7 +472,7 @@ def _barrier(key: str, value: bytes | None) -> tuple[int, int]:
     try:
         generation, there = json.loads(value)
         return int(generation), int(there)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise RendezvousStateError(
             f"the record of a barrier at {key!r} cannot be understood ({error}); delete it"
         ) from None

@@ -5,11 +5,13 @@ agent's own clock allows.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 
 import trio
 
 from actors.errors import LeaseLostError, StoreError
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.membership.lease import LeaseClock
 from runtime.rendezvous.machine import AgentRecord, Keys, encode_agent
@@ -17,7 +19,7 @@ from runtime.rendezvous.parameters import AgentSettings, RendezvousStateError
 from runtime.rendezvous.view import RENDEZVOUS_RETRY_SECONDS, View
 from runtime.store.interface import Compare, Put, Store
 
-logger = logging.getLogger("understudy.rendezvous")
+logger = own_logger("understudy.rendezvous")
 
 
 class Presence:
@@ -43,6 +45,10 @@ class Presence:
         self._failing = False
         self.name = ""
         self.lease = 0
+        self.silent_since = math.inf
+        """Since when the store has answered no renewal at all, on this agent's clock. Its watch
+        cannot show that: it waits for as long as nothing changes.
+        """
         self.job_lease = 0
         """The lease of the job's data. Each agent of the job renews it."""
 
@@ -118,6 +124,12 @@ class Presence:
                 self._view.notify()
             return False
         except (StoreError, trio.TooSlowError) as error:
+            if isinstance(error, trio.TooSlowError):
+                self.silent_since = min(self.silent_since, asked)
+                # Who waits for a round looks whether that is too long.
+                self._view.notify()
+            else:
+                self.silent_since = math.inf
             level = logging.DEBUG if self._failing else logging.WARNING
             logger.log(
                 level,
@@ -130,7 +142,7 @@ class Presence:
             if was_held != self.is_held():
                 self._view.notify()
             return False
-        self._failing = False
+        self._failing, self.silent_since = False, math.inf
         if clock is not None:
             # By the time of the request, not of the answer, as in `register`.
             clock.on_renewed(asked)

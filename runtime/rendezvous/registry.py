@@ -7,19 +7,19 @@ back-end's, its object is a creator.
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from types import TracebackType
 from typing import Protocol, cast
 
+from actors.own_logger import own_logger
 from runtime.environment import Environment, SystemEnvironment
 from runtime.rendezvous.interface import RendezvousHandler
 from runtime.rendezvous.parameters import RendezvousParameters
 
 GROUP = "understudy.rendezvous"
 
-logger = logging.getLogger("understudy.rendezvous")
+logger = own_logger("understudy.rendezvous")
 
 
 class OpenableHandler(RendezvousHandler, Protocol):

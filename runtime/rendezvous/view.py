@@ -4,17 +4,17 @@ changed.
 
 from __future__ import annotations
 
-import logging
 import math
 
 import trio
 
 from actors.errors import StoreCompactedError, StoreError
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.rendezvous.machine import AgentRecord, Keys, State, decode_agent, decode_state
 from runtime.store.interface import Entry, Store
 
-logger = logging.getLogger("understudy.rendezvous")
+logger = own_logger("understudy.rendezvous")
 
 
 RENDEZVOUS_RETRY_SECONDS = 0.5

@@ -474,6 +474,8 @@ class SimulatedCluster:
         """What runs on it, for actors that report to it."""
         self.labels: dict[str, dict[str, str]] = {}
         """The labels of nodes, by machine."""
+        self.resources: dict[str, dict[str, float]] = {}
+        """The resources of nodes, by machine."""
         self.blocked_limit = BLOCKED_LIMIT_SECONDS
         """Seconds for which the lease of a node is renewed while its event loop is blocked."""
         self.unexpected: list[str] = []
@@ -488,7 +490,6 @@ class SimulatedCluster:
         self._past: list[SimulatedProcess] = []
         self._pauses: dict[str, list[tuple[float, float]]] = {}
         self._closing = False
-        self._units = 0
 
     def now(self) -> float:
         """Virtual seconds since the run began."""
@@ -687,7 +688,6 @@ class SimulatedCluster:
     # Processes
 
     async def _keep_running(self, machine: Machine) -> None:
-        self._units += 1
         while not self._closing:
             if not machine.wanted:
                 machine.changed = trio.Event()
@@ -700,7 +700,6 @@ class SimulatedCluster:
             await process.ended.wait()
             if not self._closing:
                 await trio.sleep(machine.restart_after)
-        self._units -= 1
 
     def _begin(self, machine: Machine) -> SimulatedProcess:
         pid = next(machine.pids)
@@ -730,6 +729,7 @@ class SimulatedCluster:
                     cluster="simulated",
                     secret=SECRET,
                     labels=self.labels.get(machine.name),
+                    resources=self.resources.get(machine.name),
                     data_dir=DIRECTORY if founds else None,
                     platform=Platform(
                         environment=process.environment,

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from runtime.simulation.cluster import SimulatedCluster, SimulatedProcess
+from runtime.simulation.network import SimulatedConnection
 
 INCLUDED = 0.5
 """The probability that a possible fault occurs in a run."""
@@ -309,13 +310,16 @@ class FaultInjector:
             )
         )
 
-    async def _cut(self) -> None:
-        await trio.lowlevel.checkpoint()
-        connections = [
+    def _whole_connections(self) -> list[SimulatedConnection]:
+        return [
             one
             for one in self.cluster.network.connections
             if one.sends.sender_broken is None and not one.closed
         ]
+
+    async def _cut(self) -> None:
+        await trio.lowlevel.checkpoint()
+        connections = self._whole_connections()
         if connections:
             connection = self._draw.choice(connections)
             pipe = self._draw.choice((connection.sends, connection.receives))
@@ -328,11 +332,7 @@ class FaultInjector:
 
     async def _half_open(self) -> None:
         await trio.lowlevel.checkpoint()
-        connections = [
-            one
-            for one in self.cluster.network.connections
-            if one.sends.sender_broken is None and not one.closed
-        ]
+        connections = self._whole_connections()
         if connections:
             connection = self._draw.choice(connections)
             connection.sends.vanished = connection.receives.vanished = True

@@ -40,8 +40,6 @@ STOPS = 0.3
 PATIENCE = (0.05, 1.0, 6.0)
 """Seconds after which a joint start or stop is cancelled, one of these."""
 
-SHOWN = 20
-
 
 class Tenant(Actor):
     """An actor whose start waits only for its name, so that it may travel with others."""
@@ -147,7 +145,11 @@ class JointStarts:
         if isinstance(error, NameTakenError):
             self.taken += 1
         elif self.oracle.fair and not self.over:
-            self._say(f"{node.name} could not start {name}: {type(error).__name__}: {error}")
+            self.cluster.trace.violation(
+                self.wrong,
+                "",
+                f"{node.name} could not start {name}: {type(error).__name__}: {error}",
+            )
 
     async def look_for_leftovers(self) -> None:
         """Check, in the calm, that each name has the actor that claimed it, and each actor its
@@ -168,12 +170,9 @@ class JointStarts:
         }
         for name in sorted(owners.keys() | running.keys()):
             if owners.get(name) != running.get(name):
-                self._say(
+                self.cluster.trace.violation(
+                    self.wrong,
+                    "",
                     f"in the calm {name} belongs to {owners.get(name, 'no node')}, and runs on "
-                    f"{running.get(name, 'no node')} (node, incarnation, epoch)"
+                    f"{running.get(name, 'no node')} (node, incarnation, epoch)",
                 )
-
-    def _say(self, text: str) -> None:
-        if len(self.wrong) < SHOWN:
-            self.wrong.append(text)
-        self.cluster.trace.tell("", "wrong", text)

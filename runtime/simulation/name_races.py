@@ -70,7 +70,6 @@ ON_ITS_WAY = 2.0
 ON_ITS_WAY_AT_MOST = 30.0
 """Likewise under faults, which delay messages."""
 
-SHOWN = 20
 
 Place = tuple[str, int, str]
 """A node, its incarnation, and the store that knows it."""
@@ -266,10 +265,12 @@ class NameRaces:
                 and all(map(self.is_well, places))
                 and not self._may_be_stopped(node, address.name, began, fair)
             ):
-                self._say(
+                self.cluster.trace.violation(
+                    self.wrong,
+                    "",
                     f"{node.name} got a handle of {address.name} on {address.node}, epoch "
                     f"{address.epoch}, from {act}, and its call ended with "
-                    f"{type(error).__name__}: {error}"
+                    f"{type(error).__name__}: {error}",
                 )
         except UnderstudyError:
             # Its own node has left the cluster.
@@ -280,8 +281,3 @@ class NameRaces:
     def _next(self) -> int:
         self._order += 1
         return self._order
-
-    def _say(self, text: str) -> None:
-        if len(self.wrong) < SHOWN:
-            self.wrong.append(text)
-        self.cluster.trace.tell("", "wrong", text)

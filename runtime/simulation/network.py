@@ -159,6 +159,8 @@ class Pipe:
         elif self.reader_broken is None:
             self.arrived.append(data)
             self.readable.wake()
+            if self.network.delivered is not None:
+                self.network.delivered(self.hosts)
 
     def give_up(self, since: float) -> None:
         """Break the sender's side, because bytes were not acknowledged for too long. `since`: when
@@ -345,6 +347,10 @@ class SimulatedNetwork:
         """The dialling ends of those that live, and of some that have ended."""
         self.latest = 0.0
         """When the last of all bytes that are on their way arrive."""
+        self.delivered: Callable[[tuple[str, str]], None] | None = None
+        """Called when bytes have arrived, with the host that sent them and that which reads them,
+        before its tasks take a step.
+        """
         self._crowded = 16
         self._paths: dict[tuple[str, str], Path] = {}
         self._ports = itertools.count(7400)

@@ -12,9 +12,6 @@ import attrs
 
 from runtime.simulation.report import Trace
 
-SHOWN = 20
-"""How many violations of each kind are kept as text."""
-
 REPORT_SECONDS = 0.5
 """Virtual seconds, at most, from the exit of a child to the report that its supervisor gave up, in
 a run without faults.
@@ -45,8 +42,9 @@ class Oracle:
 
     def saved_late(self, name: str, epoch: int, node: str) -> None:
         """Record that a state was saved although a later epoch had run when the save began."""
-        self._wrong(
+        self.trace.violation(
             self.overlaps,
+            "",
             f"{name} on {node} saved its state in epoch {epoch}, after epoch {self.owners[name]} "
             "had run",
         )
@@ -58,7 +56,7 @@ class Oracle:
         key = f"{call} on {place}"
         self.executions[key] = self.executions.get(key, 0) + 1
         if self.executions[key] > 1:
-            self._wrong(self.twice, f"{key} was executed {self.executions[key]} times")
+            self.trace.violation(self.twice, "", f"{key} was executed {self.executions[key]} times")
 
     def ran(self, name: str, epoch: int, node: str, call: str = "") -> None:
         """Record that a method of the named actor begins to run. `call`: an id, if it must run at
@@ -67,16 +65,18 @@ class Oracle:
         self.runs += 1
         latest = self.owners.get(name, 0)
         if epoch < latest:
-            self._wrong(
+            self.trace.violation(
                 self.overlaps,
+                "",
                 f"{name} ran on {node} in epoch {epoch}, after epoch {latest} had run elsewhere",
             )
         self.owners[name] = max(latest, epoch)
         if call:
             self.executions[call] = self.executions.get(call, 0) + 1
             if self.executions[call] > 1:
-                self._wrong(
+                self.trace.violation(
                     self.twice,
+                    "",
                     f"{call} was executed by {name} {self.executions[call]} times, the last time "
                     f"on {node}",
                 )
@@ -101,8 +101,9 @@ class Oracle:
             times.popleft()
         recent = sum(time > now - period + REPORT_SECONDS for time in times)
         if recent > (intensity if self.fair else 2 * intensity):
-            self._wrong(
+            self.trace.violation(
                 self.beyond,
+                "",
                 f"{supervisor} restarted children {recent} times within {period:g} s, its "
                 f"intensity is {intensity}",
             )
@@ -121,22 +122,21 @@ class Oracle:
                 f"{supervisor} gave up after {len(recent)} restarts within {period:g} s, its "
                 f"intensity is {intensity}"
             )
-            self._wrong(self.beyond, text)
+            self.trace.violation(self.beyond, "", text)
 
     def gave_up_in_vain(self, supervisor: str, why: str) -> None:
         """Record that a supervisor ended because of too many restarts, although its children never
         fail by themselves.
         """
-        self._wrong(
-            self.beyond, f"{supervisor} gave up, though its children only lose their nodes: {why}"
+        self.trace.violation(
+            self.beyond,
+            "",
+            f"{supervisor} gave up, though its children only lose their nodes: {why}",
         )
 
     def waiting(self, name: str, count: int, limit: int) -> None:
         """Record how many calls wait at an actor."""
         if count > limit:
-            self._wrong(self.unbounded, f"{count} calls wait at {name}, whose limit is {limit}")
-
-    def _wrong(self, where: list[str], text: str) -> None:
-        if len(where) < SHOWN:
-            where.append(text)
-        self.trace.tell("", "wrong", text)
+            self.trace.violation(
+                self.unbounded, "", f"{count} calls wait at {name}, whose limit is {limit}"
+            )

@@ -42,7 +42,6 @@ LATE = STOP_SECONDS + 0.2
 which may take this long.
 """
 
-SHOWN = 20
 WAYS = ("in_turn", "beside", "in_thread", "in_a_nursery", "midway", "on_start", "in_constructor")
 
 
@@ -248,7 +247,9 @@ class Outbursts:
             try:
                 with trio.move_on_after(MOST_SECONDS):
                     await self._provoke(node, on, number, where, what)
-                    self._say(node, f"{said}: nothing came of it")
+                    self.cluster.trace.violation(
+                        self.wrong, node.name, f"{said}: nothing came of it"
+                    )
                 # Starts are repeated while there is time.
                 self.lost += 1
             except (RemoteError, ActorStartError):
@@ -259,12 +260,16 @@ class Outbursts:
                 # A cancellation goes on, and all else is what must never be seen.
                 if is_cancellation(error):
                     raise
-                self._say(node, f"{said}: the caller's own task got {class_name(type(error))}")  # noqa: ASYNC104
+                self.cluster.trace.violation(
+                    self.wrong,
+                    node.name,
+                    f"{said}: the caller's own task got {class_name(type(error))}",
+                )  # noqa: ASYNC104
             if self.cluster.live(node.name) is not node:
                 return
             took = self.cluster.now() - began - self.cluster.stopped(node.name, began)
             if took > MOST_SECONDS + LATE:
-                self._say(node, f"{said}: it took {took:.3f} s")
+                self.cluster.trace.violation(self.wrong, node.name, f"{said}: it took {took:.3f} s")
             await self._ask_neighbour(node, on, said, fair)
 
     async def _provoke(self, node: Node, on: str, number: int, where: str, what: str) -> None:
@@ -284,8 +289,9 @@ class Outbursts:
         """
         self.lost += 1
         if not isinstance(error, CallError):
-            self._say(
-                node,
+            self.cluster.trace.violation(
+                self.wrong,
+                node.name,
                 f"{said}: it ended with {type(error).__name__}, which is not an outcome of a call: "
                 f"{error}",
             )
@@ -300,12 +306,8 @@ class Outbursts:
                 await neighbour.ping()
         except (UnderstudyError, trio.TooSlowError) as error:
             if fair and not self.over:
-                self._say(
-                    node,
+                self.cluster.trace.violation(
+                    self.wrong,
+                    node.name,
                     f"after {said}: the neighbour did not answer: {type(error).__name__}: {error}",
                 )
-
-    def _say(self, node: Node, text: str) -> None:
-        if len(self.wrong) < SHOWN:
-            self.wrong.append(text)
-        self.cluster.trace.tell(node.name, "wrong", text)

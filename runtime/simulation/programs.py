@@ -47,8 +47,6 @@ STOP_SECONDS = 45.0
 take its time and that of a node that does not answer.
 """
 
-SHOWN = 20
-
 
 class Endless(Actor):
     """Never answers."""
@@ -136,8 +134,9 @@ class Programs:
                 await trio.sleep(0.1)
         if patience.cancelled_caught:
             for wait in self._overdue(node):
-                self._say(
-                    node,
+                self.cluster.trace.violation(
+                    self.wrong,
+                    node.name,
                     f"{wait.what} by {node.name} still waits {GIVEN_UP_SECONDS:g} s after the "
                     "cluster has given the node up",
                 )
@@ -180,7 +179,7 @@ class Programs:
                 there = self.cluster.live(place.node) if place is not None else None
                 if place is not None and (there is None or there.incarnation != place.incarnation):
                     text = f"{wait.what} by {node.name} still waits for {place}, which has gone"
-                    self._say(node, text)
+                    self.cluster.trace.violation(self.wrong, node.name, text)
 
     async def _wait(self, node: Node, draw: random.Random) -> None:
         wait = OpenWait("", since=self.cluster.now())
@@ -263,12 +262,11 @@ class Programs:
             if self.cluster.live(node.name) is node:
                 took = self.cluster.now() - began - self.cluster.stopped(node.name, began)
                 if took > STOP_SECONDS and not internals_of(node).given_up:
-                    self._say(node, f"the stop of a tree by {node.name} took {took:.1f} s")
-
-    def _say(self, node: Node, text: str) -> None:
-        if len(self.wrong) < SHOWN:
-            self.wrong.append(text)
-        self.cluster.trace.tell(node.name, "wrong", text)
+                    self.cluster.trace.violation(
+                        self.wrong,
+                        node.name,
+                        f"the stop of a tree by {node.name} took {took:.1f} s",
+                    )
 
 
 async def _read_all(changes: AsyncIterable[object]) -> None:

@@ -83,6 +83,10 @@ class Report:
 _PACK = struct.Struct("<dqqq").pack
 
 
+VIOLATIONS_KEPT = 20
+"""How many violations of each kind are kept as text."""
+
+
 class Trace:
     """The events of a run, and a hash over them and over all network traffic. `now` returns virtual
     seconds.
@@ -104,6 +108,12 @@ class Trace:
         """Record an event for people to read; see `TraceEvent`."""
         self.events.append(TraceEvent(self._now(), node, kind, text))
         self._pending += f"{self._now()!r} {node} {kind} {text}\n".encode()
+
+    def violation(self, found: list[str], node: str, text: str) -> None:
+        """Record that a promise was broken. The first `VIOLATIONS_KEPT` texts stand in `found`."""
+        if len(found) < VIOLATIONS_KEPT:
+            found.append(text)
+        self.tell(node, "wrong", text)
 
     def digest(self) -> str:
         """The hash so far, in hexadecimal."""

@@ -32,7 +32,7 @@ from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.crowds import Crowds
 from runtime.simulation.joint_starts import JointStarts, has_joint_starts
 from runtime.simulation.name_races import NameRaces, has_name_races
-from runtime.simulation.oracle import SHOWN, Oracle
+from runtime.simulation.oracle import Oracle
 from runtime.simulation.outbursts import Outbursts, has_outbursts
 from runtime.simulation.programs import Programs, has_programs
 from runtime.simulation.report import CallHistory, Operation
@@ -156,15 +156,18 @@ class ReferenceOracle:
             if all(map(self.is_well, self._holders[mark])) and self.is_well(
                 (owner_id.name, owner_id.incarnation, here[2])
             ):
-                self._wrong(
+                self.cluster.trace.violation(
                     self.freed,
+                    "",
                     f"{mark} is gone for {here}, and {sorted(self._holders[mark])} are all well: "
                     f"{error}",
                 )
         except OwnerDiedError as error:
             if self.is_well(owner) and self.is_well(here):
-                self._wrong(
-                    self.freed, f"{mark} is lost for {here}, and its owner {owner} is well: {error}"
+                self.cluster.trace.violation(
+                    self.freed,
+                    "",
+                    f"{mark} is lost for {here}, and its owner {owner} is well: {error}",
                 )
         except UnderstudyError as error:
             # The outcome of the call that makes the value. Its maker may not know yet what the
@@ -176,8 +179,9 @@ class ReferenceOracle:
         else:
             if patience.cancelled_caught:
                 if began_calm and self.is_well(here):
-                    self._wrong(
+                    self.cluster.trace.violation(
                         self.stuck,
+                        "",
                         f"{mark} did not come from {owner} to {here} in {FETCH_SECONDS:g} s, in "
                         "the calm",
                     )
@@ -185,7 +189,9 @@ class ReferenceOracle:
             self.fetched += 1
             self._seen(mark, "a value", here, owner)
             if value["mark"] != mark:
-                self._wrong(self.mixed_up, f"{here} fetched {mark}, and got {value['mark']}")
+                self.cluster.trace.violation(
+                    self.mixed_up, "", f"{here} fetched {mark}, and got {value['mark']}"
+                )
             for inner, _ in value["things"]:
                 self.handed(inner, owner)
             return list(value["things"])
@@ -198,16 +204,12 @@ class ReferenceOracle:
         seen = self._outcomes.setdefault(mark, {})
         seen.setdefault(what, here)
         if len(seen) > 1 and self.is_well(owner) and all(map(self.is_well, self._holders[mark])):
-            self._wrong(
+            self.cluster.trace.violation(
                 self.torn,
+                "",
                 f"{mark} of {owner} is "
                 + " and ".join(f"{each} for {place}" for each, place in seen.items()),
             )
-
-    def _wrong(self, where: list[str], text: str) -> None:
-        if len(where) < SHOWN:
-            where.append(text)
-        self.cluster.trace.tell("", "wrong", text)
 
 
 def _store(node: Node) -> str:
@@ -652,9 +654,7 @@ class Workload:
     def no_outcome(self, node: str, what: str, error: UnderstudyError) -> None:
         """Record a call or lookup that ended with none of the three outcomes."""
         text = f"{what} ended with {type(error).__name__}: {error}"
-        if len(self.not_outcomes) < SHOWN:
-            self.not_outcomes.append(text)
-        self.cluster.trace.tell(node, "wrong", text)
+        self.cluster.trace.violation(self.not_outcomes, node, text)
 
     async def _supervise(self, node: Node, draw: random.Random) -> None:
         """A supervisor with children that end again and again."""
@@ -689,13 +689,13 @@ class Workload:
             await node.options(name=name).spawn(Supervisor, specs, intensity=0)
         except UnderstudyError:
             return
-        reason = await internals_of(node).host.watch(name, 0)
+        reason = await internals_of(node).host.exits.wait(name, 0)
         if "restart" in reason.text and self.calling:
             self.oracle.gave_up_in_vain(name, reason.text)
 
     async def _watch(self, node: Node, supervisor: str) -> None:
         """Report to the oracle if a supervisor gives up."""
-        reason = await internals_of(node).host.watch(supervisor, 0)
+        reason = await internals_of(node).host.exits.wait(supervisor, 0)
         if "restart" in reason.text and self.calling:
             self.oracle.gave_up(supervisor, self.cluster.now(), INTENSITY, PERIOD)
 

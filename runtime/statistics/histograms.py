@@ -65,12 +65,6 @@ class Histogram:
         """How many durations were counted."""
         return sum(self.counts)
 
-    def quantile(self, share: float) -> float | None:
-        """Return the duration in seconds below which this share of the counted ones lies; None if
-        there are none.
-        """
-        return quantile(self.counts, share)
-
     def as_plain(self) -> dict[str, Any] | None:
         """Return plain data: `count`, `sum` (seconds), `counts` by bucket, `p50` and `p99`
         (seconds). None if nothing was counted.

@@ -26,6 +26,7 @@ from actors.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from actors.own_logger import own_logger
 from runtime.environment import Environment, raise_alone
 from runtime.limited_log import LimitedLog
 from runtime.store.changes import Changes
@@ -45,7 +46,7 @@ from runtime.store.interface import (
 )
 from runtime.store.memory import Snapshot, StoreMachine
 
-logger = logging.getLogger("understudy.store")
+logger = own_logger("understudy.store")
 
 # The path of an embedded store's changes to its file: group commit with one writer. Everything that
 # is changed during a write goes into the next commit.
@@ -71,7 +72,8 @@ class Commit:
             return
         if not wrote:
             raise StoreUnavailableError(
-                f"the store was restored to what is on its disk; repeat the request: {self.error}"
+                "nothing was read or changed, since the store goes back to what is on its disk "
+                f"after the write of another request failed; repeat this request: {self.error}"
             ) from self.error
         if isinstance(self.error, StoreOutcomeUnknownError):
             raise StoreOutcomeUnknownError(str(self.error)) from self.error
@@ -232,6 +234,7 @@ class EmbeddedStore(Store):
         self._waiting: dict[_Waiting, None] = {}
         self._sooner = trio.Event()
         self._asked_for = math.inf
+        self._last_backlog: Callable[[int], float] = lambda lease: -math.inf
         self._closed = ""
         """Why the store refuses calls; empty while it is open."""
         self.silence: trio.Event | None = None
@@ -264,6 +267,13 @@ class EmbeddedStore(Store):
             StoreMachine.restored(kept, environment.now(), environment.timings.restart_grace),
             journal,
         )
+
+    def spare_backlogs_by(self, last_backlog: Callable[[int], float]) -> None:
+        """End no lease whose renewals may wait behind much else that its holder has sent.
+        `last_backlog(lease)`: the latest time at which so much from the holder was read at once
+        that more may wait; -inf if that never was.
+        """
+        self._last_backlog = last_backlog
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """End expired leases and write commits, until the store is closed.
@@ -320,7 +330,18 @@ class EmbeddedStore(Store):
                 # The loop stood still, so renewals may be waiting in its sockets. Expiring now
                 # would take leases from holders that renewed in time.
                 self._machine.postpone(now + min(max(late, watch), timings.restart_grace))
+            self._spare_backlogs(now)
             self._step(partial(StoreMachine.expire, now=now))
+
+    def _spare_backlogs(self, now: float) -> None:
+        """Postpone the end of the overdue leases whose renewals may wait unread."""
+        # A link delivers in order: a renewal waits behind all answers and calls that its node sent
+        # before. A slow loop, none of whose passes is late enough to count as a pause, may need
+        # longer for them than a lease lasts. From the last backlog on, its holder has as long as
+        # after any renewal: a dead node, of which soon nothing is left to read, is found as late.
+        for lease in self._machine.overdue(now):
+            until = self._last_backlog(lease) + self._environment.timings.restart_grace
+            self._machine.postpone_one(lease, until)
 
     def _look_sooner(self) -> None:
         """Wake `_end_leases`: the next expiry is earlier or later than it assumed."""
@@ -464,7 +485,9 @@ class EmbeddedStore(Store):
             with trio.move_on_after(seconds) as patience:
                 await self._not_silent()
             if patience.cancelled_caught:
-                raise StoreUnavailableError(f"the store has not answered within {seconds:g} s")
+                raise StoreUnavailableError(
+                    f"the store has not answered within {seconds:g} s; nothing was changed"
+                )
         self._refuse_if_closed()
 
     async def _not_silent(self) -> None:
@@ -512,7 +535,10 @@ class EmbeddedStore(Store):
             raise (
                 StoreOutcomeUnknownError(f"the outcome of a write is unknown: {what}")
                 if wrote
-                else StoreUnavailableError(what)
+                else StoreUnavailableError(
+                    "nothing was read or changed, since the write of an earlier request comes "
+                    f"first, and {what}"
+                )
             )
 
     def _go_back(self, kept: Snapshot) -> None:

@@ -283,12 +283,14 @@ class StoreMachine:
         """End the leases whose time is over, the longest overdue first, each in its own
         revision.
         """
-        # Ordered by expiry, then by number, so that every run of a simulation is the same.
-        overdue = sorted(
-            (found.ends, lease) for lease, found in self._leases.items() if found.ends <= now
-        )
-        for _, lease in overdue:
+        for lease in self.overdue(now):
             self.revoke(lease)
+
+    def overdue(self, now: float) -> list[int]:
+        """Return the leases whose time is over, the longest overdue first."""
+        # Ordered by expiry, then by number, so that every run of a simulation is the same.
+        found = sorted((one.ends, lease) for lease, one in self._leases.items() if one.ends <= now)
+        return [lease for _, lease in found]
 
     def next_expiry(self) -> float | None:
         """Return the time at which `expire` must be called next, or None if there is no lease."""
@@ -304,8 +306,14 @@ class StoreMachine:
         """End no lease before `until`. For use after the machine was not driven for some time:
         renewals may be waiting.
         """
-        for found in self._leases.values():
-            found.ends = max(found.ends, until)
+        for lease in self._leases:
+            self.postpone_one(lease, until)
+
+    def postpone_one(self, lease: int, until: float) -> None:
+        """Do not end this lease before `until`. Raises `LeaseLostError`."""
+        # Only ever later: its holder relies on what it was granted.
+        found = self._lease(lease)
+        found.ends = max(found.ends, until)
 
     @property
     def leases(self) -> dict[int, float]:

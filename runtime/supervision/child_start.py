@@ -4,7 +4,6 @@ failure.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,6 +20,7 @@ from actors.errors import (
     StoreError,
 )
 from actors.method import Address
+from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.supervision.children import ChildState
 from runtime.supervision.shared_deadlines import SharedDeadlines
@@ -47,7 +47,7 @@ child arrives as an ActorStartError.
 """
 
 
-logger = logging.getLogger("understudy.supervision")
+logger = own_logger("understudy.supervision")
 
 
 async def start_somewhere(

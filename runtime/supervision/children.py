@@ -141,9 +141,14 @@ class ChildTable:
 
     def id_of(self, child: str | Handle) -> str:
         """Return the id of a child, which may be given as its id, its path, its actor's name or a
-        handle. Raises `ChildNotFoundError`.
+        handle. Raises `ChildNotFoundError`, and TypeError for anything else.
         """
         name = child.name if isinstance(child, Handle) else child
+        if not isinstance(name, str):
+            raise TypeError(
+                f"a child of {self._supervisor} is given by its id, its name or its handle, and "
+                f"not by an object of type {type(name).__name__}"
+            )
         for id in (name, name.removeprefix(f"{self._supervisor}/")):
             if id in self._children:
                 return id

@@ -7,7 +7,7 @@ of the others for longer than the store takes to claim their names.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 
 import attrs
@@ -20,6 +20,7 @@ from actors.method import Address
 from actors.options import SpawnOptions
 from runtime.gatherer import Gatherer
 from runtime.identifiers import NodeId
+from runtime.lifetime import AskingBlock
 
 Outcome = Address | Exception
 
@@ -48,15 +49,15 @@ class StartGatherer:
     """Gathers the starts of one node.
 
     `ask(member, cls, options, names)` starts an actor there for each name, and returns the outcome
-    of each; a name "" is generated. `undo(address)` stops one whose task was cancelled. `most`:
-    starts in one message; `undo_seconds`: for which a cancelled task waits for its `undo`. Messages
-    are sent by tasks in `nursery`.
+    of each; a name "" is generated. `undo(addresses)` stops those whose tasks were cancelled.
+    `most`: starts in one message; `undo_seconds`: for which a cancelled task waits for its `undo`.
+    Messages are sent by tasks in `nursery`.
     """
 
     def __init__(
         self,
         ask: Callable[[Member, type[Actor], SpawnOptions, list[str]], Awaitable[list[Outcome]]],
-        undo: Callable[[Address], Awaitable[None]],
+        undo: Callable[[Sequence[Address]], Awaitable[None]],
         nursery: trio.Nursery,
         most: int,
         undo_seconds: float,
@@ -81,9 +82,11 @@ class StartGatherer:
         cls: type[Actor],
         options: SpawnOptions,
         alone: Callable[[], Awaitable[Address]],
+        asking: AskingBlock | None = None,
     ) -> Address:
         """Start an actor of this class on that node: by `alone()` if no other start is
-        under way there, else together with others. Raises what `alone` raises.
+        under way there, else together with others. Raises what `alone` raises. `asking` as in
+        `Gatherer.request`.
         """
         named = options.name is not None
         return await self._gatherer.request(
@@ -93,6 +96,7 @@ class StartGatherer:
             StartKind(member, cls, named, _all_but_name(options), options),
             options.name or "",
             alone,
+            asking,
         )
 
     def check_invariants(self) -> None:

@@ -5,6 +5,7 @@ fewest actors, or with the most. No I/O.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -216,9 +217,12 @@ class NodeLoads:
         self._expected = False
         self._carried: dict[str, PlacedActor] = {}
         self._gone: dict[str, int] = {}
-        self._stopped: dict[str, int] = {}
+        self.freed = 0
+        """How often resources were given back. A placement that found none waits for the next."""
+        self._stopped: dict[str, float] = {}
         """Names whose actors were stopped before their claims were reported, until their releases
-        are: the claims must not count then.
+        are: the claims must not count then. The revision of the release, or one that is not above
+        it; infinite for a name that no other actor gets.
         """
         self._placed: dict[str, tuple[NodeId, Mapping[str, float]]] = {}
 
@@ -270,8 +274,9 @@ class NodeLoads:
         """Note that no actor has the name since this revision."""
         if not self._expected:
             return
-        if self._stopped.get(name, revision) <= revision:
-            self._stopped.pop(name, None)
+        stopped = self._stopped.get(name)
+        if stopped is not None and (stopped <= revision or stopped == math.inf):
+            del self._stopped[name]
         before = self._carried.get(name)
         if before is None or before.revision < revision:
             self._remove(name)
@@ -290,6 +295,18 @@ class NodeLoads:
             self._remove(name)
             # Bounded by the changes that are about to be reported: each of these takes one out.
             self._stopped[name] = max(revision, self._stopped.get(name, 0))
+
+    def on_over(self, name: str) -> None:
+        """Like `on_stopped`, between `on_placed` and `on_settled`, for an actor whose revision is
+        not known, and whose name no other actor gets.
+        """
+        carried = self._carried.get(name)
+        if carried is not None:
+            self.on_stopped(name, carried.revision + 1)
+        elif name in self._placed:
+            self.on_settled(name)
+            if self._expected:
+                self._stopped[name] = math.inf
 
     def on_placed(self, name: str, node: NodeId, resources: Mapping[str, float]) -> None:
         """An actor of this name is about to start on that node."""
@@ -314,6 +331,7 @@ class NodeLoads:
         self._stopped.clear()
         # A new table: `ActorPlacement.place` may still use the old one.
         self.of = {}
+        self.freed += 1
         for node, resources in self._placed.values():
             self._add(node, resources)
 
@@ -348,6 +366,7 @@ class NodeLoads:
         load = self.of[node]
         load.actors -= 1
         assert load.actors >= 0, "only what was added is taken away"
+        self.freed += bool(resources)
         for name, amount in resources.items():
             load.taken[name] -= amount
         if not load.actors:

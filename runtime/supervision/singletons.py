@@ -19,68 +19,15 @@ import trio
 
 from actors.errors import CallError, NameTakenError, NodeDrainingError, SpawnError, StoreError
 from actors.method import Address
+from actors.own_logger import own_logger
 from actors.restart_intensity import RestartDelay
 from actors.supervision import ExitKind, ExitReason, RestartBackoff
 from runtime.calls.arguments import StartRequest
 from runtime.environment import Environment
-from runtime.hosting.host import SupervisedActors
 from runtime.supervision.child_start import NOT_ITS_FAULT
 from runtime.supervision.spawner import ActorSpawner
 
-# Orphans: actors whose supervisor is gone for good, on a node that lives. They are stopped
-# here, because no supervisor would stop them.
-#
-# A supervisor that ends in order stops its children. One that dies with its node leaves those on
-# other nodes behind: the next incarnation adopts them, if one is started. If none is, because
-# the supervisor has no supervisor, or none any more, each node stops those that it hosts.
-
-ORPHAN_LOOK_SECONDS = 5.0
-"""Seconds between checks for orphans. A late check loses nothing: orphans only use memory."""
-
-
-logger = logging.getLogger("understudy.supervision")
-
-
-class Orphans:
-    """Stops the orphans of one node, until cancelled. `is_supervised(name)`: an actor has this
-    supervisor's name, or will have it.
-    """
-
-    def __init__(
-        self, family: SupervisedActors, is_supervised: Callable[[str], Awaitable[bool]]
-    ) -> None:
-        self._family = family
-        self._is_supervised = is_supervised
-        self._missing: set[str] = set()
-
-    async def run(self) -> None:
-        """Check every `ORPHAN_LOOK_SECONDS`. A supervisor that is missing at two checks in a row
-        is taken for gone: between its end and its restart it may be missing once.
-        """
-        while True:  # noqa: ASYNC913  each turn waits
-            await trio.sleep(ORPHAN_LOOK_SECONDS)
-            try:
-                await self._look()
-            except (StoreError, CallError):
-                # The store does not answer: two checks in a row count from the next one on.
-                self._missing.clear()
-
-    async def _look(self) -> None:
-        missing: set[str] = set()
-        for supervisor in sorted(self._family.supervisors()):
-            if await self._is_supervised(supervisor):
-                continue
-            if supervisor not in self._missing:
-                missing.add(supervisor)
-                continue
-            reason = ExitReason(
-                "parent stopped", f"its supervisor {supervisor} has ended and is not restarted"
-            )
-            for name, epoch in tuple(self._family.children_of(supervisor)):
-                self._family.counts.orphans += 1
-                logger.warning("stopping %s, which has lost its supervisor: %s", name, reason)
-                await self._family.stop(name, epoch, reason)
-        self._missing = missing
+logger = own_logger("understudy.supervision")
 
 
 CLAIM_RETRY_SECONDS = 0.05

@@ -5,7 +5,7 @@ supervisors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, cast
 
@@ -42,9 +42,13 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import plain_error
 from runtime.environment import Environment
 from runtime.gatherer import Gatherer
-from runtime.hosting.host import StopAnswer, birthplace, starts_at_once
+from runtime.hosting.actor_start import ActorStart
+from runtime.hosting.host import StopAnswer, birthplace
 from runtime.hosting.instances import name_part
+from runtime.hosting.node_service import NODE_SERVICE
+from runtime.hosting.starts import starts_at_once
 from runtime.identifiers import NodeId
+from runtime.lifetime import AskingBlock
 from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members
 from runtime.membership.names import Names
@@ -88,6 +92,9 @@ class ActorPlacement:
         self._lookups = lookups
         self._loads = NodeLoads()
         self._turns = Turns()
+        self._freed = (0, trio.Event())
+        """What `NodeLoads.freed` was when this event was made: it is set once that is out of date.
+        """
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
@@ -104,6 +111,7 @@ class ActorPlacement:
             owner = self._names.readable_owner(name, event.value)
         if owner is None:
             self._loads.on_gone(name, event.revision)
+            self._wake()
         else:
             self._loads.put(
                 name,
@@ -113,6 +121,19 @@ class ActorPlacement:
     def forget(self) -> None:
         """Drop all loads, because changes of names may have been missed."""
         self._loads.forget()
+        self._wake()
+
+    async def wait_freed(self) -> None:
+        """Wait until resources were given back somewhere, as far as this node follows the names:
+        what waits for room looks again then, and after a while in any case.
+        """
+        await self._freed[1].wait()
+
+    def _wake(self) -> None:
+        known, event = self._freed
+        if known != self._loads.freed:
+            self._freed = (self._loads.freed, trio.Event())
+            event.set()
 
     async def place(self, options: SpawnOptions) -> Member:
         """Choose the node for an actor with these options. Raises `NodeNotFoundError` or
@@ -121,7 +142,7 @@ class ActorPlacement:
         member = await self._find(options)
         if options.on is None:
             # Before any other choice: this one counts for the next.
-            self._turns.on_chosen([member], self._living())
+            self._turns.on_chosen([member], self._members.living())
         return member
 
     async def _find(self, options: SpawnOptions) -> Member:
@@ -143,27 +164,31 @@ class ActorPlacement:
         # Outside of the handler: an error of the second choice does not show that of the first.
         return self._chosen(options, loads)
 
+    def named(self, options: SpawnOptions) -> Member | None:
+        """Return the node that these options name, if it is there and nothing is asked of it; else
+        None: see `place`.
+        """
+        if options.on is None or options.labels or options.resources:
+            return None
+        return self._living(options.on)
+
+    def _living(self, node: str) -> Member | None:
+        seen = self._members.find(node)
+        if seen is None:
+            return None
+        member = seen.member
+        is_current = self._members.is_current(NodeId(member.name, member.incarnation))
+        return member if is_current else None
+
     def _chosen(self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> Member:
+        named = self.named(options)
+        if named is not None:
+            return named
         # One member is enough to choose a node by its name, however many there are. The error for
         # a name that no member has lists all.
-        named = None if options.on is None else self._members.find(options.on)
-        if named is None or not self._members.is_current(
-            NodeId(named.member.name, named.member.incarnation)
-        ):
-            living = self._living()
-        elif options.labels or options.resources:
-            living = [named.member]
-        else:
-            # It is named, and nothing is asked of it.
-            return named.member
+        named = None if options.on is None else self._living(options.on)
+        living = self._members.living() if named is None else [named]
         return choose_node(living, options, loads, self._environment.random(), self._turns)
-
-    def _living(self) -> list[Member]:
-        return [
-            member
-            for member in self._members.all()
-            if self._members.is_current(NodeId(member.name, member.incarnation))
-        ]
 
     async def place_many(self, options: SpawnOptions, count: int) -> list[Member]:
         """Choose the nodes for `count` actors with these options. Raises what `place` raises if one
@@ -174,7 +199,7 @@ class ActorPlacement:
         # For its waits and its errors; the choice below uses the members and loads that it has
         # read.
         await self._find(options)
-        living = self._living()
+        living = self._members.living()
         chosen = spread_over(
             living, options, self._loads.of, count, self._environment.random, self._turns
         )
@@ -197,6 +222,14 @@ class ActorPlacement:
             yield
         finally:
             self._loads.on_settled(name)
+            self._wake()
+
+    def on_over(self, name: str) -> None:
+        """Within `starting`: the actor has ended, and its name was made for it alone. Its resources
+        are free for the next placement, before the release of the name is reported.
+        """
+        self._loads.on_over(name)
+        self._wake()
 
     def on_started(self, address: Address, resources: Mapping[str, float]) -> None:
         """Count an actor that has started until its claim is reported: otherwise the next placement
@@ -225,6 +258,7 @@ class ActorPlacement:
             if isinstance(outcome, Address):
                 self.on_started(outcome, resources)
             self._loads.on_settled(name)
+        self._wake()
 
     def on_stopped(self, address: Address) -> None:
         """An actor has been stopped for this node: its resources are free for the next placement,
@@ -238,6 +272,7 @@ class ActorPlacement:
             self._loads.on_stopped(address.name, address.epoch + 1)
         else:
             self._loads.on_gone(address.name, address.epoch + 1)
+        self._wake()
 
     async def _ask(self) -> None:
         # Again if changes were missed during the request, or another placement has dropped the
@@ -265,6 +300,11 @@ FREED_NAME_LOOK_SECONDS = 0.05
 """Seconds between checks of a name whose actor has ended, until it is free."""
 
 
+PLACES_TRIED = 3
+"""Nodes that are chosen for one actor, one after the other, if each has ended before it could be
+asked to start it.
+"""
+
 MOST_IN_MESSAGE = 1024
 """Actors that one message starts."""
 
@@ -275,9 +315,6 @@ this node writes the next message and reads the last answer.
 
 PENDING = ActorStartError("it has not been started")
 """The outcome of an actor of a `spawn_many` before its message is answered."""
-
-TAKE_BACK_SECONDS = 1.0
-"""Seconds that a cancelled spawn may take to undo its start."""
 
 
 class ActorSpawner:
@@ -292,12 +329,13 @@ class ActorSpawner:
         placement: ActorPlacement,
     ) -> None:
         self._placement = placement
+        self._take_back_seconds = environment.timings.take_back
         self._gatherer = StartGatherer(
             self._start_alike,
-            self._take_back,
+            self.take_back,
             endpoint.nursery,
             MOST_IN_MESSAGE,
-            TAKE_BACK_SECONDS,
+            self._take_back_seconds,
         )
         self._stops = Gatherer[NodeId, tuple[NodeId, ExitReason], tuple[str, int], StopAnswer](
             self._stop_many, None, _not_stopped, endpoint.nursery, MOST_IN_MESSAGE
@@ -323,17 +361,25 @@ class ActorSpawner:
         self._gatherer.check_invariants()
         self._stops.check_invariants()
 
-    async def start(self, request: StartRequest) -> Address:
+    async def start(self, request: StartRequest, asking: AskingBlock) -> Address:
         """Start an actor on the node that its options select, by default this one. Raises
-        `SpawnError`, `CallError` and `EncodeError`.
+        `SpawnError`, `CallError` and `EncodeError`. `asking`: the block that this is in, which
+        does not wait yet.
         """
         if self.is_for_here(request.options):
+            if request.options.name is None and _waits_for_nothing(request):
+                # Not even a cancel scope, which would be a quarter of the start.
+                return await self._endpoint.host.start(
+                    ActorStart(request.cls, import_path(request.cls), request.options)
+                )
+            asking.wait()
             return await self._start_here(request)
         if request.options.resources and request.options.name is None:
             options = attrs.evolve(request.options, name=self._counted_name(request.cls))
             request = attrs.evolve(request, options=options)
         if self._may_be_gathered(request):
-            return await self._start_gathered(request)
+            return await self._start_gathered(request, asking)
+        asking.wait()
         with request.naming_arguments(self._endpoint.codec):
             return await self.start_actor(
                 import_path(request.cls), request.args, dict(request.kwargs), request.options, ""
@@ -363,7 +409,9 @@ class ActorSpawner:
             args = tuple(map(codec.copy, request.args))
             kwargs = {key: codec.copy(value, key) for key, value in request.kwargs.items()}
         return await self._endpoint.host.start(
-            request.cls, args, kwargs, request.options, import_path(request.cls), on_behalf_of
+            ActorStart(
+                request.cls, import_path(request.cls), request.options, args, kwargs, on_behalf_of
+            )
         )
 
     async def start_candidate(self, request: StartRequest) -> Address:
@@ -407,7 +455,7 @@ class ActorSpawner:
             if (
                 found is None
                 or not waits
-                or self._endpoint.host.is_within_start()
+                or self._endpoint.host.starts.is_within()
                 # Its node is asked each time: any task of the cluster may be stopping it.
                 or await self._has_started(found)
             ):
@@ -435,11 +483,15 @@ class ActorSpawner:
             return started or await self._names.is_promised(address.name)
         if await self._names.is_promised(address.name):
             return True
-        raise failure
+        try:
+            raise failure
+        finally:
+            # No circle with this frame, which the traceback has.
+            del failure
 
     async def _ask_whether_started(self, address: Address) -> bool | None:
         if (address.node, address.incarnation) == self._endpoint.identity:
-            return await self._endpoint.host.wait_started(address.name, address.epoch)
+            return await self._endpoint.host.starts.wait(address.name, address.epoch)
         try:
             service = self._endpoint.node_service(address.node, address.incarnation)
             return cast("bool | None", await service.wait_started(address.name, address.epoch))
@@ -447,7 +499,11 @@ class ActorSpawner:
             plain = plain_error(error)
             if plain is None:
                 raise
-            raise plain from None
+            try:
+                raise plain from None
+            finally:
+                # No circle with this frame, which the traceback has.
+                del plain
 
     async def start_actor(
         self,
@@ -460,11 +516,41 @@ class ActorSpawner:
         """Start an actor on the node that `options` name or that fits best. Raises `SpawnError` or
         `CallError`.
         """
-        member = await self._placement.place(options)
-        with self._placement.starting(options, member):
-            address = await self._start_on(member, class_path, args, kwargs, options, supervisor)
-            self._placement.on_started(address, options.resources)
-            return address
+        return await self._start_placed(
+            options,
+            lambda member: self._start_on(member, class_path, args, kwargs, options, supervisor),
+        )
+
+    async def _start_placed(
+        self,
+        options: SpawnOptions,
+        start: Callable[[Member], Awaitable[Address]],
+        asking: AskingBlock | None = None,
+    ) -> Address:
+        """Choose a node for an actor, and start it there by `start`. `asking`: the block that this
+        is in, if that does not wait yet.
+        """
+        member = None if asking is None else self._placement.named(options)
+        for again in range(PLACES_TRIED, 0, -1):
+            if member is None:
+                if asking is not None:
+                    asking.wait()
+                member = await self._placement.place(options)
+            with self._placement.starting(options, member):
+                try:
+                    address = await start(member)
+                except NodeUnreachableError:
+                    # Certainly not started. Where its node has ended meanwhile, there may be
+                    # another one, or a new one of the name that `options.on` gives: a machine that
+                    # is started again after a crash, before the lease of its predecessor has ended.
+                    place = NodeId(member.name, member.incarnation)
+                    if again == 1 or not self._members.is_gone(place):
+                        raise
+                    member = None
+                    continue
+                self._placement.on_started(address, options.resources)
+                return address
+        raise AssertionError("the last attempt returns or raises")
 
     async def _start_on(
         self,
@@ -497,14 +583,15 @@ class ActorSpawner:
         service = self._endpoint.node_service(member.name, member.incarnation)
         ticket = self._environment.token(8).hex()
         try:
-            return cast(
-                "Address",
-                await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
-            )
+            with _about_start(options.name or _of_class(path), member):
+                return cast(
+                    "Address",
+                    await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
+                )
         except trio.Cancelled:
             # It may have started, and no other task will see the answer. Bounded, because the node
             # may be gone, and the actor with it.
-            with trio.CancelScope(shield=True), trio.move_on_after(TAKE_BACK_SECONDS):
+            with trio.CancelScope(shield=True), trio.move_on_after(self._take_back_seconds):
                 await service.take_back.send(ticket)
             raise
         except RemoteError as error:
@@ -516,37 +603,39 @@ class ActorSpawner:
             plain = plain_error(error)
             if plain is None:
                 raise
-            raise plain from None
+            try:
+                raise plain from None
+            finally:
+                # No circle with this frame, which the traceback has.
+                del plain
 
     def _may_be_gathered(self, request: StartRequest) -> bool:
         """Return True for an actor whose start waits for nothing and runs no user code: then it
         delays no other start of its message. A start with a trace or a call context is sent alone,
         because a message has one of each.
         """
-        options = request.options
         return (
             # One that is taken back alone is stopped, to which a client has no right.
             self._endpoint.is_member
-            and options.isolation == "none"
-            and not request.args
-            and not request.kwargs
-            and starts_at_once(request.cls)
+            and _waits_for_nothing(request)
             and self.spans is NO_SPANS
             and CURRENT.get() is None
         )
 
-    async def _start_gathered(self, request: StartRequest) -> Address:
+    async def _start_gathered(self, request: StartRequest, asking: AskingBlock) -> Address:
         options = request.options
-        member = await self._placement.place(options)
-        with self._placement.starting(options, member):
-            address = await self._gatherer.start(
+        path = import_path(request.cls)
+        return await self._start_placed(
+            options,
+            lambda member: self._gatherer.start(
                 member,
                 request.cls,
                 options,
-                lambda: self._start_on(member, import_path(request.cls), (), {}, options, ""),
-            )
-            self._placement.on_started(address, options.resources)
-            return address
+                lambda: self._start_on(member, path, (), {}, options, ""),
+                asking,
+            ),
+            asking,
+        )
 
     async def _start_alike(
         self, member: Member, cls: type[Actor], options: SpawnOptions, names: list[str]
@@ -557,11 +646,23 @@ class ActorSpawner:
         await self._start_some(request, member, list(range(len(names))), found)
         return found
 
-    async def _take_back(self, address: Address) -> None:
-        """Stop an actor whose spawner was cancelled, as `_spawn_on` does."""
-        service = self._endpoint.node_service(address.node, address.incarnation)
-        reason = ExitReason("stopped", "the task that spawned it was cancelled")
-        await service.stop_actor.send(address.name, address.epoch, reason)
+    async def take_back(self, addresses: Sequence[Address]) -> None:
+        """Stop actors whose spawners were cancelled when they had started. No task has their
+        handles, unless it has found them by their names: those stay.
+        """
+        on_node: dict[NodeId, list[tuple[str, int]]] = {}
+        for address in addresses:
+            node = NodeId(address.node, address.incarnation)
+            on_node.setdefault(node, []).append((address.name, address.epoch))
+        for node, actors in on_node.items():
+            service = self._endpoint.node_service(*node)
+            try:
+                await service.take_back_started(actors)
+            except MethodNotFoundError:
+                # A node of an earlier version can only stop them.
+                reason = ExitReason("stopped", "the task that spawned it was cancelled")
+                for name, epoch in actors:
+                    await service.stop_actor.send(name, epoch, reason)
 
     async def start_many(self, request: StartManyRequest) -> list[Address | Exception]:
         """Start many actors, in one message to each node for thousands of them; returns an address
@@ -648,19 +749,24 @@ class ActorSpawner:
         names = [request.names[index] for index in indices] if request.names else []
         rows = [request.rows[index] for index in indices]
         try:
-            spawned, epochs, failures = await service.spawn_many(
-                path, rows, names, request.options, ticket
-            )
+            with _about_start(_of_class(path), member):
+                spawned, epochs, failures = await service.spawn_many(
+                    path, rows, names, request.options, ticket
+                )
         except trio.Cancelled:
             # Some may have started, and no other task will see the answer.
-            with trio.CancelScope(shield=True), trio.move_on_after(TAKE_BACK_SECONDS):
+            with trio.CancelScope(shield=True), trio.move_on_after(self._take_back_seconds):
                 await service.take_back.send(ticket)
             raise
         except RemoteError as error:
             plain = plain_error(error)
             if plain is None:
                 raise
-            raise plain from None
+            try:
+                raise plain from None
+            finally:
+                # No circle with this frame, which the traceback has.
+                del plain
         registered = bool(names)
         for index, name, epoch in zip(indices, spawned, epochs, strict=True):
             found[index] = Address(name, member.name, member.incarnation, epoch, path, registered)
@@ -686,9 +792,12 @@ class ActorSpawner:
         self._placement.on_stopped(address)
         return ended
 
-    async def stop_together(self, address: Address, reason: ExitReason) -> bool:
+    async def stop_together(
+        self, address: Address, reason: ExitReason, asking: AskingBlock | None = None
+    ) -> bool:
         """Stop the actor at `address` together with others of its node that are stopped at the
         same time. Returns False if that is not possible: it is not there, or needs its time.
+        `asking` as in `Gatherer.request`.
         """
         if not address.epoch or self.spans is not NO_SPANS or CURRENT.get() is not None:
             return False
@@ -701,7 +810,7 @@ class ActorSpawner:
             return (await self._stop_many(kind, [actor]))[0]
 
         try:
-            answer = await self._stops.request(place, kind, actor, alone)
+            answer = await self._stops.request(place, kind, actor, alone, asking)
         except CallError:
             # Its node is gone, or of an earlier version: what is to be done about that is known
             # where one actor is stopped.
@@ -818,10 +927,52 @@ class ActorSpawner:
         return cast("Handle", self._endpoint.typed_handle(address, actor))
 
 
+def _waits_for_nothing(request: StartRequest) -> bool:
+    """True for an actor whose start runs no user code and waits for nothing, but for its name."""
+    return (
+        request.options.isolation == "none"
+        and not request.args
+        and not request.kwargs
+        and starts_at_once(request.cls)
+    )
+
+
 def batched(items: list[int], most: int) -> Iterator[list[int]]:
     """Yield the items in lists of at most `most`, in their order."""
     for begin in range(0, len(items), most):
         yield items[begin : begin + most]
+
+
+@contextmanager
+def _about_start(what: str, member: Member) -> Iterator[None]:
+    """Where `member` has ended, raise an error about `what` was to be started on it, and not about
+    the service of the node that was called for it, of which users know nothing.
+    """
+    try:
+        yield
+    except ActorNotFoundError as error:
+        if error.actor != NODE_SERVICE:
+            raise
+        raise NodeUnreachableError(
+            f"{what} was not started: node {member.name} ended before it could be asked; start it "
+            "again, or elsewhere",
+            node=member.name,
+            attempts=error.attempts,
+        ) from None
+    except OutcomeUnknownError as error:
+        ended = isinstance(error, NodeDiedError) or isinstance(error.__cause__, ActorNotFoundError)
+        if error.actor != NODE_SERVICE or not ended:
+            raise
+        raise NodeDiedError(
+            f"node {member.name} ended while it started {what}, which is gone with it if it had "
+            "started; start it again, or elsewhere",
+            node=member.name,
+            attempts=error.attempts,
+        ) from None
+
+
+def _of_class(path: str) -> str:
+    return f"an actor of class {path.rpartition(':')[2]}"
 
 
 def _not_stopped(kind: tuple[NodeId, ExitReason]) -> Exception:

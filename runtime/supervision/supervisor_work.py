@@ -33,6 +33,7 @@ from actors.errors import (
 )
 from actors.handle import Handle
 from actors.method import Address
+from actors.own_logger import own_logger
 from actors.supervision import (
     AllStarted,
     Effect,
@@ -55,7 +56,7 @@ from runtime.supervision.end_lines import AFTER_TEMPORARY, end_line, lost_line
 from runtime.supervision.shared_deadlines import SharedDeadlines
 from runtime.supervision.spawner import ActorSpawner
 
-logger = logging.getLogger("understudy.supervision")
+logger = own_logger("understudy.supervision")
 
 
 STOP_MARGIN = 1.0

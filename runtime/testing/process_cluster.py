@@ -99,13 +99,22 @@ class WarmProcess:
 
 @asynccontextmanager
 async def _cluster_of_test(
-    server: ForkServer, nodes: int, store: str | None
+    server: ForkServer,
+    nodes: int,
+    store: str | None,
+    labels: Mapping[str, Mapping[str, str]],
+    resources: Mapping[str, Mapping[str, float]],
 ) -> AsyncIterator[LocalCluster]:
     opened: LocalCluster | None = None
     try:
         # Actors are placed on nodes on which faults act, as on a simulated cluster's.
         async with open_cluster_on(
-            server, nodes, store=store, labels={CALLS_ONLY: "true"}
+            server,
+            nodes,
+            store=store,
+            labels={CALLS_ONLY: "true"},
+            worker_labels=labels,
+            worker_resources=resources,
         ) as opened:
             yield opened
     finally:
@@ -116,10 +125,23 @@ async def _cluster_of_test(
 
 
 class ProcessCluster:
-    """The local cluster of one test. `open` it, hand out a face, and `close` it."""
+    """The local cluster of one test. `open` it, hand out a face, and `close` it. `labels` and
+    `resources`: those of the workers, by name.
+    """
 
-    def __init__(self, warm: WarmProcess, nodes: int, store: str | None = None) -> None:
-        self._block = OpenBlock(partial(_cluster_of_test, warm.server, nodes, store), WHAT, never)
+    def __init__(
+        self,
+        warm: WarmProcess,
+        nodes: int,
+        store: str | None = None,
+        *,
+        labels: Mapping[str, Mapping[str, str]] | None = None,
+        resources: Mapping[str, Mapping[str, float]] | None = None,
+    ) -> None:
+        opening = partial(
+            _cluster_of_test, warm.server, nodes, store, labels or {}, resources or {}
+        )
+        self._block = OpenBlock(opening, WHAT, never)
         self._opened: LocalCluster
         self._own_tasks = 0
 
@@ -181,14 +203,18 @@ class AsyncLocalCluster(AioLocalCluster):
 class AnyLoopDoor(ConnectionDoor):
     """A door for tasks of trio and of asyncio: whichever runs the test."""
 
-    async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+    async def wait(
+        self,
+        function: Callable[[], Awaitable[T]],
+        undo: Callable[[T], Awaitable[object]] | None = None,
+    ) -> T:
         """Run `function` in the loop of the connection; the task that runs the test waits for it,
-        on trio or on asyncio.
+        on trio or on asyncio. `undo`: see `run_in`.
         """
         self.block.check()
         if trio.lowlevel.in_trio_run():
             return await run_from_trio(self.block.portal, function)
-        return await run_in(self.block.portal, function)
+        return await run_in(self.block.portal, function, undo)
 
 
 class TrioRequest(Request[T]):

@@ -6,7 +6,7 @@ The test function runs inside the simulation, as a part of the node `driver`. Th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack, overload
 
 import attrs
@@ -63,6 +63,10 @@ class VirtualRun:
     nodes: int
     seed: int
     limit: float = LIMIT_SECONDS
+    labels: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
+    """Those of each worker, by its name."""
+    resources: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict)
+    """Those of each worker, by its name."""
     simulated: SimulatedCluster | None = None
     """While it runs."""
     left: list[str] = attrs.field(factory=list)
@@ -129,6 +133,8 @@ class VirtualRun:
             cluster = SimulatedCluster(self.seed, names, clock)
             # Actors are placed on nodes on which faults act, as on a local cluster's.
             cluster.labels[DRIVER] = {CALLS_ONLY: "true"}
+            cluster.labels |= {name: dict(labels) for name, labels in self.labels.items()}
+            cluster.resources |= {name: dict(had) for name, had in self.resources.items()}
             self._trace, self._shown = cluster.trace, slice(0, None)
             await cluster.run(lambda: self._body(cluster, test))
             self.unexpected.extend(cluster.unexpected)

@@ -4,7 +4,6 @@ our handler. It does not import torch.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
@@ -13,6 +12,7 @@ import attrs
 import trio
 
 from actors.errors import HandshakeError
+from actors.own_logger import own_logger
 from runtime.elastic import guardian
 from runtime.elastic.reaper import Reaper
 from runtime.environment import Environment, unwrap
@@ -41,10 +41,9 @@ from runtime.rendezvous.registry import OpenableHandler
 
 
 class AgentMembership:
-    """The changes of one complete round. `name`: that of this agent in the round."""
+    """The changes of one complete round."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._waiting = 0
         self._failure: RendezvousError | None = None
         self.closed = ""
@@ -61,11 +60,6 @@ class AgentMembership:
     def on_failed(self, failure: RendezvousError) -> None:
         """The handler reports no further changes of the round, because of this error."""
         self._failure = failure
-
-    @property
-    def is_cut_off(self) -> bool:
-        """True if other agents take this agent for dead, or may do so at any moment."""
-        return self._name in self.lost
 
     def reasons_for_another(self) -> int:
         """Return how many agents wait or were lost, each a reason for another round; 0 once the
@@ -158,7 +152,7 @@ arrive.
 """
 
 
-logger = logging.getLogger("understudy.rendezvous")
+logger = own_logger("understudy.rendezvous")
 
 
 class AgentLostError(RendezvousError):
@@ -352,7 +346,7 @@ class TorchAgent:
         """
         assert self._nursery is not None
         self._guard_workers(self._nursery)
-        membership, broken = AgentMembership(info.participants[info.rank]), trio.Event()
+        membership, broken = AgentMembership(), trio.Event()
         self._following = trio.CancelScope()
         self._nursery.start_soon(
             self._follow, handler, info.round, membership, broken, self._following

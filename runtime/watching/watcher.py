@@ -8,7 +8,6 @@ module delivers them.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from actors.call_context import CURRENT
 from actors.errors import CallError, MailboxFullError, NotExecutedError, StoreError
 from actors.handle import Handle
 from actors.method import Address, method
+from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.hosting.cell import ActorCell
@@ -245,7 +245,7 @@ together by those of one other node. Each costs a table entry, and a task until 
 """
 
 
-logger = logging.getLogger("understudy.watching")
+logger = own_logger("understudy.watching")
 
 
 @attrs.define(eq=False)
@@ -429,7 +429,7 @@ class Watcher:
             if not self._watched.ask(_actor(cell), asker, serial):
                 raise MailboxFullError(f"too many nodes watch {name} on {self._here[0]} already")
             return None
-        ended = self._host.remembered(name, epoch)
+        ended = self._host.exits.of(ActorId(name, epoch))
         if ended is not None and before:
             return short(ended)
         why = (

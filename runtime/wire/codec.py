@@ -31,24 +31,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
-from itertools import chain
+from itertools import chain, islice
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import attrs
-from cbor2 import CBORTag, dumps, loads
+from cbor2 import CBORTag, dump, dumps, loads
 
 from actors.converters import Converter, converter_at, converter_of
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import MessageType, import_path, message_type
 from runtime.user_errors import guarded, is_interrupt, summary_of, text_of
 from runtime.wire import classes
+from runtime.wire.arrays import ONE_ITEM, TWO_ITEMS
 from runtime.wire.exceptions import args_of, build, fields_of, notes_of
 from runtime.wire.frames import Buffer, Outgoing, ReceivedSegment, Segment, writable
 from runtime.wire.keys import check_keys, distinct
 from runtime.wire.refusals import refusal
+from runtime.wire.shared_objects import MOST_COPIES, SharedObjects
 from runtime.wire.standard_types import (
     BY_PATH,
     BY_TYPE,
@@ -112,6 +114,31 @@ arrays are slower but never refused.
 """
 
 
+MANY_ITEMS = 64 * 1024
+"""Objects of a value, roughly, from which the walk writes each object only once, and the size is
+estimated before anything is encoded. It must take a fraction of a second to come there: the event
+loop waits. Below, the same object may be written many times, which costs less than to look.
+"""
+
+
+UNBOUNDED_ITEMS = 64
+"""Objects of a value, roughly, up to which cbor2 writes it at once. A larger one is written in
+parts, so that it is given up as soon as there are too many bytes; that costs a microsecond more.
+"""
+
+
+FEW_ITEMS = 16
+"""Scalars of a container that are not counted: the container itself, which is, costs more."""
+
+
+MOST_SORTED_COPIES = MOST_COPIES // 16
+"""Containers of a set that is sorted which are copies of others."""
+
+
+_MOST_IN_ROWS = 16 * 1024 * 1024
+"""Scalars in a list of lists that is handed over as it is."""
+
+
 Step = Callable[["PlainWriter", Any, int], object]
 
 
@@ -139,7 +166,7 @@ class PlainWriter:
     the one that UTF-8 cannot encode.
     """
 
-    __slots__ = ("careful", "max_depth", "segments", "steps", "threshold")
+    __slots__ = ("careful", "left", "max_depth", "segments", "shared", "steps", "threshold")
 
     def __init__(
         self,
@@ -154,6 +181,9 @@ class PlainWriter:
         self.threshold = threshold
         self.max_depth = max_depth
         self.careful = careful
+        self.left = MANY_ITEMS
+        self.shared: SharedObjects | None = None
+        """What was written for objects, from `MANY_ITEMS` of them on."""
 
     def write(self, value: object, depth: int) -> object:
         """Return what cbor2 is to encode for `value`, which is `depth` containers deep. Raises
@@ -169,9 +199,14 @@ class PlainWriter:
                 f"nests deeper than {self.max_depth} levels, or contains itself; send it flat, "
                 "for example as a list of links"
             )
-        return self.steps[kind](self, value, depth + 1)
+        left = self.left = self.left - 1
+        if left >= 0:
+            return self.steps[kind](self, value, depth + 1)
+        if self.shared is None:
+            self.shared = SharedObjects()
+        return self.shared.write(self, self.steps[kind], value, depth + 1)
 
-    def write_all(self, items: Iterable[object], depth: int) -> list[object]:
+    def write_all(self, items: Sequence[object], depth: int) -> list[object]:
         """Apply `write` to each item, with its index in the path of a refused value."""
         if not self.careful:
             found = items if isinstance(items, list) else list(items)
@@ -179,14 +214,34 @@ class PlainWriter:
             # it before cbor2 has read it, the list that is sent is the changed one; cbor2 refuses
             # objects all the same, because it knows none of the types of users.
             if SCALARS.issuperset(map(type, found)):
+                if len(found) > FEW_ITEMS:
+                    self.left -= len(found) >> 4
                 return cast("list[object]", found)
+            # Batches of items are lists of lists, with thousands of them.
             if (
                 depth < self.max_depth
                 and _ROWS.issuperset(map(type, found))
-                and SCALARS.issuperset(map(type, chain.from_iterable(cast("Any", found))))
+                and self._are_rows(cast("list[list[object]]", found))
             ):
-                # Batches of items are such lists of lists, with thousands of them.
                 return cast("list[object]", found)
+        return self.write_each(items, depth)
+
+    def _are_rows(self, rows: list[list[object]]) -> bool:
+        """Return True if each row holds nothing but scalars, and they are few enough."""
+        first = islice(chain.from_iterable(rows), FEW_ITEMS)
+        if not SCALARS.issuperset(map(type, first)):
+            return False
+        # One row may be there a million times, an empty one as well.
+        count = len(rows) + sum(map(len, rows))
+        if count <= FEW_ITEMS:
+            return True
+        self.left -= count >> 4
+        return count <= _MOST_IN_ROWS and SCALARS.issuperset(map(type, chain.from_iterable(rows)))
+
+    def write_each(self, items: Sequence[object], depth: int) -> list[object]:
+        """Like `write_all`, without a look at whether all are scalars."""
+        if len(items) > FEW_ITEMS:
+            self.left -= len(items) >> 2
         written: list[object] = []
         try:
             for item in items:
@@ -199,6 +254,8 @@ class PlainWriter:
         """Apply `write` to each value of a map whose keys are texts, with `.name` in the path of a
         refused value.
         """
+        if len(fields) > FEW_ITEMS:
+            self.left -= len(fields) >> 2
         written: dict[str, object] = {}
         for name, value in fields.items():
             try:
@@ -213,6 +270,7 @@ class PlainWriter:
         """Encode bytes: in place while they are small, as a segment from the threshold on."""
         size = data.nbytes if isinstance(data, memoryview) else len(data)
         if size < self.threshold or len(self.segments) >= MAX_SEGMENTS:
+            self.left -= size >> 8
             # A copy: what is encoded in place may not change until cbor2 has read it.
             return bytes(data)
         if isinstance(data, memoryview):
@@ -307,6 +365,8 @@ class _Steps(dict[type, Step]):
 
 def _extension_step(extension: Extension) -> Step:
     def step(writer: PlainWriter, value: object, depth: int) -> object:
+        if writer.shared is not None and type(writer.segments) is Outgoing:
+            writer.shared.on_extension()
         return CBORTag(
             extension.tag, writer.write(extension.to_plain(value, writer.segments), depth)
         )
@@ -475,9 +535,13 @@ def _write_dict(writer: PlainWriter, value: dict[object, object], depth: int) ->
     # Other keys travel as pairs, so that the reader can count equal hashes before it builds a dict.
     in_place = _KEYS.issuperset(map(type, value))
     if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
+        if len(value) > FEW_ITEMS:
+            writer.left -= len(value) >> 4
         return value
     if not in_place:
         check_keys(value)
+    if len(value) > FEW_ITEMS:
+        writer.left -= len(value) >> 2
     written: dict[object, object] = {}
     pairs: list[object] = []
     for key, item in value.items():
@@ -500,6 +564,8 @@ def _write_dict(writer: PlainWriter, value: dict[object, object], depth: int) ->
 
 def _write_set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
     check_keys(value)
+    if len(value) > FEW_ITEMS:
+        writer.left -= len(value) >> 2
     try:
         items = [writer.write(item, depth) for item in value]
     except UnsendableError as error:
@@ -507,11 +573,21 @@ def _write_set(writer: PlainWriter, value: set[object] | frozenset[object], dept
     return CBORTag(SET if type(value) is set else FROZENSET, items)
 
 
-def _write_sorted_set(
-    writer: PlainWriter, value: set[object] | frozenset[object], depth: int
-) -> object:
-    tag = cast("CBORTag", _write_set(writer, value, depth))
-    return CBORTag(tag.tag, sorted(tag.value, key=dumps))
+def _sorted_set_step(most: int) -> Step:
+    def step(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
+        tag = cast("CBORTag", _write_set(writer, value, depth))
+        # Before the members are encoded to be compared, which is done for the sets within a set as
+        # well, once for each level: so fewer copies are allowed than in `Codec._refuse_copies`.
+        if writer.shared is not None and (weight := writer.shared.weight_of(tag)) is not None:
+            size, copies = weight
+            if size > most or copies > MOST_SORTED_COPIES:
+                raise UnsendableError(
+                    f"is a set that would arrive with {copies} copies of its containers, in at "
+                    f"least {size} bytes; send each once, and indices of them"
+                )
+        return CBORTag(tag.tag, sorted(tag.value, key=dumps))
+
+    return step
 
 
 def _write_datetime(writer: PlainWriter, value: datetime, depth: int) -> object:
@@ -812,6 +888,8 @@ def _build_message(cls: type, mark: MessageType, fields: object, more: list[Any]
         argument: fields[argument] for _, argument in mark.fields if argument in fields
     }
     if not mark.is_model:
+        if mark.of_sent is not None and (common := mark.of_sent(known)) is not None:
+            return common
         built: object = cls(**known)
         for name in mark.later:
             if name in fields:
@@ -898,6 +976,34 @@ _QUALIFIED_NAME = cast("Any", vars(type)["__qualname__"])
 _Callback = Callable[[Any, bool], object]
 
 
+class _TooManyBytesError(Exception):
+    """Ends the encoding of a value that is too large."""
+
+
+class _BoundedParts:
+    """A file that cbor2 writes to, some kilobytes at a time, as long as there are not too many."""
+
+    __slots__ = ("left", "written")
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+        self.written: list[bytes] = []
+
+    def writable(self) -> bool:
+        """True: cbor2 asks."""
+        return True
+
+    def write(self, part: bytes) -> int:
+        """Keep a part. Raises _TooManyBytesError at the first that is too much."""
+        self.left -= len(part)
+        if self.left < 0:
+            # What was written is of no use, and may be as much as is allowed.
+            self.written.clear()
+            raise _TooManyBytesError
+        self.written.append(part)
+        return len(part)
+
+
 @attrs.frozen
 class _Arguments:
     """The positional and keyword arguments of a call, as decoded."""
@@ -964,7 +1070,7 @@ class Codec:
                 # Inline, for the hot path.
                 if len(encoded) <= MAX_IN_PLACE:
                     return encoded
-                return self._bounded(encoded, segments, path)
+                return self._beside(encoded, segments, path)
             except UnicodeEncodeError:
                 # The walk below says where in the text the lone surrogate is.
                 pass
@@ -980,10 +1086,10 @@ class Codec:
             encoded = self.encode_scalars(args)
             if encoded is not None:
                 return encoded
-            return self._encode(lambda writer: writer.write_all(args, 0), segments, "args")
+            return self._encode(lambda writer: writer.write_each(args, 0), segments, "args")
         try:
             positional = self._encode_plain(
-                lambda writer: writer.write_all(args, 0), segments, "args"
+                lambda writer: writer.write_each(args, 0), segments, "args"
             )
             keywords = self._encode_plain(
                 lambda writer: writer.write_fields(kwargs, 0), segments, ""
@@ -995,7 +1101,7 @@ class Codec:
             raise
         # A tag of two bytes, then an array of two items that are encoded already: to encode them
         # once more, as one item, would cost as much again.
-        head = b"\xd9" + ARGUMENTS.to_bytes(2, "big") + b"\x82"
+        head = b"\xd9" + ARGUMENTS.to_bytes(2, "big") + TWO_ITEMS
         return self._completed(head + positional + keywords, segments, "args")
 
     def encode_scalars(self, args: tuple[object, ...]) -> bytes | None:
@@ -1012,7 +1118,7 @@ class Codec:
         ):
             return None
         try:
-            encoded = b"\x81" + dumps(args[0]) if alone else dumps(args)
+            encoded = ONE_ITEM + dumps(args[0]) if alone else dumps(args)
         except UnicodeEncodeError:
             return None
         return encoded if len(encoded) <= MAX_IN_PLACE else None
@@ -1094,7 +1200,7 @@ class Codec:
         """
         codec = copy.copy(self)
         codec._steps = copy.copy(self._steps)
-        codec._steps[set] = codec._steps[frozenset] = _write_sorted_set
+        codec._steps[set] = codec._steps[frozenset] = _sorted_set_step(self._max_payload)
         return codec
 
     def size_of(self, value: object) -> int | None:
@@ -1104,19 +1210,6 @@ class Codec:
             return len(self.encode(value, segments)) + sum(map(len, segments))
         except EncodeError:
             return None
-
-    def peek_number(self, control: bytes) -> int:
-        """Return the number at the beginning of a call, reply or error whose rest cannot be
-        decoded. Raises ProtocolError.
-        """
-        # Such a control part is an array of up to 23 items. `runtime.calls.protocol` always writes
-        # its number with four bytes (0x1A), or with eight (0x1B), however small it is.
-        if len(control) >= 6 and 0x80 < control[0] <= 0x97:
-            if control[1] == 0x1A:
-                return int.from_bytes(control[2:6], "big")
-            if control[1] == 0x1B and len(control) >= 10:
-                return int.from_bytes(control[2:10], "big")
-        raise ProtocolError("a control part that does not begin with a number")
 
     def skim(
         self, control: bytes, segments: Sequence[Segment], see: Callable[[str, object], None]
@@ -1173,10 +1266,11 @@ class Codec:
         return self._completed(self._encode_plain(write, segments, path), segments, path)
 
     def _completed(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
-        bounded = self._bounded(encoded, segments, path)
+        if len(encoded) > MAX_IN_PLACE:
+            encoded = self._beside(encoded, segments, path)
         if type(segments) is Outgoing:
             segments.complete()
-        return bounded
+        return encoded
 
     def _encode_plain(
         self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str
@@ -1185,20 +1279,14 @@ class Codec:
         count = len(segments)
         try:
             try:
-                return dumps(
-                    write(
-                        PlainWriter(self._steps, segments, self._threshold, self._max_depth, False)
-                    )
-                )
+                return self._walk(write, segments, path, False)
             except UnicodeEncodeError:
                 # Rare, so a second walk is affordable: the first one does not check texts, this one
                 # finds the path of the bad one.
                 del segments[count:]
-                return dumps(
-                    write(
-                        PlainWriter(self._steps, segments, self._threshold, self._max_depth, True)
-                    )
-                )
+                return self._walk(write, segments, path, True)
+        except EncodeError:
+            raise
         except UnsendableError as error:
             place = path + "".join(reversed(error.steps))
             raise EncodeError(f"{place} {error.text}", path=place) from None
@@ -1210,17 +1298,57 @@ class Codec:
                 f"{path} cannot be sent: looking at it raised {summary_of(error)}", path=path
             ) from error
 
-    def _bounded(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
-        """Return `encoded` while it is small; otherwise a reference to it, as the last segment."""
-        if len(encoded) <= MAX_IN_PLACE:
-            return encoded
-        if len(encoded) > self._max_payload:
+    def _walk(
+        self,
+        write: Callable[[PlainWriter], object],
+        segments: list[Buffer],
+        path: str,
+        careful: bool,
+    ) -> bytes:
+        writer = PlainWriter(self._steps, segments, self._threshold, self._max_depth, careful)
+        plain = write(writer)
+        if writer.shared is not None:
+            # The caller of `encode_arguments` finds out which of them it is.
+            self._refuse_copies(plain, writer.shared, path or "args")
+        if writer.left > MANY_ITEMS - UNBOUNDED_ITEMS:
+            return dumps(plain)
+        parts = _BoundedParts(self._max_payload)
+        try:
+            dump(plain, cast("IO[bytes]", parts))
+        except _TooManyBytesError:
+            raise self._too_large(f"more than {self._max_payload}", path or "args") from None
+        return b"".join(parts.written)
+
+    def _refuse_copies(self, plain: object, shared: SharedObjects, path: str) -> None:
+        """Raise EncodeError for a value that cbor2 would write for too long: it writes an object as
+        often as it is there, perhaps 2**32 times.
+        """
+        weight = shared.weight_of(plain)
+        if weight is None:
+            return
+        size, copies = weight
+        if size > self._max_payload:
+            raise self._too_large(f"at least {size}", path)
+        if copies > MOST_COPIES:
             raise EncodeError(
-                f"{path} takes {len(encoded)} bytes and may take {self._max_payload}; "
-                "send its bulk as bytes or numpy arrays, which travel beside it, or in several "
-                "calls",
+                f"{path} holds the same containers again and again, and would arrive with "
+                f"{copies} copies, where {MOST_COPIES} are allowed; send each once, and indices of "
+                "them",
                 path=path,
             )
+
+    def _too_large(self, size: str, path: str) -> EncodeError:
+        return EncodeError(
+            f"{path} takes {size} bytes and may take {self._max_payload}; send its bulk as bytes "
+            "or numpy arrays, which travel beside it, or in several calls. An object that a value "
+            "holds several times is sent as often",
+            path=path,
+        )
+
+    def _beside(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
+        """Return a reference to `encoded`, which becomes the last segment."""
+        if len(encoded) > self._max_payload:
+            raise self._too_large(str(len(encoded)), path)
         # Appended last, so that the indices of the segments inside it hold.
         segments.append(encoded)
         return dumps(CBORTag(SPILLED, len(segments) - 1))
@@ -1229,7 +1357,7 @@ class Codec:
         try:
             # Ask for two items: cbor2 ignores bytes after a single one.
             pair: object = loads(
-                b"".join((b"\x82", control, self._tail)),
+                b"".join((TWO_ITEMS, control, self._tail)),
                 max_depth=self._wire_depth,
                 allow_indefinite=False,
                 allow_duplicate_keys=False,

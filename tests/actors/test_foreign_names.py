@@ -12,7 +12,7 @@ import pytest
 import runtime.aio
 import runtime.blocking
 from actors import Actor, Reference, method
-from runtime import open_local_cluster, open_node
+from runtime import NodeProcess, open_local_cluster, open_node
 from runtime.node import Node
 
 
@@ -221,3 +221,17 @@ def test_marks_that_no_caller_could_reach() -> None:
         class Reserved(Actor):
             @method
             async def options(self) -> None: ...  # type: ignore[override]
+
+
+def test_of_processes() -> None:
+    kinds: list[tuple[Any, str]] = [
+        (NodeProcess, "await "),
+        (runtime.aio.AioNodeProcess, "await "),
+        (runtime.blocking.BlockingNodeProcess, ""),
+    ]
+    for cls, wait in kinds:
+        process = cls.__new__(cls)
+        with pytest.raises(AttributeError, match=rf"terminate.: {wait}process\.leave\(\) lets its"):
+            process.terminate()
+        with pytest.raises(AttributeError, match=r"returncode.: process\.running is False once"):
+            getattr(process, "returncode")  # noqa: B009

@@ -23,6 +23,10 @@ class Bench(Actor):
     async def read(self) -> int:
         return 16
 
+    @method(idempotent=True)
+    async def read_again(self) -> int:
+        return 16
+
     @method
     async def echo(self, data: bytes) -> bytes:
         return data

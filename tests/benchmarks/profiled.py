@@ -22,7 +22,7 @@ import trio
 
 from actors import Actor, RetryPolicy, method
 from runtime import LocalCluster
-from tests.benchmarks.ours import Bench, Idle, open_bench
+from tests.benchmarks.ours import Bench, Idle, Numbered, open_bench
 
 Unit = Callable[[], Awaitable[object]]
 
@@ -31,9 +31,12 @@ AT_ONCE = {
     "named-alone": 1,
     "spawn": 1,
     "spawns": 1_000,
+    "constructors": 1_000,
     "calls": 1_000,
     "retried": 1_000,
+    "repeatable": 1_000,
     "call": 1,
+    "repeatable-call": 1,
     "raising": 200,
 }
 """The works, and how many tasks do each side by side."""
@@ -141,9 +144,12 @@ def _units(cluster: LocalCluster, bench: Bench) -> dict[str, Unit]:
         "named-alone": named,
         "spawn": spawn,
         "spawns": partial(placed.spawn, Idle),
+        "constructors": partial(placed.spawn, Numbered, 1),
         "calls": bench.read,
         "retried": bench.read.options(retry=RetryPolicy()),
+        "repeatable": bench.read_again.options(retry=RetryPolicy()),
         "call": bench.read,
+        "repeatable-call": bench.read_again.options(retry=RetryPolicy()),
         "raising": raising,
     }
 

@@ -69,6 +69,8 @@ class Behaviour(Filter):
                 )
             case "never":
                 await trio.sleep_forever()
+            case "unawaited":
+                return next(call)
             case "answer":
                 return 42
             case "late":

@@ -4,6 +4,7 @@ no harm in what a peer sends in its place.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import cbor2
@@ -21,21 +22,21 @@ CODEC = Codec([], sentinel=b"12345678")
 NONE = b"\x80"
 
 
-@pytest.mark.parametrize("number", [5, 1 << 40])
-@pytest.mark.parametrize("remaining", [None, 1.5])
-@pytest.mark.parametrize("first", [0, 9])
-@pytest.mark.parametrize("kept", [None, (3, 4)])
-@pytest.mark.parametrize("links", [0, 3])
 @pytest.mark.parametrize("size", [0, 10, SHORT_REST + 1000])
 @pytest.mark.parametrize("attempt", [1, 7])
-def test_it_arrives_beside_whatever_else_a_call_says(
+def test_it_arrives_beside_whatever_else_a_call_says(size: int, attempt: int) -> None:
+    for others in product([5, 1 << 40], [None, 1.5], [0, 9], [None, (3, 4)], [0, 3]):
+        _check_beside(size, attempt, *others)
+
+
+def _check_beside(
+    size: int,
+    attempt: int,
     number: int,
     remaining: float | None,
     first: int,
     kept: tuple[int, int] | None,
     links: int,
-    size: int,
-    attempt: int,
 ) -> None:
     context = CallContext.of({"value": "x" * size}, traceparent=PARENT) if size else None
     waiting = chain(links) if links else None

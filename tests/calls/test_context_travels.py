@@ -13,12 +13,12 @@ import pytest
 import trio
 
 from actors import CallContext, RetryPolicy, call_context
-from runtime import aio, blocking, open_node
+from runtime import aio, blocking
 from runtime.testing import Faults, Platform
 from tests.actors.test_call_context import MALFORMED, PARENT
 from tests.calls.context_actors import AsyncioTeller, Teller
 from tests.gateway.conftest import gateway
-from tests.live_pair import SECRET, Pair
+from tests.live_pair import Pair, open_pair
 from tests.waiting import until
 
 CONTEXT = CallContext.of({"tenant": "acme"}, traceparent=PARENT, tracestate="x=1", baggage="k=v")
@@ -138,12 +138,8 @@ async def test_through_actors_under_asyncio(pair: Pair, where: str) -> None:
 async def test_with_each_attempt() -> None:
     faults = Faults()
     lost = faults.add("in-flight", times=2, method="tell")
-    async with (
-        open_node("here", secret=SECRET, platform=Platform(faults=faults)) as here,
-        open_node("there", join=here.address, secret=SECRET) as there,
-    ):
-        await here.wait_for(2)
-        one = await teller(Pair(here, there), "there")
+    async with open_pair(Platform(faults=faults), Platform()) as pair:
+        one = await teller(pair, "there")
         policy = RetryPolicy(max_retries=5, initial_delay=0.001, repeat_unknown=True)
         with within(CONTEXT) as context:
             assert await one.tell.options(retry=policy)() == context

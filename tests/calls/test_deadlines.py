@@ -10,18 +10,17 @@ from trio.testing import MockClock
 
 from actors import Actor, RetryPolicy, method
 from actors.errors import CallTimeoutError, DeadlineExceededError, NodeUnreachableError
-from runtime import Node, open_node
+from runtime import Node
 from runtime.calls.deadlines import FEWEST_TO_CLEAR, Deadlines, Waiting
 from runtime.calls.error_codec import CallPlace
 from runtime.calls.pending_calls import PendingCall
 from runtime.environment import SystemEnvironment
 from runtime.identifiers import NodeId
-from runtime.links.transports import Connection, SocketNetwork
 from runtime.node import internals_of
 from runtime.testing import Platform
+from tests.breakable_network import BreakableNetwork
+from tests.live_pair import open_pair
 from tests.waiting import until
-
-SECRET = "a secret of the tests of timeouts"
 
 
 class Worker(Actor):
@@ -50,30 +49,6 @@ class Worker(Actor):
         return self.runs
 
 
-class BreakableNetwork(SocketNetwork):
-    """A network that can be taken down: connections are refused, and those that stand are
-    closed.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = True
-        self.connections: list[Connection] = []
-
-    async def connect(self, address: str) -> Connection:
-        if not self.up:
-            await trio.sleep(0.05)
-            raise ConnectionRefusedError("taken down by the test")
-        connection = await super().connect(address)
-        self.connections.append(connection)
-        return connection
-
-    def take_down(self) -> None:
-        self.up = False
-        for connection in self.connections:
-            connection.close()
-
-
 def call_of(task: trio.lowlevel.Task | None) -> Waiting:
     return PendingCall(1, CallPlace("actor", "method", "node", 1), task)
 
@@ -87,10 +62,10 @@ def expire(delays: list[float], finished: set[int]) -> list[tuple[int, float]]:
         deadlines.add(delay, call)
         if index in finished:
             call.finished = True
-            deadlines.done()
+            deadlines.done(call)
             return
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
-        deadlines.done()
+        deadlines.done(call)
         assert call.expired
         woken.append((index, trio.current_time()))
 
@@ -123,18 +98,35 @@ def test_thousands_of_calls_that_end_in_time_leave_no_entries_behind() -> None:
     assert [index for index, _ in woken] == [5_000]
 
 
+def test_a_call_that_waits_again_is_not_woken_by_what_is_left_of_its_first_wait() -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as outer:
+            deadlines = Deadlines(outer, SystemEnvironment())
+            began, call = trio.current_time(), call_of(None)
+            deadlines.add(began + 1, call)
+            # So that the entry of its first wait is not the first, which would be dropped at once.
+            other = call_of(None)
+            deadlines.add(began + 0.5, other)
+            await trio.sleep(0.1)
+            deadlines.done(call)
+            deadlines.add(began + 3, call)
+            await trio.sleep(2)
+            assert other.expired
+            assert not call.expired
+            await trio.sleep(1)
+            assert call.expired
+            outer.cancel_scope.cancel()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
 @pytest.mark.parametrize("how", ["timeout", "attempts"])
 async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will_not(
     how: str,
 ) -> None:
     network = BreakableNetwork()
-    async with (
-        open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
-        open_node(
-            "there", join=here.address, secret=SECRET, platform=Platform(network=network)
-        ) as there,
-    ):
-        await here.wait_for(2)
+    async with open_pair(Platform(network=network)) as pair:
+        here, there = pair.here, pair.there
         worker = await there.spawn(Worker)
         from_here = internals_of(here).endpoint.make_handle(worker.address, Worker)
         assert await from_here.work() == 1
@@ -179,9 +171,5 @@ async def test_on_the_same_node_a_call_whose_turn_never_came_certainly_did_not_r
 
 @pytest.fixture
 async def two() -> object:
-    async with (
-        open_node("here", secret=SECRET) as here,
-        open_node("there", join=here.address, secret=SECRET),
-    ):
-        await here.wait_for(2)
-        yield here, await here.options(on="there").spawn(Worker)
+    async with open_pair() as pair:
+        yield pair.here, await pair.here.options(on="there").spawn(Worker)

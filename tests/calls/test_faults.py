@@ -5,13 +5,12 @@ never run again, and every call ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from actors import Actor, RetryPolicy, method
 from actors.errors import (
@@ -24,6 +23,7 @@ from runtime import Node, open_node
 from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.testing import Faults, Platform
+from tests.live_pair import in_virtual_time, open_pair
 from tests.memory_network import MemoryNetwork
 
 SECRET = "a secret of the tests of faults"
@@ -98,34 +98,12 @@ class Setting:
 @asynccontextmanager
 async def setting() -> AsyncIterator[Setting]:
     at_caller, at_actor, network = Faults(), Faults(), MemoryNetwork()
-    async with (
-        open_node(
-            "here", secret=SECRET, platform=Platform(faults=at_caller, network=network)
-        ) as here,
-        open_node(
-            "there",
-            join=here.address,
-            secret=SECRET,
-            platform=Platform(faults=at_actor, network=network),
-        ) as there,
-    ):
-        await here.wait_for(2)
-        ledger = await here.options(name="ledger", on="there").spawn(Ledger)
+    async with open_pair(
+        Platform(faults=at_caller, network=network), Platform(faults=at_actor, network=network)
+    ) as pair:
+        ledger = await pair.here.options(name="ledger", on="there").spawn(Ledger)
         await ledger.all_runs()
-        yield Setting(here, there, ledger, at_caller, at_actor)
-
-
-def in_virtual_time(test: Callable[[Setting], Awaitable[None]]) -> None:
-    """Run a test whose waits take no time: the clock jumps when all tasks wait. With sockets it
-    would jump ahead of what is on its way.
-    """
-
-    async def main() -> None:
-        with trio.fail_after(600):
-            async with setting() as both:
-                await test(both)
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
+        yield Setting(pair.here, pair.there, ledger, at_caller, at_actor)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +125,7 @@ def test_a_call_that_may_be_repeated_survives_a_fault_and_runs_once(point: str, 
         await trio.sleep(2)
         assert both.nothing_is_left()
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +140,7 @@ def test_a_call_that_may_not_be_repeated_says_that_its_outcome_is_unknown_and_ru
             await both.ledger.pay.options(retry=AGAIN)(5)
         assert await both.ledger.all_runs() == {5: 1}
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_a_repeat_that_arrives_during_the_run_is_attached_to_it() -> None:
@@ -180,7 +158,7 @@ def test_a_repeat_that_arrives_during_the_run_is_attached_to_it() -> None:
         assert answers == [3]
         assert await both.ledger.all_runs() == {3: 1}
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_what_the_method_raised_is_replayed_not_raised_again_by_a_second_run() -> None:
@@ -190,7 +168,7 @@ def test_what_the_method_raised_is_replayed_not_raised_again_by_a_second_run() -
             await both.ledger.refuse.options(retry=AGAIN)(4)
         assert await both.ledger.all_runs() == {4: 1}
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_what_is_worth_a_retry_when_it_is_raised_runs_again() -> None:
@@ -201,7 +179,7 @@ def test_what_is_worth_a_retry_when_it_is_raised_runs_again() -> None:
         assert caught.value.attempts == 3  # type: ignore[attr-defined]
         assert await both.ledger.all_runs() == {4: 3}
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_a_session_that_is_lost_while_both_nodes_live_does_not_make_a_call_run_twice() -> None:
@@ -225,7 +203,7 @@ def test_a_session_that_is_lost_while_both_nodes_live_does_not_make_a_call_run_t
         assert answers == [1]
         assert await both.ledger.all_runs() == {1: 1}
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_a_client_that_is_gone_for_good_leaves_no_running_call_behind() -> None:
@@ -242,7 +220,7 @@ def test_a_client_that_is_gone_for_good_leaves_no_running_call_behind() -> None:
             for invocation in cell.running
         ] == []
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_many_calls_at_once_survive_a_quarter_of_requests_and_of_answers_being_lost() -> None:
@@ -273,7 +251,7 @@ def test_many_calls_at_once_survive_a_quarter_of_requests_and_of_answers_being_l
         assert sorted(answers) == sorted(runs) == list(range(200))
         assert all(count == 1 for number, count in runs.items() if number not in unsure)
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_the_runtimes_own_calls_all_land_at_a_fifth_of_requests_and_answers_lost() -> None:
@@ -306,7 +284,7 @@ def test_the_runtimes_own_calls_all_land_at_a_fifth_of_requests_and_answers_lost
             assert not [name for name in internals_of(node).cells if name in names]
             assert {member.name for member in node.members()} == {"here", "there"}
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_retries_stay_within_a_tenth_of_the_load_while_everything_fails() -> None:
@@ -319,7 +297,7 @@ def test_retries_stay_within_a_tenth_of_the_load_while_everything_fails() -> Non
                 await both.ledger.enter.options(retry=policy)(number)
         assert offered <= lost.struck <= 1.1 * offered
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_the_last_error_of_used_up_retries_names_every_attempt() -> None:
@@ -350,7 +328,7 @@ def test_the_last_error_of_used_up_retries_names_every_attempt() -> None:
         assert error.node == "there"
         await both.here.stop(full)
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 class Late(Actor):
@@ -389,7 +367,7 @@ def test_the_first_attempt_at_a_call_that_may_be_made_once_counts_as_one(where: 
         assert await answer(6) == 6
         assert budget.tokens == pytest.approx(6.2)
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 def test_a_timeout_of_a_call_that_may_be_made_once_counts_its_attempt() -> None:
@@ -401,7 +379,7 @@ def test_a_timeout_of_a_call_that_may_be_made_once_counts_its_attempt() -> None:
         assert caught.value.attempts == 1
         assert both.nothing_is_left()
 
-    in_virtual_time(test)
+    in_virtual_time(setting, test)
 
 
 class Blocked(Actor):

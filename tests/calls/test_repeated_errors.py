@@ -15,10 +15,10 @@ from actors.errors import CallError, RemoteError
 from actors.messages import message
 from runtime.calls.error_codec import CallPlace, place_of, raised_by_method
 from runtime.calls.pending_calls import OutgoingCalls, PendingCall
-from runtime.calls.protocol import array_head
 from runtime.calls.reply_handler import MOST_REPEATED, MOST_REPEATED_BYTES, ReplyHandler
 from runtime.calls.routes import Routes
 from runtime.links.link import Link
+from runtime.wire.arrays import array_head
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind
 from tests.test_tracebacks import CASES, fail, raised

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 from functools import partial
 from shutil import which
@@ -36,6 +37,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="draws the faults (0)")
     asked = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
+    # As Ctrl-C: the namespaces and processes of a run are removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     known = {
         "namespaces": (partial(run_namespaces, asked.seconds, asked.seed), missing()),
         "etcd": (

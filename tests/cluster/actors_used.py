@@ -78,11 +78,6 @@ class Diligent(Actor):
             await trio.Path(mark).touch()
             await trio.sleep_forever()
 
-    @method(idempotent=True)
-    async def work_in_turn(self, seconds: float) -> int:
-        await trio.sleep(seconds)
-        return os.getpid()
-
 
 class Caller(Actor):
     """Calls its counterparts on other nodes."""

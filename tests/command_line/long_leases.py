@@ -7,7 +7,7 @@ the five seconds of a usual lease. Then the cluster has given the node up alread
 
 from __future__ import annotations
 
-from runtime.command_line.main import run
+from runtime.command_line.entry import run
 from runtime.environment import SystemEnvironment
 from runtime.timings import Timings
 

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.command_line.test_commands import Shell
+from tests.command_line.shell import Cluster, Shell
 
 BLOCKER = """
 from actors import Actor, method
@@ -39,34 +37,26 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell(tmp_path)
-    (tmp_path / "blocker.py").write_text(BLOCKER)
-    os.mkfifo(tmp_path / "gate")
-    yield opened
-    opened.close()
-
-
 LINE = BLOCKER.splitlines().index("        open(path).read()  # the line that blocks") + 1
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("place", ["founder", "node", "process"])
 def test_stack_names_the_line_that_blocks(shell: Shell, place: str) -> None:
-    _, first = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    _, second = shell.start_node("--name", "w1", "--join", first["address"])
-    on, asked = ("first", second) if place == "founder" else ("w1", first)
+    (shell.place / "blocker.py").write_text(BLOCKER)
+    os.mkfifo(shell.place / "gate")
+    cluster = Cluster(shell)
+    on, asked = ("first", cluster.worker_address) if place == "founder" else ("w1", cluster.address)
     gate = str(shell.place / "gate")
     isolation = "process" if place == "process" else "none"
-    script, _ = shell.start_script(SCRIPT, asked["address"], gate, on, isolation)
+    script, _ = shell.start_script(SCRIPT, asked, gate, on, isolation)
     wanted = f"{shell.place / 'blocker.py'}:{LINE} in Blocker.block"
     # Where the founder is blocked, no store says which node an actor is on.
     name = on if place == "founder" else "blocker"
     # It is told once the loop has been blocked for half a lease.
     done = None
     for _ in range(10):
-        done = shell.run("stack", name, "--address", asked["address"])
+        done = shell.run("stack", name, "--address", asked)
         if wanted in done.stdout:
             break
         assert done.returncode in (0, 1), done
@@ -78,9 +68,7 @@ def test_stack_names_the_line_that_blocks(shell: Shell, place: str) -> None:
     else:
         assert "its event loop has been blocked for" in done.stdout
         assert "by blocker.block" in done.stdout
-        told = json.loads(shell.run("stack", on, "--json", "--address", asked["address"]).stdout)[
-            "blocked"
-        ]
+        told = json.loads(shell.run("stack", on, "--json", "--address", asked).stdout)["blocked"]
         assert told["told"] != on
         assert told["stack"][-1][1] == LINE
     # Opened and closed: the method reads the end of the file, and returns.

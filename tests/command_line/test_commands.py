@@ -10,140 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from runtime.command_line.main import main
 from tests import forked_python
+from tests.command_line.shell import FIRST, UNDERSTUDY, Cluster, Shell, check_mistake
 from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
-
-UNDERSTUDY = [sys.executable, "-P", "-m", "runtime.command_line"]
-LONG_LEASES = [sys.executable, "-P", "-m", "tests.command_line.long_leases"]
-ROOT = Path(__file__).resolve().parents[2]
-
-APPLICATION = """
-import trio
-
-from actors import Actor, method
-
-class Counter(Actor):
-    def __init__(self, start: int = 0) -> None:
-        self.value = start
-
-    @method
-    async def add(self, amount: int) -> int:
-        self.value += amount
-        return self.value
-
-    @method
-    async def nothing(self) -> None:
-        pass
-
-    @method
-    async def wait(self) -> None:
-        await trio.sleep_forever()
-
-    @method
-    async def fail(self) -> None:
-        raise ValueError("on purpose")
-
-    @method
-    async def count(self, *, most: int):
-        for number in range(most):
-            yield number
-"""
-
-
-class Shell:
-    """A directory with an application in it, and a state directory of its own."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        (place / "app.py").write_text(APPLICATION)
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{place}",
-            "XDG_STATE_HOME": str(place / "state"),
-        }
-        self.running: list[subprocess.Popen[str]] = []
-
-    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return forked_python.run(
-            [*UNDERSTUDY, *words],
-            cwd=self.place,
-            env={**self.environment, **environment},
-            text=True,
-            capture_output=True,
-            timeout=50,
-            check=False,
-        )
-
-    def start_node(
-        self, *words: str, command: Sequence[str] = UNDERSTUDY, **environment: str
-    ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-        process = forked_python.Popen(
-            [*command, "node", "--json", *words],
-            cwd=self.place,
-            env={**self.environment, **environment},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.running.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        return process, json.loads(line)
-
-    def start_script(self, text: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
-        """Run a program; returns its process and, once it is there, the first line that it prints."""
-        (self.place / "script.py").write_text(text)
-        process = forked_python.Popen(
-            [sys.executable, "script.py", *arguments],
-            cwd=self.place,
-            env=self.environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.running.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        return process, line.strip()
-
-    def close(self) -> None:
-        for process in self.running:
-            process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell(tmp_path)
-    yield opened
-    opened.close()
-
-
-def check_mistake(done: subprocess.CompletedProcess[str], *words: str, status: int = 1) -> None:
-    """One line, no traceback, and the words that the user needs."""
-    assert done.returncode == status, done
-    assert "Traceback" not in done.stderr
-    # On a busy machine the log may say that a connection takes long; that is no mistake's text.
-    lines = [
-        line for line in done.stderr.strip().splitlines() if "has not been reached" not in line
-    ]
-    assert len(lines) == 1, done.stderr
-    for word in words:
-        assert word in lines[0]
-
 
 SPAWN = """
 import sys, trio
@@ -157,8 +34,7 @@ trio.run(main)
 
 
 def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    address = founder["address"]
+    address = shell.found()
     assert ": 1 node, store embedded" in shell.run("status", "--address", address).stdout
     worker, _ = shell.start_node("--name", "w1", "--join", address, "--label", "disk=fast")
     (shell.place / "spawn.py").write_text(SPAWN)
@@ -213,6 +89,24 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     )
     assert shell.run("stop", "w1", "--address", address).returncode == 0
     assert worker.wait(timeout=60) == 0
+
+
+def test_a_node_limits_the_calls_of_its_actors_that_have_no_timeout(shell: Shell) -> None:
+    address = shell.found("--call-timeout", "0.2")
+    for name in ("silent", "asker"):
+        (shell.place / "spawn.py").write_text(
+            SPAWN.replace('name="counter", on="w1"', f'name="{name}", on="first"')
+        )
+        forked_python.run(
+            [sys.executable, "spawn.py", address],
+            cwd=shell.place,
+            env=shell.environment,
+            check=True,
+            timeout=30,
+        )
+    check_mistake(
+        shell.run("call", "asker", "wait_for", "silent", "--address", address), "CallTimeoutError"
+    )
 
 
 @pytest.mark.parametrize(
@@ -357,8 +251,7 @@ def test_modules_of_messages_are_imported_by_option_and_missing_ones_are_reporte
             check=False,
         )
 
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    address = founder["address"]
+    address = shell.found()
     told = (
         "menu:Dish is not known to the process that was to read it: it has not imported menu, "
         "and what peers send imports nothing. "
@@ -406,21 +299,19 @@ def test_a_module_that_cannot_be_imported_is_one_line(shell: Shell) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_makes_a_node_drain_and_leave(shell: Shell, signum: signal.Signals) -> None:
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
+    cluster = Cluster(shell)
+    worker = cluster.worker
     worker.send_signal(signum)
     assert worker.wait(timeout=60) == 0
-    status = json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)
+    status = cluster.facts("status")
     assert [node["node"] for node in status["nodes"]] == ["first"]
 
 
 def test_a_script_spawns_its_own_classes_on_nodes_that_can_import_its_file(shell: Shell) -> None:
     """The example of the design, with nothing in it but the address changed."""
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    shell.start_node("--name", "worker-1", "--join", founder["address"])
-    (shell.place / "script.py").write_text(
-        DESIGN_EXAMPLE.replace("127.0.0.1:7400", founder["address"])
-    )
+    address = shell.found()
+    shell.start_node("--name", "worker-1", "--join", address)
+    (shell.place / "script.py").write_text(DESIGN_EXAMPLE.replace("127.0.0.1:7400", address))
     done = forked_python.run(
         [sys.executable, "script.py"],
         cwd=shell.place,
@@ -431,7 +322,7 @@ def test_a_script_spawns_its_own_classes_on_nodes_that_can_import_its_file(shell
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "17\n"), done.stderr
-    assert shell.run("call", "counter", "read", "--address", founder["address"]).stdout == "17\n"
+    assert shell.run("call", "counter", "read", "--address", address).stdout == "17\n"
 
 
 DESIGN_EXAMPLE = """
@@ -482,25 +373,8 @@ if __name__ == "__main__":
 """
 
 
-def open_local(shell: Shell, start: int) -> tuple[subprocess.Popen[str], str]:
-    """A script that has a local cluster open, and its address."""
-    (shell.place / "local.py").write_text(LOCAL)
-    command = [sys.executable, "local.py", str(start)]
-    process = forked_python.Popen(
-        command,
-        cwd=shell.place,
-        env=shell.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    shell.running.append(process)
-    assert process.stdout is not None
-    return process, process.stdout.readline().strip()
-
-
 def test_commands_enter_a_local_cluster_that_a_script_has_open(shell: Shell) -> None:
-    first, address = open_local(shell, 10)
+    first, address = shell.start_script(LOCAL, "10")
     assert shell.run("call", "counter", "add", "5", "--address", address).stdout == "15\n"
     # A secret for other clusters is not meant for this one.
     done = shell.run(
@@ -514,11 +388,11 @@ def test_commands_enter_a_local_cluster_that_a_script_has_open(shell: Shell) -> 
     if is_free:
         # Which is what is looked for first.
         assert shell.run("call", "counter", "add", "1").stdout == "16\n"
-        second, other = open_local(shell, 20)
+        second, other = shell.start_script(LOCAL, "20")
         check_mistake(
             shell.run("status"),
             "2 local clusters are open; say which with --address",
-            f"{other} (local.py)",
+            f"{other} (script.py)",
         )
         # One that was killed is not open any more.
         second.kill()
@@ -543,35 +417,14 @@ trio.run(main)
 
 
 def test_a_second_signal_stops_a_node_that_still_drains_at_once(shell: Shell) -> None:
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
-    (shell.place / "wait.py").write_text(WAIT)
-    script = forked_python.Popen(
-        [sys.executable, "wait.py", founder["address"]],
-        cwd=shell.place,
-        env=shell.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    shell.running.append(script)
-    assert script.stdout is not None
-    assert script.stdout.readline() == "asking\n"
-    assert worker.stdout is not None
-    while (
-        json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][
-            2
-        ]["actors"][0]["running"]
-        != 1
-    ):
+    cluster = Cluster(shell)
+    worker = cluster.worker
+    script, told = shell.start_script(WAIT, cluster.address)
+    assert told == "asking"
+    while cluster.facts("status")["nodes"][2]["actors"][0]["running"] != 1:
         pass
     worker.send_signal(signal.SIGTERM)
-    while (
-        json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][
-            2
-        ]["state"]
-        != "draining"
-    ):
+    while cluster.facts("status")["nodes"][2]["state"] != "draining":
         pass
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=60) == -signal.SIGTERM
@@ -583,12 +436,11 @@ def test_a_second_signal_stops_a_node_that_still_drains_at_once(shell: Shell) ->
 def test_a_node_that_the_cluster_gave_up_exits_with_1_and_says_why_in_one_line(
     shell: Shell,
 ) -> None:
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
+    cluster = Cluster(shell)
+    worker = cluster.worker
     worker.send_signal(signal.SIGSTOP)
-    status = ("status", "--address", founder["address"], "--json")
     until_blocking(
-        lambda: json.loads(shell.run(*status).stdout)["nodes"],
+        lambda: cluster.facts("status")["nodes"],
         "the stopped node is given up",
         lambda nodes: len(nodes) == 1,
         every=0.2,
@@ -604,41 +456,30 @@ def test_a_node_that_the_cluster_gave_up_exits_with_1_and_says_why_in_one_line(
 
 
 def test_a_second_node_of_one_name_is_refused(shell: Shell) -> None:
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    check_mistake(
-        shell.run("node", "--name", "first", "--join", founder["address"]),
-        "'first'",
-        "choose another name",
-    )
+    done = shell.run("node", "--name", "first", "--join", shell.found())
+    check_mistake(done, "'first'", "choose another name")
 
 
 def test_a_wrong_secret_is_named_and_the_cluster_goes_on(shell: Shell) -> None:
-    _, founder = shell.start_node(
-        "--name", "first", "--listen", "127.0.0.1:0", UNDERSTUDY_SECRET="right"
-    )
+    address = shell.found(UNDERSTUDY_SECRET="right")
     check_mistake(
-        shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="wrong"),
+        shell.run("status", "--address", address, UNDERSTUDY_SECRET="wrong"),
         "secret",
-        founder["address"],
+        address,
     )
-    check_mistake(
-        shell.run("node", "--join", founder["address"], UNDERSTUDY_SECRET="wrong"), "secret"
-    )
+    check_mistake(shell.run("node", "--join", address, UNDERSTUDY_SECRET="wrong"), "secret")
     check_mistake(
         shell.run(
             "status",
             "--address",
-            founder["address"],
+            address,
             "--cluster",
             "other",
             UNDERSTUDY_SECRET="right",
         ),
         "cluster",
     )
-    assert (
-        shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="right").returncode
-        == 0
-    )
+    assert shell.run("status", "--address", address, UNDERSTUDY_SECRET="right").returncode == 0
 
 
 def test_an_address_without_a_listener_is_named_with_the_next_step(shell: Shell) -> None:
@@ -736,9 +577,7 @@ def test_doctor_reports_a_secret_and_a_store_that_others_can_read(shell: Shell) 
     own.chmod(0o400)
     assert finding("secret", "--secret-file", str(own)) == (True, f"{own} holds one")
 
-    founder, _ = shell.start_node(
-        "--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data"
-    )
+    founder, _ = shell.start_node(*FIRST, "--data-dir", "data")
     founder.terminate()
     assert founder.wait(timeout=60) == 0
     assert finding("store's rights", "--data-dir", "data")[0]
@@ -750,9 +589,7 @@ def test_doctor_reports_a_secret_and_a_store_that_others_can_read(shell: Shell) 
 
 
 def test_a_founder_whose_log_is_gone_says_so_and_does_not_begin_anew(shell: Shell) -> None:
-    founder, facts = shell.start_node(
-        "--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data"
-    )
+    founder, facts = shell.start_node(*FIRST, "--data-dir", "data")
     shell.start_node("--name", "w1", "--join", facts["address"])
     founder.kill()
     founder.wait()
@@ -854,6 +691,8 @@ ALONE: list[tuple[list[str], int, str]] = [
     ),
     (["node", "--listen", "nowhere"], 1, "'nowhere' is not an address"),
     (["node", "--store", "nowhere"], 1, "a store's address is etcd://"),
+    (["node", "--call-timeout", "0"], 2, "is not in the range x>0"),
+    (["node", "--call-timeout", "inf"], 2, "is not a finite number"),
     (["node", "--resource", "a=nan"], 2, "--resource takes KEY=NUMBER"),
     (["node", "--resource", "a=1", "--resource", "a=2"], 2, "--resource: a is given twice"),
     (["node", "--label", "a=1", "--label", "a=2"], 2, "--label: a is given twice"),

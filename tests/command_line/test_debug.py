@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.command_line.test_commands import UNDERSTUDY, Shell, check_mistake, shell
+from tests.command_line.shell import UNDERSTUDY, Shell, check_mistake
 from tests.command_line.typing_terminal import TypingTerminal
-
-__all__ = ["shell"]
+from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
 
@@ -57,6 +59,20 @@ trio.run(main)
 """
 
 
+SPAWN = """
+import sys, trio
+from bakery import Bakery
+from runtime import open_node
+
+async def main() -> None:
+    async with open_node("script", join=sys.argv[1]) as node:
+        for name, isolation in (("shop", "none"), ("isolated", "process")):
+            await node.options(name=name, on="first", isolation=isolation).spawn(Bakery)
+
+trio.run(main)
+"""
+
+
 def open_shop(shell: Shell, option: str, *arguments: str) -> tuple[str, subprocess.Popen[str]]:
     """The address of a node on which an actor has failed once, and its process."""
     (shell.place / "bakery.py").write_text(BAKERY)
@@ -97,6 +113,27 @@ def test_a_failure_is_looked_at_in_a_terminal(shell: Shell) -> None:
     check_mistake(shell.run("debug", "nobody", "--address", address), "'nobody'")
 
 
+def interrupt_piped(words: list[str], shell: Shell) -> None:
+    """Press Ctrl-C while a debugger waits for the next line of a pipe."""
+    debugger = subprocess.Popen(
+        words,
+        cwd=shell.place,
+        env=shell.environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    shell.running.append(debugger)
+    assert debugger.stdout is not None
+    while "loaves += 1" not in debugger.stdout.readline():
+        assert debugger.poll() is None
+    debugger.send_signal(signal.SIGINT)
+    # The pipe stays open until it has ended.
+    status = debugger.wait(30)
+    assert (status, debugger.communicate()[1]) == (130, "")
+
+
 def test_a_method_waits_at_a_breakpoint_while_its_node_goes_on(shell: Shell) -> None:
     address, script = open_shop(shell, "debuggable", "bake")
     while not json.loads(shell.run("debug", "shop", "--address", address, "--json").stdout)[
@@ -104,8 +141,11 @@ def test_a_method_waits_at_a_breakpoint_while_its_node_goes_on(shell: Shell) -> 
     ]:
         pass
     words = [*UNDERSTUDY, "debug", "shop", "--address", address]
+    interrupt_piped(words, shell)
     with TypingTerminal(words, shell.place, shell.environment) as terminal:
-        assert "bake of shop on first waits at a breakpoint()" in terminal.read_to(r"\(Pdb\) ")
+        opening = terminal.read_to(r"\(Pdb\) ")
+        assert "bake of shop on first waits at a breakpoint()" in opening
+        assert "another `understudy debug` was here before" in opening
         for typed, shown in (
             ("p loaves", "3"),
             ("next", "await trio.sleep"),
@@ -140,6 +180,31 @@ def test_a_method_waits_at_a_breakpoint_while_its_node_goes_on(shell: Shell) -> 
 
 
 def test_a_node_that_keeps_nothing_says_how_it_would(shell: Shell) -> None:
-    _, node = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    done = shell.run("debug", "shop", "--address", node["address"])
+    done = shell.run("debug", "shop", "--address", shell.found())
     check_mistake(done, "first: started without --post-mortem")
+
+
+def test_a_node_that_is_not_debuggable_passes_a_breakpoint_over(shell: Shell) -> None:
+    (shell.place / "bakery.py").write_text(BAKERY)
+    address = shell.found()
+    (shell.place / "spawn.py").write_text(SPAWN)
+    subprocess.run(
+        [sys.executable, "spawn.py", address],
+        cwd=shell.place,
+        env=shell.environment,
+        check=True,
+        timeout=30,
+    )
+    for name in ("shop", "isolated"):
+        for _ in range(2):
+            done = shell.run("call", name, "bake", "3", "--address", address)
+            assert (done.stdout, done.returncode) == ("4\n", 0), done.stderr
+
+    def passed_over() -> list[dict[str, Any]]:
+        logged = json.loads(shell.run("logs", "first", "--address", address, "--json").stdout)
+        return [one for one in logged["lines"] if "is passed over" in one["text"]]
+
+    # The process of the isolated actor sends its line to the node soon after.
+    lines = until_blocking(passed_over, "both are told", lambda found: len(found) >= 2, every=0.2)
+    assert [one["actor"] for one in lines] == ["shop", "isolated"], "each place once"
+    assert all(f"{shell.place / 'bakery.py'}:13" in one["text"] for one in lines)

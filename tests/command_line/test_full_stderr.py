@@ -13,7 +13,7 @@ import trio
 
 from actors import Actor, method
 from runtime import open_node
-from tests.command_line.test_commands import Shell
+from tests.command_line.shell import Shell
 from tests.metrics.scraping import scrape
 from tests.waiting import until
 
@@ -36,20 +36,16 @@ class Talker(Actor):
         pytest.param("asked to leave", marks=pytest.mark.long),
     ],
 )
-async def test_a_node_whose_stderr_nobody_reads_goes_on(tmp_path: Path, end: str) -> None:
-    shell = Shell(tmp_path)
-    secret = tmp_path / "secret"
+async def test_a_node_whose_stderr_nobody_reads_goes_on(shell: Shell, end: str) -> None:
+    secret = shell.place / "secret"
     secret.write_text("5e" * 32)
     secret.chmod(0o600)
-    try:
-        with trio.fail_after(50):
-            worker = await _go_on(shell, secret)
-            if end == "asked to leave":
-                worker.send_signal(signal.SIGTERM)
-                wait = partial(worker.wait, 30)
-                assert await trio.to_thread.run_sync(wait, abandon_on_cancel=True) == 0
-    finally:
-        shell.close()
+    with trio.fail_after(50):
+        worker = await _go_on(shell, secret)
+        if end == "asked to leave":
+            worker.send_signal(signal.SIGTERM)
+            wait = partial(worker.wait, 30)
+            assert await trio.to_thread.run_sync(wait, abandon_on_cancel=True) == 0
 
 
 async def _go_on(shell: Shell, secret: Path) -> subprocess.Popen[str]:

@@ -7,13 +7,12 @@ import logging
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from click.testing import CliRunner
 
-from actors import Actor, ChildSpec, Supervisor, method
+from actors import ChildSpec, Supervisor, method
 from actors.errors import BadArgumentsError, RemoteError
 from actors.options import SpawnOptions
 from runtime import open_node
@@ -22,26 +21,16 @@ from runtime.command_line.main import main
 from runtime.command_line.node_answers import Answers
 from runtime.logs.formats import JsonFormatter, TextFormatter
 from runtime.node import Node, internals_of
+from tests import villain
 from tests.live_pair import SECRET
 
 EVIL = "evil\x1b]0;title\x07\x1b[2J\x9b31m\u202e\nFAKE line\rFAKE line\u2028FAKE line"
 
-ODD = compile(
-    "async def stand(event, begun):\n    begun.set()\n    await event.wait()\n"
-    "async def keep(node):\n    return await node.put(b'kept')\n",
-    f"odd{EVIL}.py",
-    "exec",
-)
-"""Code whose file has such a name: it stands in stacks, and where values are made."""
 
-
-class Villain(Actor):
+class Villain(villain.Villain):
     """Says such text wherever it can."""
 
-    def __init__(self) -> None:
-        self.odd: dict[str, Any] = {}
-        self.begun = trio.Event()
-        exec(ODD, self.odd)
+    evil = EVIL
 
     @method
     async def log(self) -> None:
@@ -54,22 +43,6 @@ class Villain(Actor):
     @method
     async def say(self) -> str:
         return EVIL
-
-    @method
-    async def keep(self) -> Any:
-        return await self.odd["keep"](self.node)
-
-    @method(concurrent=True)
-    async def stand(self) -> None:
-        await self.odd["stand"](trio.Event(), self.begun)
-
-    @method(concurrent=True)
-    async def begin(self) -> None:
-        await self.begun.wait()
-
-    @method
-    async def crash(self) -> None:
-        raise SystemExit(EVIL)
 
     async def on_inspect(self) -> object:
         return EVIL

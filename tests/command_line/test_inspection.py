@@ -9,7 +9,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,8 @@ from runtime.command_line.debug import obstacles
 from runtime.command_line.node_answers import Answers, why
 from runtime.command_line.tables import ordered, table
 from runtime.command_line.why import WaitSubject, wait_lines
-from tests.command_line.test_commands import LONG_LEASES, Shell, check_mistake
+from runtime.observation.open_calls import OpenCall, WaitStep
+from tests.command_line.shell import LONG_LEASES, Cluster, Shell, check_mistake
 from tests.observation.test_timeline import check_trace
 
 CREW = """
@@ -88,44 +88,25 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    opened = Shell(tmp_path_factory.mktemp("inspection"))
-    yield opened
-    opened.close()
-
-
-class Cluster:
-    """A founder, a node w1, and a script whose calls wait on both."""
+class WaitingCluster(Cluster):
+    """A script whose calls wait on both nodes."""
 
     def __init__(self, shell: Shell) -> None:
-        self.shell = shell
         (shell.place / "crew.py").write_text(CREW)
-        self.founder, founder = shell.start_node(
-            "--name", "first", "--listen", "127.0.0.1:0", command=LONG_LEASES
-        )
-        self.address: str = founder["address"]
-        self.worker, worker = shell.start_node(
-            "--name", "w1", "--join", self.address, command=LONG_LEASES
-        )
-        self.worker_address: str = worker["address"]
+        super().__init__(shell, command=LONG_LEASES)
         self.script, _ = shell.start_script(SCRIPT, self.address)
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.shell.run(*words, "--address", self.address)
-
-    def facts(self, *words: str) -> Any:
-        return json.loads(self.run(*words, "--json").stdout)
 
 
 @pytest.fixture(scope="module")
-def cluster(shell: Shell) -> Cluster:
-    return Cluster(shell)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WaitingCluster]:
+    shell = Shell(tmp_path_factory.mktemp("inspection"))
+    yield WaitingCluster(shell)
+    shell.close()
 
 
 @pytest.mark.cluster
 def test_stack_names_the_line_of_a_method_that_waits_and_of_one_that_computes(
-    cluster: Cluster,
+    cluster: WaitingCluster,
 ) -> None:
     line = CREW.splitlines().index("        await trio.sleep_forever()  # the line that waits") + 1
     file = cluster.shell.place / "crew.py"
@@ -147,7 +128,7 @@ def test_stack_names_the_line_of_a_method_that_waits_and_of_one_that_computes(
 
 
 @pytest.mark.cluster
-def test_inspect_and_list_say_how_earlier_epochs_of_an_actor_ended(cluster: Cluster) -> None:
+def test_inspect_and_list_say_how_earlier_epochs_of_an_actor_ended(cluster: WaitingCluster) -> None:
     facts = cluster.facts("inspect", "child")
     assert [end["name"] for end in facts["ends"]] == ["child"]
     assert "SystemExit: it fails" in facts["ends"][0]["traceback"]
@@ -161,7 +142,9 @@ def test_inspect_and_list_say_how_earlier_epochs_of_an_actor_ended(cluster: Clus
 
 
 @pytest.mark.cluster
-def test_inspect_says_where_an_actor_is_what_it_runs_and_what_waits(cluster: Cluster) -> None:
+def test_inspect_says_where_an_actor_is_what_it_runs_and_what_waits(
+    cluster: WaitingCluster,
+) -> None:
     lines = cluster.run("inspect", "waiter").stdout.splitlines()
     assert lines[0] == "waiter: crew:Waiter"
     assert "node        w1" in lines[1]
@@ -181,7 +164,7 @@ def test_inspect_says_where_an_actor_is_what_it_runs_and_what_waits(cluster: Clu
 
 
 @pytest.mark.cluster
-def test_list_filters_sorts_and_says_what_it_leaves_out(cluster: Cluster) -> None:
+def test_list_filters_sorts_and_says_what_it_leaves_out(cluster: WaitingCluster) -> None:
     calls = cluster.facts("list", "calls", "--filter", "actor=waiter", "--filter", "state=wait*")
     assert [call["method"] for call in calls["calls"]] == ["wait"] * 3
     assert calls["left_out"] == 0
@@ -201,7 +184,7 @@ def test_list_filters_sorts_and_says_what_it_leaves_out(cluster: Cluster) -> Non
 
 
 @pytest.mark.cluster
-def test_pools_are_shown_with_their_members(cluster: Cluster) -> None:
+def test_pools_are_shown_with_their_members(cluster: WaitingCluster) -> None:
     (pool,) = cluster.facts("pools")["pools"]
     assert (pool["name"], pool["what"], pool["members"]) == ("doubles", "crew:Waiter", 2)
     assert pool["nodes"] == "first 1, w1 1"
@@ -210,7 +193,7 @@ def test_pools_are_shown_with_their_members(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_journals_are_shown_and_removed(cluster: Cluster) -> None:
+def test_journals_are_shown_and_removed(cluster: WaitingCluster) -> None:
     kept, other = cluster.facts("pools", "--journals")["journals"]
     assert (kept["name"], kept["items"], other["driver"]) == ("kept", 20, None)
     shown = cluster.run("pools", "--journals", "--older-than", "1d", "--prune")
@@ -225,7 +208,7 @@ def test_journals_are_shown_and_removed(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_top_shows_who_has_most_to_do(cluster: Cluster) -> None:
+def test_top_shows_who_has_most_to_do(cluster: WaitingCluster) -> None:
     rows = cluster.facts("top", "--seconds", "0.1")["actors"]
     assert rows[0]["name"] == "waiter"
     assert rows[0]["waiting"] == 3
@@ -239,7 +222,7 @@ def test_top_shows_who_has_most_to_do(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_a_timeline_of_all_nodes_is_written(cluster: Cluster) -> None:
+def test_a_timeline_of_all_nodes_is_written(cluster: WaitingCluster) -> None:
     facts = cluster.facts("timeline", "--seconds", "0.2", "-o", "run.json")
     assert facts["file"] == "run.json"
     assert sorted(facts["nodes"]) == ["first", "script", "w1"]
@@ -258,7 +241,7 @@ def test_a_timeline_of_all_nodes_is_written(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_why_follows_a_call_over_nodes(cluster: Cluster) -> None:
+def test_why_follows_a_call_over_nodes(cluster: WaitingCluster) -> None:
     done = cluster.run("why", "asker")
     assert done.returncode == 0
     assert "and awaits waiter.wait, which runs on w1" in done.stdout
@@ -269,10 +252,17 @@ def test_why_follows_a_call_over_nodes(cluster: Cluster) -> None:
     assert none == "waiter has no call of double: none runs, and none waits\n"
     assert cluster.run("why").stdout == "no actors wait for each other in a cycle\n"
     assert cluster.run("why", "boss").stdout == "boss runs nothing: it waits for calls\n"
+    mistyped = cluster.run("why", "waiter.dubble")
+    check_mistake(
+        *(mistyped, "waiter has no @method 'dubble'; it offers: ask, ", "; did you mean 'double'?")
+    )
+    assert cluster.facts("inspect", "waiter")["methods"] == [
+        *("ask", "compute", "double", "fail", "wait"),
+    ]
 
 
 @pytest.mark.cluster
-def test_wrong_input_is_one_line(cluster: Cluster) -> None:
+def test_wrong_input_is_one_line(cluster: WaitingCluster) -> None:
     for command in ("stack", "inspect", "why"):
         check_mistake(cluster.run(command, "waitr"), "waitr", "did you mean 'waiter'?")
     for words in (
@@ -287,7 +277,7 @@ def test_wrong_input_is_one_line(cluster: Cluster) -> None:
 
 
 @pytest.mark.cluster
-def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> None:
+def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: WaitingCluster) -> None:
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
         with ThreadPoolExecutor(5) as threads:
@@ -314,7 +304,9 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
 
 
 @pytest.mark.cluster
-def test_with_a_stopped_store_each_command_says_what_did_not_answer(cluster: Cluster) -> None:
+def test_with_a_stopped_store_each_command_says_what_did_not_answer(
+    cluster: WaitingCluster,
+) -> None:
     # That each waits once is tested on a virtual clock: `test_silent_store.py`.
     def run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         return cluster.shell.run(*words, "--address", cluster.worker_address)
@@ -382,6 +374,29 @@ def test_what_an_actor_on_a_silent_node_waits_for_is_not_known() -> None:
     assert none == (
         "no actors wait for each other in a cycle, as far as the nodes that answered know"
     )
+
+
+def test_a_paused_actor_is_not_said_to_wait_for_calls() -> None:
+    (line,) = wait_lines(WaitSubject("shop", "", "w1", paused=True), [], [], [], set())
+    assert line == ("shop is paused: the lease of its node w1 is in doubt, see `understudy status`")
+
+
+def test_a_call_to_a_node_that_does_not_answer_is_named_as_its_caller_knows_it() -> None:
+    runs = OpenCall("w1", "shop", "order", "running", 2.0, None, None, "")
+    sent = OpenCall("w2", "stock", "take", "sent", None, None, ("shop", "order"), "w1")
+    subject = WaitSubject("shop", "", "w1")
+    first, second = wait_lines(subject, [], [WaitStep(runs, sent)], [], {"w2"})
+    assert first == "shop.order on w1 runs, for 2.0 s"
+    assert second == (
+        "  and awaits stock.take on w2, which did not answer: `understudy stack w2` shows what "
+        "blocks it"
+    )
+    _, second = wait_lines(subject, [], [WaitStep(runs, sent)], [], set())
+    assert "awaits stock.take on w2, which reports no such call" in second
+    assert "understudy list links" in second
+    # Of an actor in a process of its own its node does not know what it awaits.
+    _, second = wait_lines(subject, [], [WaitStep(runs, None)], [], {"w2"})
+    assert "awaits no call that a node which answered knows of" in second
 
 
 def test_why_there_is_nothing_to_debug_is_said_once_for_all_nodes() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.command_line.test_commands import Shell, check_mistake
+from tests.command_line.shell import Shell, check_mistake
 from tests.hosting.test_profiler import check_speedscope
 
 BUSY = """
@@ -49,19 +47,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell(tmp_path)
-    (tmp_path / "busy.py").write_text(BUSY)
-    os.mkfifo(tmp_path / "gate")
-    yield opened
-    opened.close()
-
-
 @pytest.mark.cluster
 def test_a_profile_names_what_a_busy_node_and_a_blocked_process_run(shell: Shell) -> None:
-    _, first = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    address = first["address"]
+    (shell.place / "busy.py").write_text(BUSY)
+    os.mkfifo(shell.place / "gate")
+    address = shell.found()
     shell.start_script(SCRIPT, address, str(shell.place / "gate"))
     for name, function in (("busy", "Busy.compute"), ("alone", "block")):
         done = shell.run(

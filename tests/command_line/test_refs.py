@@ -7,15 +7,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.command_line.units import age, size
 from runtime.printable import many
-from tests.command_line.test_commands import LONG_LEASES, Shell, check_mistake
+from tests.command_line.shell import LONG_LEASES, Cluster, Shell, check_mistake
 
 
 @pytest.mark.parametrize(
@@ -88,38 +86,27 @@ trio.run(main)
 """
 
 
-class Cluster:
-    """A founder, a node w1, and a script that is a node too and holds values of w1's."""
+class HoldingCluster(Cluster):
+    """A script that is a node too and holds values of w1's."""
 
     def __init__(self, shell: Shell, *, traces: bool) -> None:
-        self.shell = shell
         (shell.place / "crew.py").write_text(CREW)
-        words = ["--trace-references"] if traces else []
-        _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-        self.address: str = founder["address"]
-        self.worker, _ = shell.start_node(
-            "--name", "w1", "--join", self.address, *words, command=LONG_LEASES
+        super().__init__(
+            shell, worker=["--trace-references"] if traces else [], command=LONG_LEASES
         )
         self.script, _ = shell.start_script(SCRIPT, self.address, "trace" if traces else "not")
 
     def refs(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.shell.run("refs", *words, "--address", self.address)
+        return self.run("refs", *words)
 
     def facts(self, *words: str) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(self.refs(*words, "--json").stdout)
         return facts
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    opened = Shell(tmp_path)
-    yield opened
-    opened.close()
-
-
 @pytest.mark.cluster
 def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: Shell) -> None:
-    cluster = Cluster(shell, traces=False)
+    cluster = HoldingCluster(shell, traces=False)
     while len(cluster.facts()["values"][0]["holders"]) < 2:
         pass  # the founder registers itself a moment later
     done = cluster.refs("--where")
@@ -203,7 +190,7 @@ def line_of(source: str, text: str) -> int:
 def test_values_are_traced_to_lines_and_a_silent_node_is_named_and_changes_the_exit_status(
     shell: Shell,
 ) -> None:
-    cluster = Cluster(shell, traces=True)
+    cluster = HoldingCluster(shell, traces=True)
     large, small = (
         f"{shell.place / 'script.py'}:{line_of(SCRIPT, text)}"
         for text in ("# the large one", "# the small one")
@@ -225,14 +212,12 @@ def test_values_are_traced_to_lines_and_a_silent_node_is_named_and_changes_the_e
 
 @pytest.mark.cluster
 def test_a_cluster_without_references_says_so(shell: Shell) -> None:
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    done = shell.run("refs", "--address", founder["address"])
+    address = shell.found()
+    done = shell.run("refs", "--address", address)
     assert (done.returncode, done.stdout) == (
         0,
         "cluster understudy: 0 values, 0 B\nfirst: 0 values, 0 B\n",
     )
     check_mistake(shell.run("refs", "--address", "nonsense"), "nonsense", "HOST:PORT")
-    check_mistake(
-        shell.run("refs", "--were", "--address", founder["address"]), "--were", "--where", status=2
-    )
+    check_mistake(shell.run("refs", "--were", "--address", address), "--were", "--where", status=2)
     assert "Example" in shell.run("refs", "--help").stdout

@@ -5,7 +5,6 @@ up and not the time that a busy machine takes.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,11 +22,10 @@ from runtime.command_line.actor_places import STORE_SECONDS
 from runtime.command_line.node_answers import NODE_SECONDS
 from runtime.environment import SystemEnvironment
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.simulation.network import HostNetwork, SimulatedNetwork
-from runtime.simulation.report import Trace
+from runtime.simulation.network import HostNetwork
 from runtime.testing import Platform
 from runtime.timings import Timings
-from tests.memory_network import RunClock
+from tests.silent_network import SilentNetwork
 
 SECRET = "a secret of the tests of a silent store"
 TIMINGS = Timings(lease=60.0)
@@ -47,32 +45,10 @@ class Waiter(Actor):
         await trio.sleep_forever()
 
 
-class SilentNetwork(SimulatedNetwork):
-    """Hosts of which one can stop to send and to receive."""
-
-    def __init__(self) -> None:
-        clock = RunClock()
-        super().__init__(random.Random(0), Trace(clock.current_time), clock)
-
-    def silence(self, host: str) -> None:
-        """What is sent to it and by it does not arrive; no connection breaks."""
-        self._block(host, 1)
-
-    def hear(self, host: str) -> None:
-        """It arrives again, also what was sent meanwhile."""
-        self._block(host, 0)
-        self.freed()
-
-    def _block(self, host: str, faults: int) -> None:
-        for other in (FIRST, W1, OPERATOR):
-            self.path(host, other).blocked = faults
-            self.path(other, host).blocked = faults
-
-
 @asynccontextmanager
 async def silent_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """The commands meet a cluster whose store is silent; w1 is not, and has an actor."""
-    network = SilentNetwork()
+    network = SilentNetwork(FIRST, W1, OPERATOR)
 
     def options(host: str) -> dict[str, Any]:
         environment = SystemEnvironment(TIMINGS)

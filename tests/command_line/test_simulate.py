@@ -38,10 +38,10 @@ def test_json_has_the_trace_hash_the_faults_and_each_check_result() -> None:
 
 def test_a_check_that_fails_is_marked_and_sets_the_exit_status() -> None:
     with with_bug("no deduplication"):
-        # The first seed that finds it was 15 when this was written; others may come before it, or
-        # after.
-        for seed in range(15, 100):
-            code, printed = invoke("--seed", str(seed))
+        # The first seed that finds it was 3 when this was written; others may come before it, or
+        # after. So short a run costs a second, and a whole one five times as much.
+        for seed in range(3, 100):
+            code, printed = invoke("--seed", str(seed), "--minutes", "0.2")
             if code:
                 break
     assert code == 1

@@ -7,19 +7,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from tests import forked_python
-from tests.command_line.test_commands import (
-    LONG_LEASES,
-    UNDERSTUDY,
-    Shell,
-    check_mistake,
-)
+from tests.command_line.shell import LONG_LEASES, UNDERSTUDY, Cluster, Shell, check_mistake
 
 WORKERS = """
 from actors import Actor, method
@@ -49,25 +42,14 @@ if __name__ == "__main__":
 """
 
 
-class Cluster:
-    """A founder, a node w1 with an isolated actor, and the program that has started it."""
+class StoppedCluster(Cluster):
+    """A node w1 with an isolated actor, and the program that has started it."""
 
     def __init__(self, shell: Shell) -> None:
-        self.shell = shell
         (shell.place / "workers.py").write_text(WORKERS)
-        options = ("--debuggable", "--post-mortem")
-        _, founder = shell.start_node(
-            "--name", "first", "--listen", "127.0.0.1:0", *options, command=LONG_LEASES
-        )
-        self.address: str = founder["address"]
-        self.worker, _ = shell.start_node(
-            "--name", "w1", "--join", self.address, *options, command=LONG_LEASES
-        )
+        super().__init__(shell, "--debuggable", "--post-mortem", command=LONG_LEASES)
         self.script, pid = shell.start_script(SCRIPT, self.address)
         self.isolated = int(pid)
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.shell.run(*words, "--address", self.address)
 
     def run_all(self, *commands: str) -> dict[str, subprocess.CompletedProcess[str]]:
         """Four at a time: each waits for what is stopped, and takes little of a core meanwhile."""
@@ -80,18 +62,14 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Any) -> Iterator[Cluster]:
-    shell = Shell(tmp_path)
-    try:
-        yield Cluster(shell)
-    finally:
-        shell.close()
+def cluster(shell: Shell) -> StoppedCluster:
+    return StoppedCluster(shell)
 
 
 @pytest.mark.cluster
 @pytest.mark.long
 def test_the_process_of_an_isolated_actor_that_is_stopped_is_named_with_what_continues_it(
-    cluster: Cluster,
+    cluster: StoppedCluster,
 ) -> None:
     os.kill(cluster.isolated, signal.SIGSTOP)
     waits = forked_python.Popen(
@@ -142,7 +120,9 @@ ABOUT_ALL = (
 
 @pytest.mark.cluster
 @pytest.mark.long
-def test_each_command_names_a_node_that_is_stopped_and_shows_the_others(cluster: Cluster) -> None:
+def test_each_command_names_a_node_that_is_stopped_and_shows_the_others(
+    cluster: StoppedCluster,
+) -> None:
     cluster.worker.send_signal(signal.SIGSTOP)
     done = cluster.run_all(*ABOUT_IT, *ABOUT_ALL, "inspect here", "call here pid")
     cluster.worker.send_signal(signal.SIGCONT)

@@ -122,6 +122,13 @@ def test_nodes_of_an_etcd_find_each_other_without_the_address_of_any_node() -> N
             done.stdout + done.stderr
         )
         assert "one" in done.stdout
+        etcd.pause(0)
+        while "not reachable" not in done.stdout:
+            done = understudy("status", "--address", str(two["address"]))
+        etcd.resume(0)
+        assert done.returncode == 1
+        assert "named actors pause until the store answers" in done.stdout
+        assert f"`understudy doctor --store {etcd.address}`" in done.stdout
 
 
 @needs_etcd

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from runtime.command_line.main import main
 from runtime.command_line.secret import _tell
-from runtime.command_line.secret_rotation import Rotation, check_not_plain
+from runtime.command_line.secret_rotation import NewSecret, Rotation, check_not_plain
 from runtime.environment import host_identity
 from runtime.links.encryption import Tls
 from runtime.links.keyring import secret_id
@@ -68,6 +68,7 @@ def test_a_key_of_the_ca_that_is_none_is_named_in_one_line(tmp_path: Path, conte
         (["expiry", __file__], "it is not a certificate in PEM"),
         (["expiry"], "Missing argument"),
         (["expiry", "--within", "-1", "x"], "not in the range"),
+        (["cert", "--dir", "no pki", "--name", "a"], "`understudy tls ca --dir 'no pki'` makes it"),
         (["cert", "--name", "a", "--role", "king"], "'king' is not one of"),
         (["cert", "--name", "a", "--days", "0"], "not in the range"),
         (["cert", "--name", ""], "no node accepts"),
@@ -89,10 +90,11 @@ def test_wrong_input_is_one_line(
 
 def test_a_node_that_has_answered_was_not_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     facts = KeyringFacts((secret_id(b"x" * 32),), "file", "now", "")
-    rotation = Rotation(b"x" * 32, Path("next"), without=("w1", "gone"))
-    _tell(rotation, {"w1": facts}, as_json=False)
+    rotation = Rotation(b"x" * 32, NewSecret(Path("next")), without=("w1", "gone", "typo"))
+    _tell(rotation, {"w1": facts}, {"w1", "gone"}, as_json=False)
     printed = capsys.readouterr().out
     assert "\nleft out: gone; other nodes refuse them now\n" in printed
+    assert "--without typo: no member has that name" in printed
     assert "not left out, because they have answered: w1" in printed
 
 

@@ -12,13 +12,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import forked_python
-from tests.command_line.test_commands import LONG_LEASES, UNDERSTUDY, Shell, check_mistake
+from tests.command_line.shell import LONG_LEASES, UNDERSTUDY, Cluster, Shell, check_mistake
 
 pytestmark = pytest.mark.cluster
 
@@ -74,21 +73,16 @@ trio.run(main)
 """
 
 
-class Cluster:
-    """A founder, a node w1, and a script that is a node too and the root of a tree."""
+class CrewCluster(Cluster):
+    """A script that is a node too and the root of a tree."""
 
     def __init__(self, shell: Shell) -> None:
-        self.shell = shell
-        _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-        self.address: str = founder["address"]
-        self.worker, _ = shell.start_node(
-            "--name", "w1", "--join", self.address, command=LONG_LEASES
-        )
+        super().__init__(shell, command=LONG_LEASES)
         (shell.place / "crew.py").write_text(CREW)
         self.script, _ = shell.start_script(SCRIPT, self.address)
 
     def tree(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self.shell.run("tree", *words, "--address", self.address, **environment)
+        return self.run("tree", *words, **environment)
 
     def facts(self, *words: str) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads(self.tree(*words, "--json").stdout)
@@ -117,12 +111,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    shell = Shell(tmp_path)
-    try:
-        yield Cluster(shell)
-    finally:
-        shell.close()
+def cluster(shell: Shell) -> CrewCluster:
+    return CrewCluster(shell)
 
 
 def walk(branches: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -131,7 +121,7 @@ def walk(branches: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield from walk(branch["children"])
 
 
-def test_the_tree_shows_who_supervises_whom_and_how_they_fare(cluster: Cluster) -> None:
+def test_the_tree_shows_who_supervises_whom_and_how_they_fare(cluster: CrewCluster) -> None:
     done = cluster.tree(PYTHONIOENCODING="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -174,7 +164,7 @@ def test_the_tree_shows_who_supervises_whom_and_how_they_fare(cluster: Cluster) 
 
 
 def test_a_crash_is_counted_and_reported_with_its_traceback_when_asked_for(
-    cluster: Cluster,
+    cluster: CrewCluster,
 ) -> None:
     assert cluster.tree("--deaths").stdout.endswith("\n\nno deaths are kept\n")
     assert (
@@ -195,7 +185,7 @@ def test_a_crash_is_counted_and_reported_with_its_traceback_when_asked_for(
 
 
 def test_one_supervisor_is_shown_alone_and_wrong_words_are_answered_in_one_line(
-    cluster: Cluster,
+    cluster: CrewCluster,
 ) -> None:
     (pool,) = cluster.facts("top/pool")["roots"]
     assert (pool["name"], len(pool["children"])) == ("top/pool", 1)
@@ -207,7 +197,7 @@ def test_one_supervisor_is_shown_alone_and_wrong_words_are_answered_in_one_line(
 
 
 def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_nobody_up(
-    cluster: Cluster,
+    cluster: CrewCluster,
 ) -> None:
     # Watched, for the command may take as long to start on a busy machine as the lease of the node
     # lasts.
@@ -233,7 +223,7 @@ def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_
     assert "does not answer" not in [branch["state"] for branch in walk(facts["roots"])]
 
 
-def test_a_supervisor_that_hides_its_own_status_is_shown_by_its_node(cluster: Cluster) -> None:
+def test_a_supervisor_that_hides_its_own_status_is_shown_by_its_node(cluster: CrewCluster) -> None:
     (cluster.shell.place / "liar.py").write_text(LIAR)
     script = [sys.executable, "liar.py", cluster.address]
     forked_python.run(
@@ -245,7 +235,7 @@ def test_a_supervisor_that_hides_its_own_status_is_shown_by_its_node(cluster: Cl
     assert "fine" not in done.stdout
 
 
-def test_the_exit_status_says_that_a_node_has_not_answered(cluster: Cluster) -> None:
+def test_the_exit_status_says_that_a_node_has_not_answered(cluster: CrewCluster) -> None:
     cluster.worker.send_signal(signal.SIGSTOP)
     try:
         done = cluster.tree()
@@ -256,7 +246,7 @@ def test_the_exit_status_says_that_a_node_has_not_answered(cluster: Cluster) -> 
 
 
 def test_watching_prints_one_tree_after_another_and_ends_by_ctrl_c_without_a_traceback(
-    cluster: Cluster,
+    cluster: CrewCluster,
 ) -> None:
     watching = cluster.watch("--json")
     assert watching.stdout is not None
@@ -274,7 +264,9 @@ def test_watching_prints_one_tree_after_another_and_ends_by_ctrl_c_without_a_tra
     assert (watching.returncode, others) == (130, [])
 
 
-def test_watching_goes_on_when_the_cluster_cannot_be_asked_for_a_while(cluster: Cluster) -> None:
+def test_watching_goes_on_when_the_cluster_cannot_be_asked_for_a_while(
+    cluster: CrewCluster,
+) -> None:
     watching = cluster.watch()
     assert watching.stdout is not None
     assert watching.stdout.readline().startswith("cluster understudy at ")
@@ -288,7 +280,7 @@ def test_watching_goes_on_when_the_cluster_cannot_be_asked_for_a_while(cluster: 
     assert "Traceback" not in errors
 
 
-def test_watching_ends_quietly_when_nobody_reads_any_more(cluster: Cluster) -> None:
+def test_watching_ends_quietly_when_nobody_reads_any_more(cluster: CrewCluster) -> None:
     watching = cluster.watch()
     assert watching.stdout is not None
     watching.stdout.readline()
@@ -300,7 +292,7 @@ def test_watching_ends_quietly_when_nobody_reads_any_more(cluster: Cluster) -> N
 
 @pytest.mark.parametrize("no_colour", [False, True])
 def test_on_a_terminal_the_tree_is_drawn_in_place_and_in_colour_unless_these_are_not_wanted(
-    cluster: Cluster, no_colour: bool
+    cluster: CrewCluster, no_colour: bool
 ) -> None:
     if no_colour:
         cluster.shell.environment["NO_COLOR"] = "1"

@@ -13,6 +13,7 @@ from runtime.dashboard.cluster_view import (
     agreed_members,
 )
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
+from runtime.logs.archive import NodeEnd
 
 
 def member(name: str, incarnation: int = 1, state: str = "up") -> dict[str, Any]:
@@ -107,6 +108,14 @@ def test_a_silent_node_keeps_its_last_values_with_their_age() -> None:
     assert again.sections["nodes"]["w2"]["heard"] is None
     assert again.sections["nodes"]["w2"]["rate"] == 2.0, "8 calls since the last answer, 4 s ago"
     assert kinds(again) == ["silent", "back"]
+
+
+def test_classes_of_the_runtime_have_the_role_of_their_actors() -> None:
+    sums = {"actors": 2, "waiting": 0, "running": 0, "served": 0}
+    keeper = "runtime.pools.supervisor:PoolKeeper"
+    answer = overview("w1", classes={keeper: sums, "m:C": sums})
+    rows = World().see([member("w1")], w1=answer).sections["classes"]
+    assert {path: row["role"] for path, row in rows.items()} == {keeper: "pool keeper", "m:C": ""}
 
 
 def test_members_that_are_left_out_do_not_stay_with_their_last_answers() -> None:
@@ -258,3 +267,17 @@ def test_who_is_a_member_is_said_by_the_node_of_the_store() -> None:
     assert [one["name"] for one in agreed_members([stale, cut_off], [])] == ["dead", "w1", "w2"]
     assert [one["name"] for one in agreed_members([cut_off], [])] == ["dead", "w3"]
     assert agreed_members([], [member("w9")]) == [member("w9")]
+
+
+def test_nodes_that_ended_before_the_first_round_are_among_the_events_once() -> None:
+    view = ClusterView()
+    died = ("w2", NodeEnd(5.0, "died", "its process has ended"))
+    for _ in range(2):
+        view.remember_ends([died, ("w1", NodeEnd(3.0, "left", ""))])
+    snapshot = view.observe(10.0, 10.0, [], {}, {})
+    told = [(one["at"], one["kind"], one["text"]) for one in snapshot.sections["events"].values()]
+    assert told == [
+        (3.0, "left", "w1 has left"),
+        (5.0, "gone", "w2 has died: its process has ended"),
+    ]
+    assert view.has_begun

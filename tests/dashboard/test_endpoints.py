@@ -360,6 +360,9 @@ async def test_actions_where_they_are_allowed() -> None:
         b'{"action": "start-child", "supervisor": "nobody", "name": "x"}',
         b"x" * 5000,
         b"\xff\xfe",
+        # Deeper than Python reads it, and a number that is no integer.
+        b"[" * 4000,
+        b'{"action": "stop-actor", "name": "shop/clerk", "epoch": 1e999}',
     ],
 )
 async def test_actions_that_are_none_are_refused(body: bytes) -> None:
@@ -380,6 +383,7 @@ async def test_actions_that_are_none_are_refused(body: bytes) -> None:
     [
         {"Origin": "http://elsewhere.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Sec-Fetch-Site": "cross-site"},
         {"Content-Type": "text/plain"},
         {"Content-Type": "application/x-www-form-urlencoded"},

@@ -9,17 +9,17 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 import trio
 
-from actors import Actor, ChildSpec, Supervisor, method
+from actors import ChildSpec, Supervisor, method
 from actors.errors import CallError
 from runtime import Node, open_node
 from runtime.gateway import application
 from runtime.gateway.server import ServerLimits, serve
+from tests import villain
 from tests.dashboard.browser import BrowserPage, needs_browser, open_browser
 from tests.dashboard.conftest import SECRET, TOKEN, dashboard_of
 from tests.dashboard.test_browser import PAGES, show
@@ -31,43 +31,17 @@ EVIL = (
 )
 KNOWN_TO_JAVASCRIPT = ("__proto__", "constructor", "toString", "hasOwnProperty")
 
-ODD = compile(
-    "async def stand(event, begun):\n    begun.set()\n    await event.wait()\n"
-    "async def keep(node):\n    return await node.put(b'kept')\n",
-    f"{EVIL}.py",
-    "exec",
-)
 
-
-class Villain(Actor):
+class Villain(villain.Villain):
     """<script>evil()</script><img data-evil src=/e onerror=evil()>"""
 
-    def __init__(self) -> None:
-        self.odd: dict[str, Any] = {}
-        self.begun = trio.Event()
-        exec(ODD, self.odd)
+    evil = EVIL
 
     @method(http=True)
     async def log(self, word: str = EVIL) -> str:
         """<script>evil()</script><img data-evil src=/e onerror=evil()>"""
         logging.getLogger("villain").warning("%s", EVIL)
         return word
-
-    @method
-    async def keep(self) -> Any:
-        return await self.odd["keep"](self.node)
-
-    @method(concurrent=True)
-    async def stand(self) -> None:
-        await self.odd["stand"](trio.Event(), self.begun)
-
-    @method(concurrent=True)
-    async def begin(self) -> None:
-        await self.begun.wait()
-
-    @method
-    async def crash(self) -> None:
-        raise SystemExit(EVIL)
 
     async def on_inspect(self) -> object:
         return {EVIL: EVIL}

@@ -13,6 +13,10 @@ def resize(image: int, width: int = 100) -> int:
     return min(image, width)
 
 
+class Candidate(Actor):
+    """Any actor."""
+
+
 class Counter(Actor):
     def __init__(self, start: int = 0) -> None:
         self.value = start

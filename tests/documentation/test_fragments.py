@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.util import module_from_spec, spec_from_file_location
 
 from tests.house import ROOT
+from tests.loading import load_file
 
 TYPES = [
     each["directory"]
@@ -20,11 +20,7 @@ FRAGMENTS = [path for path in (ROOT / "newsfragments").iterdir() if path.name !=
 
 def numbered(names: list[str]) -> list[str]:
     """The names after ops/number_fragments.py."""
-    spec = spec_from_file_location("number_fragments", ROOT / "ops" / "number_fragments.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_file("number_fragments", ROOT / "ops" / "number_fragments.py")
     new: dict[str, str] = module.renamed(names)
     return [new.get(name, name) for name in names]
 

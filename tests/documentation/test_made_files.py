@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 
 import pytest
 
 from runtime.command_line.explain import page_of, sections
 from tests.house import ROOT, pages
+from tests.loading import load_file
 
 DOCS = ROOT / "docs"
 
@@ -22,14 +21,8 @@ def command(name: str) -> ModuleType:
     """A module of docs/, which is on no path."""
     if name == "pictures":
         command("replays")
-    spec = spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    # One of them imports another, as Sphinx finds them; and actors are found by their module.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    # One of them imports another, as Sphinx finds them.
+    return load_file(name, DOCS / f"{name}.py")
 
 
 def test_it_is_what_its_command_writes() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-from types import ModuleType
 
 import click
 import pytest
@@ -14,21 +12,13 @@ from runtime.command_line.main import COMMANDS, main
 from runtime.links.encryption import FILE_VARIABLES, TLS_VARIABLE
 from runtime.metrics.definitions import DEFINITIONS
 from tests.house import ROOT
+from tests.loading import load_file
 
 DOCS = ROOT / "docs"
 
 
-def extension() -> ModuleType:
-    """docs/generated.py, which is on the path only of Sphinx."""
-    spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATED = extension()
+# On the path only of Sphinx.
+GENERATED = load_file("generated", DOCS / "generated.py")
 
 
 def page(name: str) -> str:

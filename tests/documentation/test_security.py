@@ -1,5 +1,5 @@
-"""Each line of the tables of the security page has tests, which docs/design/promises.md names and
-which exist.
+"""Each line of the tables about what is protected has tests, which docs/design/promises.md
+names and which exist.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 
 from tests.house import ROOT
 
-PAGE = (ROOT / "docs" / "operate" / "security.md").read_text()
+PAGE = (ROOT / "docs" / "operate" / "boundaries.md").read_text()
 PROMISES = (ROOT / "docs" / "design" / "promises.md").read_text()
-TESTS_OF_PAGE = PROMISES.partition("\n## The tests of the page on security\n")[2]
+TESTS_OF_PAGE = PROMISES.partition("\n## The tests of the pages on security\n")[2]
 TABLES = ("What one bad member can do", "Holds")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 

@@ -136,8 +136,9 @@ class Under(AsyncioActor):
     @method(concurrent=True)
     async def hang(self, notes: Plain) -> None:
         """Wait until it is cancelled, and say so."""
-        await notes.note("begun")
         try:
+            # Within the block: the caller may see the note, and cancel, before this has its answer.
+            await notes.note("begun")
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
             self.nursery.start_soon(notes.note, "cancelled")

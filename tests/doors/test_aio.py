@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from actors.errors import (
+    ActorNotFoundError,
     BadArgumentsError,
     CallTimeoutError,
     JoinError,
@@ -28,7 +29,9 @@ from actors.errors import (
 )
 from runtime.aio import AioCluster, connect, open_local_cluster
 from runtime.blocking import Blocking, BlockingLocalCluster
+from runtime.doors.asyncio_door import AsyncioRequest
 from runtime.node import internals_of
+from runtime.pools.pool import Pool
 from tests.doors.actors_used import Counter
 from tests.doors.conftest import raised
 from tests.pools.actors_used import NoSuchShapeError, Squares
@@ -140,6 +143,83 @@ def test_cancelling_the_task_cancels_the_method(
         assert await counter.wait_for("second cancelled")
 
     run(test, cluster, counter)
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("start", ["spawn", "spawn_many", "get_or_spawn"])
+def test_an_actor_whose_handle_was_on_its_way_to_a_cancelled_task_is_stopped(
+    cluster: BlockingLocalCluster,
+    counter: Blocking[Counter],
+    monkeypatch: pytest.MonkeyPatch,
+    start: str,
+    before: bool,
+) -> None:
+    names = [f"lost-{start}-{before}-{number}" for number in range(2)]
+    ended = AsyncioRequest.ended
+
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        placed = cluster.options(on="worker-1")
+        if start == "spawn_many":
+            task = asyncio.create_task(placed.spawn_many(Counter, [()] * 2, names=names))
+        else:
+            task = asyncio.create_task(getattr(placed.options(name=names[0]), start)(Counter))
+
+        def ended_beside_a_cancellation(self: Any, value: object, error: object) -> None:
+            monkeypatch.setattr(AsyncioRequest, "ended", ended)
+            self.loop.call_soon_threadsafe(both, self, value, error)
+
+        def both(request: Any, value: object, error: object) -> None:
+            """In one pass of the loop, as where it was busy for a while."""
+            if before:
+                task.cancel()
+            request._finish(value, error)
+            if not before:
+                task.cancel()
+
+        monkeypatch.setattr(AsyncioRequest, "ended", ended_beside_a_cancellation)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for name in names:
+            while True:
+                try:
+                    await cluster.lookup(name, Counter)
+                except ActorNotFoundError:
+                    break
+
+    run(test, cluster, counter)
+
+
+@pytest.mark.parametrize("name", [None, "kept"])
+def test_a_pool_that_was_on_its_way_to_a_cancelled_task_is_stopped_unless_it_has_a_name(
+    cluster: BlockingLocalCluster, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    lost: list[Pool[Any]] = []
+    ended = AsyncioRequest.ended
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE), connect(cluster.address) as own:
+            task = asyncio.create_task(own.pool(name, Squares, size=1))
+
+            def both(request: Any, value: Any, error: object) -> None:
+                lost.append(value)
+                task.cancel()
+                request._finish(value, error)
+
+            def ended_beside_a_cancellation(self: Any, value: object, error: object) -> None:
+                monkeypatch.setattr(AsyncioRequest, "ended", ended)
+                self.loop.call_soon_threadsafe(both, self, value, error)
+
+            monkeypatch.setattr(AsyncioRequest, "ended", ended_beside_a_cancellation)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            if name is None:
+                while lost[0].name in str(await own.tree()):  # noqa: ASYNC110  asked of the node
+                    await asyncio.sleep(0.01)
+            else:
+                await (await own.lookup_pool(name, Squares)).stop()
+
+    asyncio.run(main())
+    assert len(lost) == 1
 
 
 def test_a_stream_that_is_left_is_closed(

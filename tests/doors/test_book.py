@@ -21,11 +21,14 @@ from runtime.blocking import BlockingLocalCluster
 from tests import forked_python
 from tests.doors.book_actors import BookCounter
 from tests.doors.book_clients import CALLS, kernel_file
+from tests.needed import skip_module_without
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-for needed in ("nbclient", "ipykernel", "nbformat", "hypercorn", "fastapi", "uvicorn"):
-    pytest.importorskip(needed, reason=f"{needed} is not installed: `make test` installs it")
+skip_module_without(
+    *("nbclient", "ipykernel", "nbformat", "hypercorn", "fastapi", "uvicorn"),
+    reason="{0} is not installed: `make test` installs it",
+)
 
 if shutil.which("curl") is None:
     pytest.skip("curl is not installed: apt-get install curl", allow_module_level=True)

@@ -17,6 +17,7 @@ import pytest
 from runtime.blocking import BlockingLocalCluster
 from tests.actors.test_html import Tags
 from tests.doors.actors_used import Counter
+from tests.needed import skip_module_without
 from tests.waiting import until_blocking
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -25,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "notebook.ipynb"
 PATIENCE = 110
 
-for needed in ("nbclient", "ipykernel", "nbformat"):
-    pytest.importorskip(
-        needed, reason=f"a notebook needs {needed}, which is not installed: `make test` installs it"
-    )
+skip_module_without(
+    *("nbclient", "ipykernel", "nbformat"),
+    reason="a notebook needs {0}, which is not installed: `make test` installs it",
+)
 
 DRIVER = """
 import json, sys

@@ -67,10 +67,6 @@ class FakeRendezvous:
             self.waiting.remove(name)
         self.touch()
 
-    async def until_round(self, number: int) -> None:
-        while self.round < number:
-            await self.changed.wait()
-
 
 class FakeHandler:
     def __init__(self, shared: FakeRendezvous, name: str) -> None:

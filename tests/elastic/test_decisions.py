@@ -116,6 +116,8 @@ def test_places_survive_the_store_and_garbage_there_is_refused() -> None:
         b'{"places": [[1]], "restarts": 0}',
         b'{"places": 7, "restarts": 0}',
         b"\xff",
+        b"[" * 100_000,
+        b'{"places": [["agent-1", Infinity]], "restarts": 0}',
     ):
         with pytest.raises(RendezvousStateError):
             decode_places(garbage, 7, "agent-1")
@@ -178,6 +180,8 @@ def test_the_list_of_restarts_is_bounded_and_forgets_no_number() -> None:
         b'{"dropped": 0}',
         b'{"dropped": 0, "counted": [[1, 2]]}',
         b'{"dropped":0,"counted":[["a","b",NaN,true]]}',
+        b'{"dropped":Infinity,"counted":[]}',
+        b"[" * 100_000,
     ],
 )
 def test_a_list_of_restarts_that_is_none_is_refused(garbage: bytes) -> None:
@@ -235,6 +239,9 @@ def test_what_a_worker_writes_into_its_pipe_besides_requests_counts_for_nothing(
         '["enter", "s", 1, true]',
         '["enter", "s", 1, "7"]',
         "[1,2,3,4]",
+        "[" * 100_000,
+        f'["enter", "s", {"9" * 400}, 1]',
+        '["enter", "s", 1e999, 1]',
     ):
         assert decode_request(garbage) is None
     with pytest.raises(ValueError, match="characters long"):
@@ -332,6 +339,8 @@ def test_error_files_are_read_as_torch_writes_them_and_as_anybody_else_does() ->
     assert read_error_file("not JSON at all") == ("not JSON at all", "")
     assert read_error_file('{"message": {"extraInfo": 7}}') == ("", "")
     assert read_error_file("[1]") == ("[1]", "")
+    assert read_error_file("[" * 10_000)[0].endswith("[[[")
+    assert decode_failure(b"[" * 100_000) is None
     long, _ = read_error_file("x" * 100_000 + "the end")
     assert long.endswith("the end")
     assert len(long) < 40_000

@@ -25,7 +25,7 @@ from runtime import open_local_cluster
 from runtime.elastic import guardian, record
 from runtime.elastic.runner import ERROR_FILE
 from tests import forked_python
-from tests.process_states import lives
+from tests.process_states import lives, state_of
 from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
@@ -318,6 +318,64 @@ sys.exit(1)
     assert done.returncode == 1
     assert (shell.place / "asked").exists()
     assert not lives(int(shell.said("pid")))
+
+
+def test_a_stopped_worker_ends_by_the_signal_and_need_not_be_killed(shell: Shell) -> None:
+    script = shell.script(
+        """
+signal.signal(signal.SIGTERM, lambda *_: ((HERE / "asked").write_text("\\n"), sys.exit(0)))
+child = subprocess.Popen(["sleep", "600"])
+child.send_signal(signal.SIGSTOP)
+(HERE / "pids").write_text(f"{os.getpid()} {child.pid}\\n")
+os.kill(os.getpid(), signal.SIGSTOP)
+while True: time.sleep(600)
+"""
+    )
+    # Longer than the test may take: nothing waits for it.
+    agent = shell.start("--shutdown-timeout", str(10 * LIMIT), "--json", script)
+    pids = [int(pid) for pid in shell.said("pids").split()]
+    until_blocking(lambda: all(state_of(pid) == "T" for pid in pids), "both are stopped")
+    agent.send_signal(signal.SIGTERM)
+    said, _ = agent.communicate(timeout=LIMIT)
+    assert agent.returncode == 128 + signal.SIGTERM
+    assert (shell.place / "asked").exists()
+    assert json.loads(said)["killed"] == []
+    assert not any(map(lives, pids))
+
+
+def test_a_worker_that_stops_itself_again_is_killed_and_named(shell: Shell) -> None:
+    script = shell.script(
+        """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGCONT, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+(HERE / f"pid-{os.environ['RANK']}").write_text(f"{os.getpid()}\\n")
+os.kill(os.getpid(), signal.SIGSTOP)
+while True: time.sleep(600)
+"""
+    )
+    agent = shell.start(
+        "--nproc-per-node",
+        "2",
+        "--shutdown-timeout",
+        "0.2",
+        "--event-log",
+        "events",
+        "--json",
+        script,
+    )
+    pids = [int(shell.said(f"pid-{rank}")) for rank in "01"]
+    until_blocking(lambda: all(state_of(pid) == "T" for pid in pids), "both are stopped")
+    agent.send_signal(signal.SIGTERM)
+    said, errors = agent.communicate(timeout=LIMIT)
+    assert agent.returncode == 128 + signal.SIGTERM
+    assert json.loads(said)["killed"] == [
+        {"rank": rank, "local_rank": rank, "pid": pid} for rank, pid in enumerate(pids)
+    ]
+    for rank, pid in enumerate(pids):
+        assert f"worker of rank {rank} (local rank {rank}, pid {pid}) has not ended" in errors
+        assert not lives(pid)
+    events = [json.loads(line) for line in (shell.place / "events").read_text().splitlines()]
+    assert [one["killed"] for one in events if one["event"] == "workers stopped"] == [[0, 1]]
 
 
 def test_a_worker_that_is_stuck_is_killed_and_counts_as_failed(shell: Shell) -> None:

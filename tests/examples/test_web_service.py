@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from runtime.blocking import open_local_cluster
+from tests.needed import skip_module_without
 
 pytestmark = pytest.mark.cluster
 
@@ -33,8 +34,7 @@ WHY = (
     "the web service needs {0}, which is not installed: `make test` installs it, or pip install {0}"
 )
 
-for needed in ("fastapi", "uvicorn"):
-    pytest.importorskip(needed, reason=WHY.format(needed))
+skip_module_without("fastapi", "uvicorn", reason=WHY)
 
 
 @contextmanager

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from actors import RetryPolicy, SpawnOptions
+from actors.actor import Member
 from actors.errors import (
     ActorDiedError,
     BadArgumentsError,
@@ -30,8 +32,12 @@ from actors.errors import (
     ReplyEncodeError,
 )
 from runtime import open_node
+from runtime.environment import SystemEnvironment
 from runtime.functions.service import FUNCTION_SERVICE, most_workers
 from runtime.node import Node, internals_of
+from runtime.node.opening import Platform
+from runtime.supervision.spawner import ActorPlacement
+from runtime.timings import Timings
 from tests.functions import functions_used as used
 from tests.isolation.actors_used import Counter
 from tests.isolation.conftest import SECRET, is_running
@@ -147,6 +153,41 @@ async def test_resources_are_taken_while_the_function_runs(node: Node, tmp_path:
         go.touch()
         assert await noted(there) == ["in turn"]
     assert not any("function-" in one for one in internals_of(node).cells)
+
+
+async def test_calls_that_wait_for_resources_run_in_turn_without_looking_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first in line reads the store, and when something was given back."""
+    placed = 0
+    place = ActorPlacement.place
+
+    async def counted(self: ActorPlacement, options: SpawnOptions) -> Member:
+        nonlocal placed
+        placed += 1
+        return await place(self, options)
+
+    monkeypatch.setattr(ActorPlacement, "place", counted)
+    # No look is due to time: a call that misses its turn waits for ever.
+    platform = Platform(environment=SystemEnvironment(Timings(room_look=1e6)))
+    gone, path = trio.CancelScope(), tmp_path / "turns"
+    async with open_node("alone", secret=SECRET, resources={"gpu": 1}, platform=platform) as node:
+
+        async def leaves_the_line() -> None:
+            with gone:
+                await with_gpu.run(used.note, str(path), "cancelled")
+
+        with_gpu = node.options(resources={"gpu": 1})
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(with_gpu.run, used.note, str(path), str(number))
+                # In this order.
+                await trio.testing.wait_all_tasks_blocked(0.001)
+                if number == 3:
+                    nursery.start_soon(leaves_the_line)
+            gone.cancel()
+    assert await noted(path, lines=6) == [str(number) for number in range(6)]
+    assert placed <= 24
 
 
 async def test_workers_are_few_and_used_again(node: Node) -> None:

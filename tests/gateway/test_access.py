@@ -63,6 +63,10 @@ async def test_a_page_of_another_site_is_refused(world: World) -> None:
         {"Origin": "null"},
         {"Origin": f"https://{own}.evil.example"},
         {"Origin": "http://127.0.0.1:1"},
+        # Which `urlsplit` refuses.
+        {"Origin": "http://["},
+        {"Origin": "http://[::1"},
+        {"Origin": "http://"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
     ):
@@ -85,6 +89,8 @@ async def test_a_token_is_required_where_one_is_set(
             assert answer.headers["www-authenticate"] == "Bearer"
             assert TOKEN not in answer.body.decode()
         assert (await http.ask("POST", ADD, b"{}")).status == 401
+        elsewhere = {"Referer": f"http://x/?token={TOKEN}", "Cookie": f"token={TOKEN}"}
+        assert (await http.ask("POST", f"{ADD}?token={TOKEN}", b"{}", elsewhere)).status == 401
         assert (await http.ask("GET", "/v1/openapi.json")).status == 401
         assert (await http.ask("GET", "/other")).status == 401
         # Says nothing of the cluster, and asks for the token itself.

@@ -84,29 +84,27 @@ async def test_repeats_while_it_runs_wait_for_the_one_run(world: World) -> None:
     assert (await world.http.call("counter", "read")).json == 1
 
 
-async def test_a_call_with_a_key_survives_its_connection(world: World) -> None:
+async def leave_behind(world: World, word: str, key: str) -> None:
+    """Call `add_slowly` over a connection that is closed once the method has begun."""
     async with world.http.connect() as connection:
         await connection.send(
             "POST",
             "/v1/actors/counter/add_slowly",
-            json.dumps({"word": "a"}).encode(),
-            {"Idempotency-Key": "k"},
+            json.dumps({"word": word}).encode(),
+            {"Idempotency-Key": key},
         )
-        await world.counter.wait_for("a begun")
+        await world.counter.wait_for(f"{word} begun")
+
+
+async def test_a_call_with_a_key_survives_its_connection(world: World) -> None:
+    await leave_behind(world, "a", "k")
     answers: list[HttpAnswer] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask, world.http, "a", "k", answers)
         await world.counter.note_word("a may end")
     assert answers[0].json == 1
     # And also when it has ended while no client waited.
-    async with world.http.connect() as connection:
-        await connection.send(
-            "POST",
-            "/v1/actors/counter/add_slowly",
-            json.dumps({"word": "b"}).encode(),
-            {"Idempotency-Key": "k2"},
-        )
-        await world.counter.wait_for("b begun")
+    await leave_behind(world, "b", "k2")
     await world.counter.note_word("b may end")
     await ask(world.http, "b", "k2", answers)
     assert answers[1].json == 2
@@ -115,14 +113,7 @@ async def test_a_call_with_a_key_survives_its_connection(world: World) -> None:
 
 @pytest.mark.parametrize("timings", [Timings(keyed_orphans=0.2)])
 async def test_a_call_without_a_waiting_client_is_given_up_in_the_end(world: World) -> None:
-    async with world.http.connect() as connection:
-        await connection.send(
-            "POST",
-            "/v1/actors/counter/add_slowly",
-            json.dumps({"word": "a"}).encode(),
-            {"Idempotency-Key": "k"},
-        )
-        await world.counter.wait_for("a begun")
+    await leave_behind(world, "a", "k")
     with trio.fail_after(60):
         await world.counter.wait_for("a cancelled")
     async with gateway(world.node) as other:

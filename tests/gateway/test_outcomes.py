@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 
 import cbor2
+import pytest
 import trio
 
+from actors.errors import StaleEpochError
+from actors.method import Address
+from runtime.gateway.calls import GatewayCalls, HttpCall, _KeyedAttempt
 from runtime.node import internals_of
+from runtime.plain_calls.service import described_error
 from tests.failures.error_examples import check_answer
 from tests.gateway.actors_used import Counter
 from tests.gateway.conftest import World, gateway
@@ -200,6 +205,22 @@ async def test_an_actor_that_moved_is_found_again(world: World) -> None:
     assert (await world.http.call("counter", "add", {})).status == 404
     await world.node.options(name="counter").spawn(Counter)
     assert (await world.http.call("counter", "add", {})).json == 1
+
+
+async def test_a_refusal_by_an_earlier_place_when_the_time_is_over_is_a_timeout(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = GatewayCalls(world.node, ())
+
+    async def refused(call: HttpCall, address: Address, left: float, *, tried: bool) -> object:
+        await trio.sleep(left)
+        return described_error(StaleEpochError("it has moved"))
+
+    monkeypatch.setattr(calls, "_asked", refused)
+    outcome = await calls._call(
+        HttpCall("counter", "add", b"{}", 0.05, ""), _KeyedAttempt(), tried=False
+    )
+    assert (outcome.outcome, outcome.error["type"]) == ("not executed", "DeadlineExceededError")
 
 
 async def test_nothing_is_left_after_a_client_has_gone(world: World) -> None:

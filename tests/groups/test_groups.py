@@ -23,9 +23,9 @@ from runtime.identifiers import NodeId
 from runtime.node import Node, internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.testing import Platform
+from tests.breakable_network import BreakableNetwork
 from tests.groups.actors_used import Reader
-from tests.live_pair import LONG_LEASE, SECRET, Pair
-from tests.membership.test_members import BreakableNetwork
+from tests.live_pair import LONG_LEASE, SECRET, Pair, open_pair
 from tests.waiting import until
 
 
@@ -251,21 +251,17 @@ def test_a_group_that_nobody_holds_any_more_is_not_followed_any_more() -> None:
 async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:
     network = BreakableNetwork()
     async with (
-        open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
-        open_node(
-            "there", join=here.address, secret=SECRET, platform=Platform(network=network)
-        ) as there,
-        open_node("beyond", join=here.address, secret=SECRET) as beyond,
+        open_pair(Platform(network=network)) as pair,
+        open_node("beyond", join=pair.here.address, secret=SECRET) as beyond,
     ):
+        here, there = pair.here, pair.there
         await here.wait_for(3)
         for node in (there, beyond):
             await node.options(name=node.name).spawn(Reader, "news")
         group = here.group("news", Reader)
         await until_seen(group, ["there", "beyond"])
         assert await group.broadcast(Reader.on_news, "first") == 2
-        network.up = False
-        for connection in network.connections:
-            connection.close()
+        network.take_down()
         with trio.fail_after(60):
             await until(
                 here.unreachable, "the other is out of reach", lambda names: names == ("there",)

@@ -72,6 +72,17 @@ def test_a_chain_keeps_its_latest_links() -> None:
     assert len(call.chain.links) == LONGEST
 
 
+def test_a_long_chain_keeps_the_first_run_of_each_method_and_the_last_run() -> None:
+    """The first has the turn of its actor: without it a recursion would wait for itself."""
+    links = [ChainLink("one", "open", 1)]
+    for number in range(2, 300, 2):
+        links += [ChainLink("one", "ask", number), ChainLink("two", "ask", number + 1)]
+    kept = Chain.of(links)
+    assert kept.links == (*links[:3], links[-1])
+    again = Chain.of([*links, *chain(LONGEST).links])
+    assert len(again.links) == LONGEST
+
+
 @pytest.mark.parametrize("told", [5, {}, [], ["a\tb\t5"], b"a\tb\t5", True])
 def test_a_chain_that_is_no_text_breaks_the_protocol(told: object) -> None:
     frame = items(call_frame(5, 0, PREFIX, b"\x80", (), None, 0, None, chain(1)))

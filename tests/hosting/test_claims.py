@@ -13,7 +13,9 @@ import trio.testing
 from actors import Actor, SpawnOptions
 from actors.errors import NameTakenError
 from runtime import open_node
-from runtime.hosting.host import ActorHost, AwaitedClaim, NameClaims
+from runtime.hosting.actor_start import ActorStart
+from runtime.hosting.awaited_claims import AwaitedClaim
+from runtime.hosting.host import ActorHost, NameClaims
 from runtime.node import internals_of
 
 NAME = "speaker"
@@ -35,12 +37,14 @@ class Look(trio.abc.Instrument):
         self.seen = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.claim is None and NAME in self.host.claiming:
-            self.claim = self.host.claiming[NAME]
+        if self.claim is None:
+            self.claim = self.host.awaited_claims.by_name.get(NAME)
+            if self.claim is None:
+                return
             self.claim.calls.append(partial(self.handled.append, 1))
-        if self.claim is not None and NAME in self.host.cells and not self.handled:
+        if NAME in self.host.cells and not self.handled:
             self.seen += 1
-            assert self.host.is_about_to_start(NAME)
+            assert self.host.awaited_claims.takes(NAME)
 
 
 async def test_a_call_that_arrives_when_the_cell_is_there_does_not_overtake_those_that_wait() -> (
@@ -57,7 +61,7 @@ async def test_a_call_that_arrives_when_the_cell_is_there_does_not_overtake_thos
             trio.lowlevel.remove_instrument(look)
         assert handled == [1]
         assert look.seen
-        assert not look.host.claiming
+        assert not look.host.awaited_claims.by_name
 
 
 class TwoClaims:
@@ -86,16 +90,18 @@ async def test_calls_that_wait_for_two_claims_are_handled_once_after_the_one_tha
 
         async def claim() -> None:
             with suppress(NameTakenError):
-                await host._claim(NAME, "module:Speaker", "", SpawnOptions(name=NAME))
+                await host._claim(
+                    NAME, ActorStart(Speaker, "module:Speaker", SpawnOptions(name=NAME))
+                )
 
         for _ in range(2):
             nursery.start_soon(claim)
             await trio.testing.wait_all_tasks_blocked()
-        host.claiming[NAME].calls.append(partial(handled.append, 1))
+        host.awaited_claims.add(NAME, partial(handled.append, 1))
         claims.ends[first].set()
         await trio.testing.wait_all_tasks_blocked()
         assert handled == ([] if first else [1])
         claims.ends[1 - first].set()
         await trio.testing.wait_all_tasks_blocked()
         assert handled == [1]
-        assert not host.claiming
+        assert not host.awaited_claims.by_name

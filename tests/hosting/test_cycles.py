@@ -21,6 +21,7 @@ from actors.errors import (
 )
 from actors.retry import RetryPolicy
 from runtime import open_node
+from runtime.hosting.chains import LONGEST
 from runtime.node import internals_of
 from tests.live_pair import SECRET, Pair
 from tests.waiting import until
@@ -451,3 +452,51 @@ class Deaf(Party):
     async def hear(self, what: str) -> list[str]:
         await trio.sleep_forever()
         raise AssertionError
+
+
+class Recursive(Actor):
+    """Calls itself, or another one like it, again and again."""
+
+    def __init__(self) -> None:
+        self.is_deep = False
+
+    @method(reentrant=True)
+    async def depth(self, other: Recursive, left: int) -> int:
+        return 1 + await other.depth(self.handle, left - 1) if left else 0
+
+    @method(concurrent=True)
+    async def wait(self, left: int) -> None:
+        if left:
+            await self.handle.wait(left - 1)
+        self.is_deep = True
+        await trio.sleep_forever()
+
+    @method(concurrent=True)
+    async def deep(self) -> bool:
+        return self.is_deep
+
+
+async def test_a_recursion_of_reentrant_calls_may_be_deeper_than_a_chain_is_long(
+    pair: Pair, where: str
+) -> None:
+    one = await pair.here.spawn(Recursive)
+    other = await pair.here.options(on=where).spawn(Recursive)
+    with trio.fail_after(30):
+        assert await one.depth(other, 2 * LONGEST + 1) == 2 * LONGEST + 1
+        assert await one.depth(one, LONGEST + 1) == LONGEST + 1
+
+
+async def test_a_deep_recursion_that_is_cancelled_ends_no_node(pair: Pair, where: str) -> None:
+    """Each call that is cancelled cancels the next one: not within each other, or Python's stack
+    would be too small for them.
+    """
+    recursive = await pair.here.options(on=where).spawn(Recursive)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(recursive.wait, 300)
+            while not await recursive.deep():
+                continue
+            nursery.cancel_scope.cancel()
+        assert await recursive.deep()
+    host = internals_of(pair.here if where == "here" else pair.there).endpoint.host
+    await until(lambda: not host.cells[recursive.address.name].running, "all of them have ended")

@@ -119,7 +119,7 @@ async def test_mail_that_is_there_when_an_actor_goes_idle_keeps_it(concurrent: b
 
 async def test_an_actor_that_ends_otherwise_is_not_stopped_for_idleness_as_well() -> None:
     async with open_node("alone", secret=SECRET) as node:
-        sleeper = await node.options(name="sleeper", idle_timeout=0.05).spawn(Sleeper)
+        sleeper = await node.options(name="sleeper", idle_timeout=5.0).spawn(Sleeper)
         ended = None
         async with trio.open_nursery() as nursery:
 

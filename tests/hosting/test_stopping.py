@@ -17,6 +17,7 @@ from runtime.node import internals_of
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Faults, Platform
 from runtime.timings import Timings
+from tests.live_pair import open_pair
 from tests.memory_network import MemoryNetwork
 from tests.scheduling import SeededEnvironment
 from tests.waiting import until
@@ -63,13 +64,8 @@ async def test_a_spawn_that_is_cancelled_while_its_answer_is_on_the_way_leaves_n
 ) -> None:
     lost = Faults()
     lost.add("reply-lost", method="spawn")
-    async with (
-        open_node("here", secret=SECRET) as here,
-        open_node(
-            "there", join=here.address, secret=SECRET, platform=Platform(faults=lost)
-        ) as there,
-    ):
-        await here.wait_for(2)
+    async with open_pair(there=Platform(faults=lost)) as pair:
+        here, there = pair.here, pair.there
 
         def hosted() -> list[str]:
             return [name for name, cell in internals_of(there).cells.items() if not cell.system]

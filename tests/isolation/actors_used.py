@@ -231,6 +231,19 @@ class Guest(Actor):
         return "both"
 
     @method
+    async def spawn_hastily(self, names: list[str]) -> None:
+        """Spawn counters, and cancel each spawn when its answer is there and not yet read."""
+        for name in names:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.node.options(name=name).spawn, Counter)
+                # The request is sent within these passes of the loop.
+                for _ in range(10):
+                    await trio.lowlevel.checkpoint()
+                # This blocks the loop, and the node answers meanwhile.
+                time.sleep(0.1)  # noqa: ASYNC251
+                nursery.cancel_scope.cancel()
+
+    @method
     async def end(self, other: Any) -> None:
         await self.node.stop(other, reason="told by a guest")
 

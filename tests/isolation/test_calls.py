@@ -223,6 +223,13 @@ async def test_an_isolated_actor_knows_its_node_and_what_it_is_called(node: Node
     assert await guest.members() == ["alone"]
 
 
+async def test_a_cancelled_spawn_of_an_isolated_actor_leaves_no_actor(node: Node) -> None:
+    guest = await node.options(name="guest", isolation="process").spawn(Guest)
+    with trio.fail_after(60):
+        await guest.spawn_hastily([f"hasty-{number}" for number in range(4)])
+    assert [address.name for address in await internals_of(node).names.all()] == ["guest"]
+
+
 async def test_state_is_saved_under_the_name_and_found_by_the_next_process(node: Node) -> None:
     options = node.options(name="guest", isolation="process")
     guest = await options.spawn(Guest)

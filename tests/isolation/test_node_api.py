@@ -45,6 +45,8 @@ LISTED = {
     "start",
     "start_many",
     "stop",
+    "take_back",
+    "take_back_ticket",
     "unlink",
     "unwatch",
     "wait_ended",
@@ -121,7 +123,7 @@ async def test_values_and_items_come_as_the_node_has_them(node: Node, proxy: Nod
     assert await proxy.members() == node.members()
     assert await proxy.place(node.name, node.incarnation) == node.members()[0]
     assert await proxy.place(node.name, node.incarnation + 1) is None
-    address = await proxy.start(import_path(Plain), (), {}, SpawnOptions(name="plain"))
+    address = await proxy.start(import_path(Plain), (), {}, SpawnOptions(name="plain"), "")
     assert (address.name, address.node) == ("plain", node.name)
     assert await proxy.find("plain", True) == await proxy.lookup("plain") == address
     assert await proxy.find("nobody", False) is None
@@ -149,7 +151,7 @@ async def test_errors_of_the_runtime_come_as_themselves_and_others_as_raised_the
         await proxy.lookup("nobody")
     assert not isinstance(missing.value, RemoteError)
     with pytest.raises(SpawnError) as wrong:
-        await proxy.start("tests.isolation:Nothing", (), {}, SpawnOptions())
+        await proxy.start("tests.isolation:Nothing", (), {}, SpawnOptions(), "")
     assert not isinstance(wrong.value, CallError)
     with pytest.raises(RuntimeError, match="nobody has ended on node alone") as ended:
         await proxy.join("nobody", 1, "readers")
@@ -176,10 +178,33 @@ async def test_arguments_that_do_not_fit_are_refused_before_and_after_they_trave
 
 
 async def test_what_is_asked_ends_when_the_asking_is_cancelled(node: Node, proxy: NodeApi) -> None:
-    address = await proxy.start(import_path(Plain), (), {}, SpawnOptions(name="plain"))
+    address = await proxy.start(import_path(Plain), (), {}, SpawnOptions(name="plain"), "")
     watching = internals_of(node).watcher
     async with trio.open_nursery() as nursery:
         nursery.start_soon(proxy.wait_ended, address)
         await until(lambda: watching.loads()["watches"], "it waits")
         nursery.cancel_scope.cancel()
     await until(lambda: watching.loads()["watches"], "nobody waits", lambda watches: not watches)
+
+
+@pytest.mark.parametrize("found", [True, False])
+@pytest.mark.parametrize("many", [True, False])
+async def test_a_start_whose_answer_was_lost_is_taken_back_with_its_ticket(
+    node: Node, proxy: NodeApi, many: bool, found: bool
+) -> None:
+    options, path = SpawnOptions(), import_path(Plain)
+    if many:
+        await proxy.start_many(path, [(), ()], ["lost", "lost-too"], options, "ticket")
+    else:
+        await proxy.start(path, (), {}, options.changed(name="lost"), "ticket")
+    if found:
+        handle = await node.options(name="lost").get_or_spawn(Plain)
+    await proxy.take_back_ticket("another")
+    assert await node.lookup("lost")
+    await proxy.take_back_ticket("ticket")
+    left = [address.name for address in await internals_of(node).names.all()]
+    if found:
+        assert left == ["lost"]
+        assert await handle.ping() == "pong"
+    else:
+        assert left == []

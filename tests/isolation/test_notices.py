@@ -16,6 +16,7 @@ from actors.method import Address
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime.environment import SystemEnvironment
+from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
 from runtime.isolation.child_watches import WatchingClient
@@ -46,7 +47,7 @@ class Process:
 
     async def begin(self, cls: type[Watcher]) -> tuple[ActorCell, Watcher]:
         """Start the actor."""
-        await self.host.begin(cls, (), {}, SpawnOptions(), Address("watcher", "node", 1, 1))
+        await self.host.begin(ActorStart(cls, "", SpawnOptions()), Address("watcher", "node", 1, 1))
         cell = self.host.cells["watcher"]
         return cell, cast("Watcher", cell.instance)
 

@@ -23,8 +23,8 @@ async def asks(endpoint: RpcEndpoint, address: Address) -> None:
     await api.look_up("name")  # type: ignore[attr-defined]
     assert_type(await api.find("name", True), Address | None)
     assert_type(await api.place("node", 1), Member | None)
-    assert_type(await api.start("module:Class", (), {}, SpawnOptions()), Address)
-    await api.start("module:Class", (), {}, "options")  # type: ignore[arg-type]
+    assert_type(await api.start("module:Class", (), {}, SpawnOptions(), ""), Address)
+    await api.start("module:Class", (), {}, "options", "")  # type: ignore[arg-type]
     assert_type(await api.put(1), Reference[object])
     assert_type(await api.wait_ended(address), Ended)
     assert_type(await api.watch("name", 1, address), tuple[int, str, int])

@@ -35,7 +35,7 @@ class Echo(Actor):
     "kind", ["reset", "end", "stall", "stall one way", "delay", "throttle", "half-close", "refuse"]
 )
 async def test_calls_survive_each_kind_of_fault_alone(kind: str) -> None:
-    with trio.fail_after(50):
+    with trio.fail_after(100):
         async with (
             open_proxy(1) as proxy,
             open_node(

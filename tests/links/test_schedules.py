@@ -11,12 +11,11 @@ import attrs
 import trio
 
 from actors import Actor, method
-from runtime import Node, open_node
+from runtime import Node
 from runtime.testing import Platform
+from tests.live_pair import open_pair
 from tests.memory_network import MemoryNetwork
 from tests.scheduling import SeededEnvironment, under_seeds
-
-SECRET = b"a secret of the tests under scheduler seeds"
 
 
 class Recorder(Actor):
@@ -53,19 +52,8 @@ async def pair(draw: random.Random, latency: float = 0.0) -> AsyncIterator[Pair]
     """Two nodes on a network in memory; each piece of data takes up to `latency` seconds."""
     network = MemoryNetwork(latency, draw)
     environment = SeededEnvironment(random.Random(draw.random()))
-    async with (
-        open_node(
-            "here", secret=SECRET, platform=Platform(network=network, environment=environment)
-        ) as here,
-        open_node(
-            "there",
-            join=here.address,
-            secret=SECRET,
-            platform=Platform(network=network, environment=environment),
-        ) as there,
-    ):
-        await here.wait_for(2)
-        yield Pair(here, there, network)
+    async with open_pair(Platform(network=network, environment=environment)) as pair:
+        yield Pair(pair.here, pair.there, network)
 
 
 @under_seeds()

@@ -193,13 +193,16 @@ async def failed(connection: TlsConnection, failures: list[type[Exception]]) -> 
         failures.append(type(error))
 
 
-async def test_a_handshake_or_a_record_that_is_cut_at_any_byte_is_an_error_at_once() -> None:
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in (1, 2))]
+)
+async def test_a_handshake_that_is_cut_at_any_byte_is_an_error_at_once(first: int) -> None:
+    # Each third byte from `first`, for the time that handshakes take.
     near, far = pair(5)
-    client, _ = await opened(near, far)
-    sizes = (near.sent, far.sent)
-    for side, whole in enumerate(sizes):
+    await opened(near, far)
+    for side, whole in enumerate((near.sent, far.sent)):
         assert whole > 50
-        for cut in range(whole):
+        for cut in range(first, whole, 3):
             wires = pair(cut)
             wires[side].cut = cut
             failures: list[type[Exception]] = []
@@ -209,8 +212,14 @@ async def test_a_handshake_or_a_record_that_is_cut_at_any_byte_is_an_error_at_on
                         nursery.start_soon(failed, connection, failures)
             assert failures
             assert all(issubclass(each, (EOFError, OSError)) for each in failures)
+
+
+async def test_a_record_that_is_cut_at_any_byte_is_the_end_of_the_stream() -> None:
+    near, far = pair(5)
+    client, _ = await opened(near, far)
+    before = near.sent
     client.send_some([b"y" * 50])
-    record = near.sent - sizes[0]
+    record = near.sent - before
     for cut in range(1, min(record, 70)):
         near, far = pair(5)
         client, server = await opened(near, far)

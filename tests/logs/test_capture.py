@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from actors import Actor, method
 from actors.call_context import CURRENT, CallContext
@@ -79,6 +80,9 @@ class Talker(Actor):
         log.warning("%s", Hostile())
         log.warning("%s %s", "too few")
         log.warning("x" * (10 * 2**20))
+        log.warning("half of a pair: %s", "\udcff")
+        logging.getLogger("users").log(10**30, "very urgent")
+        logging.getLogger("users.\ud800").warning("of an odd name")
 
 
 @asynccontextmanager
@@ -154,12 +158,47 @@ async def test_text_that_cannot_be_made_or_is_huge_ends_nothing() -> None:
         async with opened() as node:
             await (await node.spawn(Talker)).odd()
             texts = [one["text"] for one in await lines(node)][2:]
+            service = logs_of(internals_of(node).endpoint, node.name, node.incarnation)
+            names = [one["logger"] for one in (await service.read())["lines"]]
     finally:
         logging.root.handlers, logging.raiseExceptions = handlers, raises
     assert texts[0].endswith("[its arguments do not make a text: ValueError]")
     assert texts[1].endswith("[its arguments do not make a text: TypeError]")
     assert len(texts[2]) < LINE_BYTES + 100
     assert "more characters are left out" in texts[2]
+    # One line that cannot be sent would hide all others of the node.
+    assert texts[3] == "half of a pair: \\udcff"
+    assert texts[4] == "very urgent"
+    assert "users.\\ud800" in names
+
+
+async def test_who_follows_learns_how_many_lines_were_dropped_before_they_were_read() -> None:
+    async with opened(log_memory=20_000) as node:
+        service = logs_of(internals_of(node).endpoint, node.name, node.incarnation)
+        before = (await service.read())["last"]
+        for number in range(1000):
+            log.warning("line %d", number)
+        answer = await service.read(before, wait=True)
+        kept, dropped = len(answer["lines"]) + answer["left_out"], answer["dropped"]
+        assert dropped > 500
+        assert kept + dropped >= 1000
+        # Nothing was dropped unseen while it waited for a line that is wanted.
+        after = answer["last"]
+        async with trio.open_nursery() as nursery:
+            found: list[dict[str, Any]] = []
+
+            async def follow() -> None:
+                found.append(await service.read(after, logging.ERROR, wait=True))
+
+            nursery.start_soon(follow)
+            for number in range(1000):
+                log.warning("line %d", number)
+                if not number % 10:
+                    await trio.testing.wait_all_tasks_blocked()
+            log.error("wanted")
+        (told,) = found
+        assert [line["text"] for line in told["lines"]] == ["wanted"]
+        assert told["dropped"] == 0
 
 
 async def test_the_factory_of_the_user_goes_on_and_ours_goes_with_the_last_node() -> None:

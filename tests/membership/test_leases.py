@@ -5,6 +5,7 @@ names, and go on if they still may.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +23,9 @@ from actors.errors import CallError, JoinError, LeaseLostError, StoreUnavailable
 from runtime import Node, open_node
 from runtime.environment import Environment, SystemEnvironment
 from runtime.hosting.leased_names import LeasedNames
+from runtime.links.spin import SMALL_RECEIVE
+from runtime.links.transports import SocketNetwork
+from runtime.membership.cluster_client import open_client
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
 from runtime.membership.stand_by import StandBy
@@ -30,6 +34,7 @@ from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import Store
 from runtime.testing import Platform
 from runtime.timings import Timings
+from tests.live_pair import open_pair
 from tests.memory_network import MemoryNetwork
 from tests.scheduling import SeededEnvironment, under_seeds
 from tests.waiting import until
@@ -70,6 +75,10 @@ class Keeper(Actor):
     async def work(self) -> int:
         self.runs += 1
         return self.runs
+
+    @method
+    async def much(self) -> bytes:
+        return bytes(2 * SMALL_RECEIVE)
 
     @method(concurrent=True)
     async def wait(self) -> str:
@@ -115,19 +124,54 @@ class AwayStore:
 
 @asynccontextmanager
 async def setting() -> AsyncIterator[Setting]:
-    network = MemoryNetwork()
-    async with (
-        open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
-        open_node(
-            "there", join=here.address, secret=SECRET, platform=Platform(network=network)
-        ) as there,
-    ):
-        await here.wait_for(2)
+    async with open_pair(Platform(network=MemoryNetwork())) as pair:
+        here, there = pair.here, pair.there
         named = await here.options(name="keeper", on="there").spawn(Keeper)
         unnamed = await here.options(on="there").spawn(Keeper)
         behind = internals_of(there).cells["keeper"].instance
         assert isinstance(behind, Keeper)
         yield Setting(here, there, named, unnamed, behind)
+
+
+async def test_a_node_whose_renewals_wait_behind_a_flood_that_it_has_sent_is_not_counted_as_dead(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with setting() as both:
+        # A silent store: to both nodes the same as renewals that are not read.
+        store = AwayStore(
+            monkeypatch, internals_of(both.there).registration.record.lease, silent=True
+        )
+        store.away = True
+        flood_ends = trio.current_time() + 4 * TIMINGS.lease
+        while trio.current_time() < flood_ends:
+            await both.unnamed.much()
+            await trio.sleep(TIMINGS.expiry_watch / 4)
+        assert len(both.here.members()) == 2
+        # Renewed as soon as the first renewal is read: nothing has moved.
+        store.away = False
+        await both.named.work()
+        assert both.behind.runs == 1
+        # Without a flood a lease that is not renewed ends as before.
+        store.away = True
+        with trio.fail_after(TIMINGS.lease + 2 * TIMINGS.expiry_watch):
+            await both.here.wait_gone("there")
+
+
+async def test_a_lease_of_a_client_is_spared_while_clients_send_much() -> None:
+    environment = SystemEnvironment()
+    async with (
+        open_node("alone", cluster="leases", secret=SECRET) as node,
+        open_client(
+            node.address, "leases", SECRET.encode(), environment, SocketNetwork()
+        ) as client,
+    ):
+        lease = await client.store.grant(60.0)
+        assert internals_of(node).last_backlog(lease) == -math.inf
+        before = trio.current_time()
+        await client.store.put("large", bytes(2 * SMALL_RECEIVE), lease)
+        assert internals_of(node).last_backlog(lease) >= before
+        own = internals_of(node).registration.record.lease
+        assert internals_of(node).last_backlog(own) == -math.inf
 
 
 async def test_named_actors_pause_while_the_store_is_away_and_go_on_when_their_lease_has_held(
@@ -179,7 +223,9 @@ def test_when_the_lease_is_lost_nothing_that_ran_meanwhile_is_answered_as_done(
 ) -> None:
     async def main() -> None:
         with pytest.raises(
-            LeaseLostError, match="counts node there as dead: its lease of 5 s has ended"
+            LeaseLostError,
+            match=r"counts node there as dead: its lease of 5 s has ended.*; the store did not "
+            r"answer for \d+ s;",
         ):
             await lose()
 
@@ -443,6 +489,26 @@ async def test_a_loop_that_cannot_reach_the_store_in_place_of_another_tries_agai
         await stand_by.run(environment, lambda: None, 1, reach)
     assert not errors
     assert store.asked
+
+
+async def test_a_block_of_the_loop_explains_nothing_that_came_after_it(
+    autojump_clock: MockClock,
+) -> None:
+    environment = SystemEnvironment()
+    stand_by = StandBy("w1", environment, LeaseClock(TIMINGS.held, trio.current_time()), 30.0)
+    assert stand_by.why(-math.inf) == ""
+    async with trio.open_nursery() as nursery:
+        # Nobody beats: the loop that is watched stands still.
+        nursery.start_soon(stand_by.run, environment, lambda: None, 1, None)
+        await trio.sleep(10.0)
+        during = trio.current_time()
+        await trio.sleep(2.0)
+        assert stand_by.why(during).startswith("its event loop was blocked by ")
+        nursery.start_soon(stand_by.beat)
+        await trio.sleep(1.0)
+        assert stand_by.why(during)
+        assert stand_by.why(trio.current_time()) == ""
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("late", [0.0, 0.4])

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from actors.actor import Member
+from runtime.identifiers import NodeId
 from runtime.membership.expulsions import Expulsions
 from runtime.membership.members import PREFIX, Members, NodeRecord, Registration
 from runtime.store.embedded_store import EmbeddedStore
@@ -101,19 +102,26 @@ async def test_changes_in_quick_succession_come_together(autojump_clock: MockClo
         assert at.store.polls <= 3
 
 
-async def test_of_the_records_of_one_node_that_come_together_only_the_last_is_read(
+async def test_records_are_read_when_they_are_asked_for_and_only_the_last_of_each_node(
     autojump_clock: MockClock,
 ) -> None:
     async with followed() as at:
         await at.write("first")
         await at.members.wait_changed()
+        assert at.codec.reads == 0
+        found = at.members.find("node-07")
+        assert found is not None
+        assert at.members.is_current(NodeId("node-07", found.member.incarnation))
+        assert at.codec.reads == 1
+        assert len(at.names()) == MANY + 1
         reads = at.codec.reads
         for number in range(MANY):
             await at.write(f"late-{number}", "joining")
             await at.write(f"late-{number}")
         await at.members.wait_changed()
-        assert at.codec.reads - reads == MANY
+        assert at.codec.reads == reads
         assert {member.state for member in at.members.all()} == {"up"}
+        assert at.codec.reads - reads == MANY
 
 
 async def test_of_a_node_that_ends_and_starts_between_two_answers_each_incarnation_is_seen(

@@ -21,10 +21,10 @@ from actors.errors import (
 )
 from runtime import Node, open_node
 from runtime.identifiers import NodeId
-from runtime.links.transports import Connection, SocketNetwork
 from runtime.node import internals_of
 from runtime.testing import Platform
-from tests.live_pair import SECRET, Pair
+from tests.breakable_network import BreakableNetwork
+from tests.live_pair import SECRET, Pair, open_pair
 from tests.waiting import until
 
 
@@ -46,23 +46,6 @@ class Follower(Actor):
     @method(concurrent=True)
     async def pass_on(self, ledger: Ledger) -> int:
         return await ledger.enter()
-
-
-class BreakableNetwork(SocketNetwork):
-    """A network that can be taken down."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = True
-        self.connections: list[Connection] = []
-
-    async def connect(self, address: str) -> Connection:
-        if not self.up:
-            await trio.sleep(0.02)
-            raise ConnectionRefusedError("taken down by the test")
-        connection = await super().connect(address)
-        self.connections.append(connection)
-        return connection
 
 
 async def test_what_a_node_asks_for_after_its_lease_has_ended_is_not_done() -> None:
@@ -98,19 +81,12 @@ async def ask_after_the_end(pair: Pair) -> None:
 
 async def test_a_member_that_cannot_be_reached_is_distinguished_from_one_that_is_gone() -> None:
     network = BreakableNetwork()
-    async with (
-        open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
-        open_node(
-            "there", join=here.address, secret=SECRET, platform=Platform(network=network)
-        ) as there,
-    ):
-        await here.wait_for(2)
+    async with open_pair(Platform(network=network)) as pair:
+        here, there = pair.here, pair.there
         ledger = await here.options(on="there").spawn(Ledger)
         assert await ledger.enter() == 1
         assert here.unreachable() == ()
-        network.up = False
-        for connection in network.connections:
-            connection.close()
+        network.take_down()
         with trio.fail_after(60):
             await until(
                 here.unreachable, "the other is out of reach", lambda names: names == ("there",)

@@ -34,7 +34,7 @@ from actors.errors import (
 from actors.messages import import_path
 from runtime.membership import names as name_records
 from runtime.node import Node, internals_of
-from tests.live_pair import Pair
+from tests.live_pair import LONG_LEASE, Pair
 
 
 class Register(Actor):
@@ -493,6 +493,7 @@ class StartsSlowly(Actor):
         return self.node.name, self.epoch
 
 
+@LONG_LEASE
 async def test_all_who_get_or_spawn_an_actor_that_does_not_start_get_the_error_of_its_start(
     pair: Pair, where: str
 ) -> None:
@@ -520,6 +521,7 @@ async def test_all_who_get_or_spawn_an_actor_that_does_not_start_get_the_error_o
         await pair.here.lookup("never")
 
 
+@LONG_LEASE
 async def test_all_who_get_or_spawn_an_actor_that_starts_slowly_get_the_one_that_has_started(
     pair: Pair, where: str
 ) -> None:

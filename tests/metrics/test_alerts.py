@@ -10,8 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ import trio
 from runtime import open_node
 from tests.house import ROOT
 from tests.live_pair import SECRET
+from tests.metrics.prometheus import ask, command, free_address, needs_prometheus
 from tests.metrics.scraping import families, get
 
 ALERTS = ROOT / "ops/alerts.yml"
@@ -33,9 +32,6 @@ NAMES = re.findall(r"- alert: (\w+)", ALERTS.read_text())
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
-)
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)"
 )
 
 
@@ -125,16 +121,6 @@ def node(secret: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], d
         yield process, json.loads(line)
 
 
-def ask(place: str, path: str, **parameters: str) -> Any:
-    """What Prometheus answers over HTTP; None while it does not."""
-    url = f"http://{place}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)["data"]
-    except OSError:
-        return None
-
-
 async def firing(place: str) -> set[str]:
     """The alerts that fire, by name."""
     found = await trio.to_thread.run_sync(ask, place, "alerts")
@@ -156,21 +142,15 @@ async def test_a_real_prometheus_sees_nodes_die(tmp_path: Path) -> None:
         node(secret, "--name", "w3", "--join", first["address"]) as (third, three),
     ):
         places = [first["metrics"], two["metrics"], three["metrics"]]
-        (tmp_path / "prometheus.yml").write_text(
+        configuration = (
             "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
             f"rule_files: [{ALERTS}]\n"
             "scrape_configs:\n"
             "  - job_name: understudy\n"
             f"    static_configs: [{{targets: {json.dumps(places)}}}]\n"
         )
-        place = f"127.0.0.1:{await free_port()}"
-        with running(
-            "prometheus",
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/data",
-            f"--web.listen-address={place}",
-            "--log.level=error",
-        ):
+        place = await free_address()
+        with running(*command(tmp_path, configuration, place)):
             await until_true(place, "sum(up) == 3")
             await until_true(place, 'sum(understudy_nodes{state="up"}) == 9')
             assert await firing(place) == set()
@@ -184,13 +164,6 @@ async def test_a_real_prometheus_sees_nodes_die(tmp_path: Path) -> None:
                 # Prometheus answers a wrong query with 400, which is no data here.
                 found = await trio.to_thread.run_sync(lambda q=query: ask(place, "query", query=q))  # type: ignore[misc]
                 assert found is not None, query
-
-
-async def free_port() -> int:
-    """A port that no process listens on."""
-    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
-    async with listener:
-        return int(listener.socket.getsockname()[1])
 
 
 async def until_true(place: str, query: str) -> None:

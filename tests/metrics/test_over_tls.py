@@ -9,11 +9,9 @@ import shutil
 import socket
 import ssl
 import struct
-import urllib.request
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -27,6 +25,7 @@ from runtime.node import Node
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.authority import Authority, node_uri
+from tests.metrics.prometheus import needs_prometheus, scraped
 from tests.waiting import until
 
 
@@ -240,52 +239,27 @@ async def test_curl_verifies_the_host_and_shows_its_certificate(tmp_path: Path) 
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+@needs_prometheus
 async def test_a_real_prometheus_scrapes_over_tls_with_a_certificate(tmp_path: Path) -> None:
-    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener[0].socket.getsockname()[1]
-    await listener[0].aclose()
     async with open_node("w1", tls=pki(tmp_path), metrics="https://127.0.0.1:0") as node:
         job = (
             "scheme: https, static_configs: [{targets: [" + json.dumps(node.metrics_address) + "]}]"
         )
         ca = f"ca_file: {tmp_path}/ca.pem"
         own = f"cert_file: {tmp_path}/prometheus.pem, key_file: {tmp_path}/prometheus-key.pem"
-        (tmp_path / "prometheus.yml").write_text(
+        targets = await scraped(
+            tmp_path,
             "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
             "scrape_configs:\n"
             f"  - {{job_name: certified, {job}, tls_config: {{{ca}, {own}}}}}\n"
             f"  - {{job_name: stranger, {job}, tls_config: {{{ca}}}}}\n"
             f"  - {{job_name: elsewhere, {job}, tls_config: "
-            f"{{{ca}, {own}, server_name: w2.example}}}}\n"
+            f"{{{ca}, {own}, server_name: w2.example}}}}\n",
+            lambda found: (
+                len(found) == 3 and all(one["health"] != "unknown" for one in found.values())
+            ),
         )
-        command = [
-            "prometheus",
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/data",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--log.level=error",
-        ]
-
-        def targets() -> dict[str, Any]:
-            try:
-                url = f"http://127.0.0.1:{port}/api/v1/targets"
-                with urllib.request.urlopen(url, timeout=5) as answer:
-                    found = json.load(answer)["data"]["activeTargets"]
-            except OSError:
-                return {}
-            return {one["labels"]["job"]: (one["health"], one["lastError"]) for one in found}
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(trio.run_process, command, check=False))
-            seen = await until(
-                lambda: trio.to_thread.run_sync(targets),
-                "all were scraped",
-                lambda found: (
-                    len(found) == 3 and all(health != "unknown" for health, _ in found.values())
-                ),
-            )
-            nursery.cancel_scope.cancel()
+    seen = {job: (one["health"], one["lastError"]) for job, one in targets.items()}
     assert seen["certified"] == ("up", "")
     assert seen["stranger"][0] == "down"
     assert "403" in seen["stranger"][1]

@@ -135,6 +135,10 @@ async def test_every_act_of_a_service_is_a_line(
         await raw(client, node, "@node", "take_back").send("ticket")
         await raw(client, node, "@node", "contact")()
         assert "take_back ticket" in written(caplog)[0]
+        # What it is about does not stay unsaid because it came by its name.
+        await raw(client, node, "@node", "take_back").send(ticket="another")
+        await raw(client, node, "@node", "contact")()
+        assert "take_back another" in written(caplog)[0]
 
 
 def acts_of(cls: type[Actor]) -> list[str]:
@@ -168,6 +172,9 @@ async def test_every_act_of_a_supervisor_or_pool_is_a_line(
             spec = ChildSpec.of("web", Listed)
             await raw(client, node, "top", "start_child")(spec)
             assert f"top.start_child web ({__name__}:Listed)" in written(caplog)[0]
+            with pytest.raises(UnderstudyError):
+                await raw(client, node, "top", "stop_child")(nothing=7, child="web")
+            assert "top.stop_child web" in written(caplog)[0]
             await raw(client, node, "listed", "set_password").send("secret word")
             await raw(client, node, "listed", "look")()
             (line,) = written(caplog)

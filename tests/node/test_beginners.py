@@ -10,10 +10,12 @@ from typing import Any, Generic, TypeVar
 import pytest
 import trio
 
-from actors import Actor, method
+from actors import Actor, ChildSpec, RetryPolicy, method
 from actors.errors import (
     ActorNotFoundError,
     ActorStartError,
+    BadArgumentsError,
+    CallTimeoutError,
     ListenError,
     ReplyEncodeError,
     WrongDoorError,
@@ -86,6 +88,24 @@ class AwaitsInConstructor(Actor):
 class ReturnsInConstructor(Actor):
     def __init__(self) -> None:
         return 3  # type: ignore[return-value]
+
+
+class Waits(Actor):
+    @method(concurrent=True)
+    async def for_ever(self) -> None:
+        await trio.sleep_forever()
+
+    @method
+    def in_a_thread(self) -> float:
+        return trio.current_time()
+
+    @method
+    async def for_a_future(self) -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            await loop.create_future()
+        finally:
+            loop.close()
 
 
 class Plain:
@@ -183,6 +203,63 @@ async def test_the_error_of_a_method_that_uses_asyncio_says_what_to_use(
     with pytest.raises(RuntimeError, match="another") as caught:
         await counter.raises("another")
     assert not any("asyncio runs no loop here" in note for note in caught.value.__notes__)
+
+
+async def test_the_error_of_a_method_that_awaits_a_future_of_asyncio(
+    pair: Pair, where: str
+) -> None:
+    waits = await pair.here.options(on=where).spawn(Waits)
+    with pytest.raises(TypeError, match="unrecognized yield message") as caught:
+        await waits.for_a_future()
+    assert any("use trio's functions" in one for one in caught.value.__notes__)
+
+
+async def test_the_error_of_a_plain_method_that_uses_trio(pair: Pair, where: str) -> None:
+    waits = await pair.here.options(on=where).spawn(Waits)
+    with pytest.raises(RuntimeError, match="must be called from async context") as caught:
+        await waits.in_a_thread()
+    assert any("write the method as `async def`" in one for one in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("how", ["spawn", "get_or_spawn", "singleton", "spawn_many"])
+async def test_the_handle_has_the_options_for_calls_whether_the_actor_was_there_or_not(
+    pair: Pair, how: str
+) -> None:
+    named: Any = pair.here if how == "spawn_many" else pair.here.options(name="waits")
+    options = named.options(timeout=0.05)
+    for _ in range(2 if how in ("get_or_spawn", "singleton") else 1):
+        if how == "spawn_many":
+            (waits,) = await options.spawn_many(Waits, [()])
+        else:
+            waits = await getattr(options, how)(Waits)
+        with trio.fail_after(10), pytest.raises(CallTimeoutError):
+            await waits.for_ever()
+
+
+async def test_options_of_calls_are_refused_where_there_is_no_handle_for_them(pair: Pair) -> None:
+    with pytest.raises(ValueError, match=r"timeout is an option of calls.*pool\.map\(..., timeout"):
+        await pair.here.pool("counters", Counter, size=1, timeout=1.0)
+    with pytest.raises(ValueError, match=r"child 'a': retry is an option of calls.*@method\(retry"):
+        ChildSpec.of("a", Counter).changed(retry=RetryPolicy(max_retries=1))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "text"),
+    [
+        (
+            {"amuont": 1},
+            r"unexpected keyword argument 'amuont'; did you mean 'amount'\?; it",
+        ),
+        ({"amount": 1, "other": 2}, "got an unexpected keyword argument 'other'; it takes"),
+        ({}, "missing a required argument: 'amount'; it takes"),
+    ],
+)
+async def test_a_misspelt_parameter_is_named_and_not_the_one_that_is_missing(
+    pair: Pair, kwargs: dict[str, int], text: str
+) -> None:
+    counter: Any = await pair.here.spawn(Counter)
+    with pytest.raises(BadArgumentsError, match=text):
+        await counter.add(**kwargs)
 
 
 @pytest.mark.parametrize(

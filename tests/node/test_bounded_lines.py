@@ -96,6 +96,8 @@ async def malformed_records_of_members(node: Node, times: int) -> None:
     for number in range(times):
         await store.put(f"{PREFIX}nobody-{number}", b"no record")
     await trio.testing.wait_all_tasks_blocked()
+    # They are read when the members are asked for.
+    assert [member.name for member in node.members()] == ["alone"]
 
 
 async def malformed_records_of_names(node: Node, times: int) -> None:

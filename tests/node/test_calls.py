@@ -188,10 +188,6 @@ class Worker(Diary):
         return self.kept
 
     @method
-    async def change_kept(self) -> None:
-        self.kept.append(2)
-
-    @method
     async def give_buffer(self, size: int) -> object:
         self.kept = bytearray(b"a" * size)
         return self.kept
@@ -415,6 +411,27 @@ async def test_a_callers_own_deadline_ends_the_call_as_trio_does_and_never_with_
         # The last one has gone from the mailbox: behind others a call with so little time may be
         # turned away.
         await worker.echo(1)
+
+
+@pytest.mark.parametrize("retry", [None, RetryPolicy(), RetryPolicy(repeat_unknown=True)])
+async def test_a_callers_own_deadline_ends_the_call_as_trio_does_where_the_method_noticed_it_first(
+    pair: Pair, worker: Worker, retry: RetryPolicy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = internals_of(pair.here).endpoint.caller
+    post = caller.post
+
+    def post_with_less_time(call: Any, route: Any, request: Any) -> None:
+        """As if the clock of the other node ran fast, or this loop stood still for a while."""
+        deadline, request.deadline = request.deadline, request.deadline - 0.1
+        post(call, route, request)
+        request.deadline = deadline
+
+    monkeypatch.setattr(caller, "post", post_with_less_time)
+    with trio.fail_after(60):
+        with trio.move_on_after(0.3) as scope:
+            await worker.options(retry=retry).wait()
+        assert scope.cancelled_caught
+        await worker.seen("cancelled")
 
 
 async def test_a_call_whose_actor_cannot_be_looked_up_while_the_store_is_away_did_not_run(

@@ -12,10 +12,8 @@ import socket
 import ssl
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +29,14 @@ from runtime.links import encryption
 from runtime.links import tls as tls_module
 from runtime.links.credentials import client_context, server_context
 from runtime.links.encryption import Admission, Tls, TlsPolicy, find_tls, system_network
-from runtime.links.interfaces import own_address
+from runtime.links.interfaces import listening_users, own_address
 from runtime.links.transports import split_host_port
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
 from tests import forked_python
+from tests.metrics.prometheus import needs_prometheus, scraped
 from tests.waiting import until
 
 SECRET = "the secret of a cluster in a test"
@@ -208,6 +207,48 @@ async def test_who_terminates_tls_between_two_nodes_gets_nothing(
     assert relay.connections
 
 
+async def terminate_for_plain(near: trio.SocketStream, to: str) -> None:
+    """The same towards a node of this machine, to which it speaks without TLS."""
+    identity = self_signed("understudy", random.Random(5).randbytes(RANDOM_BYTES))
+    shown = trio.SSLStream(near, server_context(identity), server_side=True)
+    far = await trio.open_tcp_stream(*split_host_port(to))
+    async with shown, far:
+        await both_ways(shown, far, bytearray())
+
+
+@pytest.mark.parametrize("who", ["another user", "no user any more"])
+async def test_a_process_of_another_user_at_a_loopback_port_is_no_way_to_a_node(
+    monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """It listens where a node is expected, or has just closed its listener, and passes all on."""
+    relay = Relay()
+    users = listening_users
+
+    def of_another(host: str, port: int) -> frozenset[int] | None:
+        if f"{host}:{port}" != relay.address:
+            return users(host, port)
+        return frozenset({os.geteuid() + 1} if who == "another user" else ())
+
+    async with trio.open_nursery() as nursery, open_node("near", secret=SECRET) as near:
+        await nursery.start(relay.run)
+        relay.to = near.address.removeprefix("tcp:")
+        # The test can fail. That of ssh -L, of the same user, is like a network of its own.
+        async with open_node("own", join=relay.address, secret=SECRET):
+            await near.wait_for(2)
+        assert b"own" in relay.seen
+        monkeypatch.setattr(encryption, "listening_users", of_another)
+        relay.seen.clear()
+        async with open_node("far", join=relay.address, secret=SECRET, platform=elsewhere()):
+            await near.wait_for(2)
+        assert relay.seen
+        assert b"far" not in relay.seen, "nothing can be read on the way"
+        relay.meddle = terminate_for_plain
+        with pytest.raises(WrongSecretError, match="could not prove to node 'near'"):
+            async with open_node("far", join=relay.address, secret=SECRET):
+                pytest.fail("joined")
+        nursery.cancel_scope.cancel()
+
+
 @NEEDS_OUTSIDE
 async def test_an_address_that_is_not_loopback_needs_no_option() -> None:
     async with (
@@ -270,22 +311,23 @@ async def undisturbed(tls: Any, timings: Timings | None = None) -> AsyncIterator
         assert link.counters.connections == connections
 
 
-async def test_plain_to_tls_is_named_on_both_sides(log: Log) -> None:
-    async with undisturbed("require") as node:
-        with trio.fail_after(60), pytest.raises(EncryptionError, match="over TLS only") as caught:
-            async with open_node("stranger", join=node.address, secret=SECRET, tls="off"):
+@pytest.mark.parametrize(
+    ("ours", "theirs", "raised", "logged"),
+    [
+        ("require", "off", "over TLS only", "from 127.0.0.1, which is not encrypted"),
+        ("off", "require", "has TLS off", "speaks TLS: this node has `--tls off`"),
+    ],
+    ids=["plain to TLS", "TLS to plain"],
+)
+async def test_plain_beside_tls_is_named_on_both_sides(
+    ours: str, theirs: Any, raised: str, logged: str, log: Log
+) -> None:
+    async with undisturbed(ours) as node:
+        with trio.fail_after(60), pytest.raises(EncryptionError, match=raised) as caught:
+            async with open_node("stranger", join=node.address, secret=SECRET, tls=theirs):
                 pytest.fail("joined")
         assert node.address in str(caught.value)
-        await log("refused a connection from 127.0.0.1, which is not encrypted")
-
-
-async def test_tls_to_plain_is_named_on_both_sides(log: Log) -> None:
-    async with undisturbed("off") as node:
-        with trio.fail_after(60), pytest.raises(EncryptionError, match="has TLS off") as caught:
-            async with open_node("stranger", join=node.address, secret=SECRET, tls="require"):
-                pytest.fail("joined")
-        assert node.address in str(caught.value)
-        await log("speaks TLS: this node has `--tls off`")
+        await log(logged)
 
 
 async def test_a_cluster_is_changed_to_tls_node_by_node() -> None:
@@ -433,50 +475,25 @@ async def test_openssl_as_an_outsider_sees_tls_1_3_and_nothing_else() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+@needs_prometheus
 @pytest.mark.parametrize("verifies", [False, True], ids=["any certificate", "known CAs"])
 async def test_a_real_prometheus_that_asks_at_the_door_over_tls_gets_nothing(
     tmp_path: Path, verifies: bool
 ) -> None:
     """As an outsider, who takes the port of the cluster for that of the metrics."""
-    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener[0].socket.getsockname()[1]
-    await listener[0].aclose()
     async with undisturbed("require") as node:
         skips = str(not verifies).lower()
-        (tmp_path / "prometheus.yml").write_text(
+        targets = await scraped(
+            tmp_path,
             "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
             "scrape_configs:\n"
             "  - job_name: understudy\n"
             "    scheme: https\n"
             f"    tls_config: {{insecure_skip_verify: {skips}}}\n"
-            f"    static_configs: [{{targets: [{node.address!r}]}}]\n"
+            f"    static_configs: [{{targets: [{node.address!r}]}}]\n",
+            lambda found: "understudy" in found and found["understudy"]["health"] == "down",
         )
-        command = [
-            "prometheus",
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/data",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--log.level=error",
-        ]
-
-        def target() -> dict[str, Any]:
-            try:
-                url = f"http://127.0.0.1:{port}/api/v1/targets"
-                with urllib.request.urlopen(url, timeout=5) as answer:
-                    found = json.load(answer)["data"]["activeTargets"]
-            except OSError:
-                return {}
-            return dict(found[0]) if found else {}
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(trio.run_process, command, check=False))
-            seen = await until(
-                lambda: trio.to_thread.run_sync(target),
-                "it has scraped",
-                lambda found: found.get("health") == "down",
-            )
-            nursery.cancel_scope.cancel()
+        seen = targets["understudy"]
         assert "here" not in seen["lastError"].replace("there", "")
         if verifies:
             assert "x509: " in seen["lastError"]

@@ -18,7 +18,7 @@ from typing import Any
 import cbor2
 import pytest
 import trio
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from trio.testing import MockClock
 
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, method
@@ -48,7 +48,9 @@ from runtime.node import Node, internals_of
 from runtime.testing import EtcdServer, Platform
 from runtime.timings import Timings
 from runtime.wire.frames import Kind, encode_frame
+from tests import forked_python
 from tests.authority import Authority, Elsewhere, node_uri
+from tests.command_line.shell import command_in_thread
 from tests.etcd import shared_etcd
 from tests.memory_network import MemoryNetwork
 from tests.node.test_mutual_tls import authority
@@ -296,6 +298,46 @@ async def test_a_node_that_is_expelled_while_its_link_is_cut_does_not_resume_its
             assert not [one for one in internals_of(node).links if one.name == "w3"]
 
 
+async def test_the_only_node_cannot_be_expelled(etcd: EtcdServer) -> None:
+    """Where no node keeps the store: the only one would leave no node that takes it back."""
+    place: dict[str, Any] = {"secret": SECRET, "store": etcd.address, "cluster": "alone"}
+    async with until_expelled("w1", **place) as w1:
+        for absent in (False, True):
+            problem = (await expel(w1, "w1", absent=absent))["problem"]
+            assert problem == "node w1 is the only node of the cluster: stop it"
+        assert internals_of(w1).expulsions.all() == ()
+        async with open_node("w2", **place) as w2:
+            await w1.wait_for(2)
+            assert (await expel(w2, "w1"))["problem"] == "", "with another one it can"
+            await w2.wait_gone("w1")
+            problem = (await expel(w2, "w2"))["problem"]
+            assert problem == "node w2 is the only node of the cluster: stop it"
+            assert [member.name for member in w2.members()] == ["w2"]
+
+
+async def test_of_nodes_that_expel_each_other_at_once_one_is_left(etcd: EtcdServer) -> None:
+    place: dict[str, Any] = {"secret": SECRET, "store": etcd.address, "cluster": "duel"}
+    answers: dict[str, str] = {}
+
+    async def by(node: Node, name: str) -> None:
+        # The one that is expelled may end before it has answered.
+        with contextlib.suppress(CallError):
+            answers[node.name] = (await expel(node, name))["problem"]
+
+    with contextlib.suppress(ExpelledError):
+        async with open_node("w1", **place) as w1:
+            with contextlib.suppress(ExpelledError):
+                async with open_node("w2", **place) as w2:
+                    await w1.wait_for(2)
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(by, w1, "w2")
+                        nursery.start_soon(by, w2, "w1")
+                    expelled = [one.name for one in internals_of(w1).expulsions.all()]
+                    assert len(expelled) == 1
+                    assert list(answers.values()).count("") == 1
+                    await {"w1": w1, "w2": w2}[expelled[0]].asked_to_leave.wait()
+
+
 async def test_what_cannot_be_expelled_is_refused_with_the_next_step(
     autojump_clock: MockClock,
 ) -> None:
@@ -468,15 +510,6 @@ def test_the_view_refuses_by_name_and_certificate_and_survives_garbage() -> None
 # By commands, as persons expel.
 
 
-async def command(*words: str) -> Result:
-    """Run a command of this package in a thread, on a loop of its own."""
-    result: Result = await trio.to_thread.run_sync(
-        lambda: CliRunner().invoke(main, list(words)), abandon_on_cancel=True
-    )
-    assert "Traceback" not in result.output
-    return result
-
-
 async def test_a_process_that_is_expelled_says_so_and_ends_with_a_status_of_its_own(
     tmp_path: Path,
 ) -> None:
@@ -489,40 +522,36 @@ async def test_a_process_that_is_expelled_says_so_and_ends_with_a_status_of_its_
         started = [sys.executable, "-m", "runtime.command_line", "node", *words]
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                ends: list[subprocess.CompletedProcess[bytes]] = []
+                ends: list[subprocess.CompletedProcess[str]] = []
 
                 async def run() -> None:
-                    ends.append(
-                        await trio.run_process(
-                            started, capture_stdout=True, capture_stderr=True, check=False
-                        )
-                    )
+                    ends.append(await forked_python.run_process(started, check=False, timeout=60))
 
                 nursery.start_soon(run)
                 await w1.wait_for(2)
-                unknown = await command("expel", "w3", "--keep-secret", *reach)
+                unknown = await command_in_thread("expel", "w3", "--keep-secret", *reach)
                 assert (unknown.exit_code, "with --absent" in unknown.output) == (1, True)
                 # The secret is all that proves it: without another one it would come back.
-                alone = await command("expel", "w2", *reach)
+                alone = await command_in_thread("expel", "w2", *reach)
                 assert (alone.exit_code, "Add --rotate --to FILE" in alone.output) == (2, True)
                 assert {member.name for member in w1.members()} == {"w1", "w2"}
-                done = await command("expel", "w2", "--keep-secret", *reach)
+                done = await command_in_thread("expel", "w2", "--keep-secret", *reach)
                 assert done.exit_code == 0
                 assert "node w2 was expelled: " in done.output
                 assert "still knows the cluster's secret" in done.output
             assert ends[0].returncode == EXPELLED_STATUS
-            assert b"node 'w2' was expelled from the cluster on 20" in ends[0].stderr
-            assert b"Traceback" not in ends[0].stderr
-            twice = await command("expel", "w2", "--keep-secret", *reach)
+            assert "node 'w2' was expelled from the cluster on 20" in ends[0].stderr
+            assert "Traceback" not in ends[0].stderr
+            twice = await command_in_thread("expel", "w2", "--keep-secret", *reach)
             assert (twice.exit_code, "was expelled already" in twice.output) == (0, True)
             # It does not reach the ports of the machine: it is refused before it listens for long.
-            again = await command("node", *words)
+            again = await command_in_thread("node", *words)
             assert again.exit_code == EXPELLED_STATUS
             assert "--readmit w2" in again.output
-        assert "w2" in (await command("expel", "--list", *reach)).output
-        assert (await command("expel", "--readmit", "w2", *reach)).exit_code == 0
-        assert "no node is expelled" in (await command("expel", "--list", *reach)).output
-        assert (await command("expel", "--readmit", "w2", *reach)).exit_code == 1
+        assert "w2" in (await command_in_thread("expel", "--list", *reach)).output
+        assert (await command_in_thread("expel", "--readmit", "w2", *reach)).exit_code == 0
+        assert "no node is expelled" in (await command_in_thread("expel", "--list", *reach)).output
+        assert (await command_in_thread("expel", "--readmit", "w2", *reach)).exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -580,7 +609,7 @@ async def test_the_new_secret_is_not_given_to_a_node_that_joins_meanwhile(
                     await node.asked_to_leave.wait()
 
         monkeypatch.setattr("runtime.command_line.expel.rotate_secret", rotate_later)
-        done = await command(
+        done = await command_in_thread(
             *("expel", "w3", "--address", w1.address, "--secret-file", str(now)),
             *("--rotate", "--to", str(new)),
         )

@@ -65,6 +65,8 @@ async def test_a_spoiled_record_ends_no_node_and_no_other_work(pair: Pair, prefi
     store = internals_of(pair.there).store
     clerk = await pair.here.options(name="clerk").spawn(Clerk)
     await pair.here.options(name="boss").spawn(Supervisor, [])
+    # From now on it counts the actors of all nodes, by the records of their names.
+    await pair.here.options(name="placed", placement="spread").spawn(Clerk)
     # Held until the end: the records of a group are read where a node has it.
     held = [await node.group("held", Clerk).ready() for node in (pair.here, pair.there)]
     for number, value in enumerate(SPOILED):
@@ -84,6 +86,9 @@ async def test_a_spoiled_record_ends_no_node_and_no_other_work(pair: Pair, prefi
     with trio.fail_after(20):
         async with open_node("third", join=pair.here.address, secret=SECRET) as third:
             assert await (await third.lookup("clerk", Clerk)).add(3) == 4
+            # It reads the records of all names.
+            placed = await third.options(name="placed-last", placement="spread").spawn(Clerk)
+            assert await placed.add(4) == 5
             assert {one.name for one in third.members()} >= {"here", "there", "third"}
     assert await clerk.add(4) == 5
     assert [group.members() for group in held] == [(), ()]

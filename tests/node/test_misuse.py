@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
+from actors import (
+    Actor,
+    ChildSpec,
+    DynamicSupervisor,
+    Supervisor,
+    method,
+    wait_all,
+    wait_any,
+)
 from actors.errors import BadArgumentsError, EncodeError
 from runtime import open_local_cluster, open_node
 from runtime.node import Node
@@ -113,6 +121,10 @@ class Busy(Actor):
         else:
             self.nursery.start_soon(self.plain)  # type: ignore[arg-type]
 
+    @method
+    async def look_up(self, name: str) -> object:
+        return getattr(self.nursery, name)
+
     async def work(self) -> None: ...
 
     def plain(self) -> None: ...
@@ -132,6 +144,46 @@ async def test_a_task_of_an_actor_is_started_by_its_function(
     await busy.begin("plain")
     ended = await node.wait_ended(busy)
     assert "start_soon takes an `async def` function" in ended.reason.text
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("start", "wait for an Event"), ("cancel_scope", "let its function return"), ("x", "starts")],
+)
+async def test_the_nursery_of_an_actor_says_what_to_write_instead(
+    node: Node, name: str, instead: str
+) -> None:
+    busy = await node.spawn(Busy)
+    with pytest.raises(AttributeError, match=f"has start_soon, and no '{name}': .*{instead}"):
+        await busy.look_up(name)
+
+
+async def test_waits_are_given_a_list_of_references(node: Node) -> None:
+    kept: Any = await node.put(3)
+    given: Any
+    for wait in (wait_any, wait_all):
+        for given in (kept, 3):
+            with pytest.raises(TypeError, match=rf"{wait.__name__} takes references in a list, as"):
+                await wait(given)
+        given = [kept, 3]
+        with pytest.raises(TypeError, match=rf"{wait.__name__}.*item 1 is of type int"):
+            await wait(given)
+
+
+async def test_changes_of_children_say_what_they_were_given(node: Node) -> None:
+    given: Any
+    supervisor = await node.spawn(Supervisor, [])
+    for given, named in (
+        (Worker, "the class"),
+        (3, "an object of type int"),
+        ("id", "an object of type str"),
+    ):
+        with pytest.raises(BadArgumentsError, match=rf"takes a ChildSpec.*and not {named}"):
+            await supervisor.start_child(given)
+    given = 3
+    for change in (supervisor.stop_child, supervisor.restart_child, supervisor.delete_child):
+        with pytest.raises(TypeError, match=r"its id, its name or its handle, and not .* type int"):
+            await change(given)
 
 
 async def test_an_actor_in_the_place_of_its_handle_is_refused_with_what_to_send(

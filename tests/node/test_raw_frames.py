@@ -25,11 +25,11 @@ from runtime.calls.protocol import (
     REPEATABLE,
     STREAM,
     TENTATIVE,
-    array_head,
     call_frame,
 )
 from runtime.node import Node, internals_of
 from runtime.references.table import state_of
+from runtime.wire.arrays import array_head
 from runtime.wire.frames import HEADER, Kind, encode_frame
 from runtime.wire.handshake import Peer
 from tests.authority import Authority, node_uri

@@ -8,7 +8,6 @@ import gc
 import itertools
 import logging
 import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +18,7 @@ import trio
 
 from actors.errors import ActorDiedError, ActorStartError, CallError, RemoteError
 from runtime.node import internals_of
+from tests import forked_python
 from tests.live_pair import Pair
 from tests.node.hostile_errors import (
     ALL,
@@ -320,12 +320,10 @@ except BaseException as error:
 @pytest.mark.cluster
 @pytest.mark.parametrize("busy", ["wait", "compute", "swallow", "group"])
 def test_an_interrupt_from_the_keyboard_ends_the_process_whatever_its_actors_do(busy: str) -> None:
-    done = subprocess.run(
+    done = forked_python.run(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED), busy],
         capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     assert done.stdout.split() == ["KeyboardInterrupt"], done.stderr
     assert done.returncode in (0, -signal.SIGINT)

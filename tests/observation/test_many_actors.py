@@ -14,7 +14,7 @@ from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
 from actors.errors import RemoteError
 from actors.supervisor import SupervisorStatus
 from runtime import Node, draw_tree, open_node
-from runtime.hosting.host import STOPS_IN_A_ROW
+from runtime.hosting.orderly_stop import STOPS_IN_A_ROW
 from runtime.node import internals_of
 from runtime.observation import actor_listing, overviews, supervision_report
 from runtime.observation.actor_listing import BestRows
@@ -148,7 +148,7 @@ async def test_the_status_and_the_calls_of_a_node_are_bounded_too(node: Node) ->
     assert "actors" not in contact
     assert [member["name"] for member in contact["members"]] == ["one"]
     calls, turns = await turns_while(asked(node).calls())
-    assert calls == {"calls": [], "left_out": 0}
+    assert calls == {"calls": [], "left_out": 0, "awaited": []}
     assert turns >= COUNT // SLICE
 
 

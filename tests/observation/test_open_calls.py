@@ -8,9 +8,21 @@ import pytest
 import trio
 
 from actors import Actor, method
+from runtime.calls.error_codec import CallPlace
+from runtime.calls.pending_calls import PendingCall
+from runtime.hosting.chains import Chain
 from runtime.node import internals_of
 from runtime.observation.inspection_service import inspection_of
-from runtime.observation.open_calls import MOST_CALLS, OpenCall, State, WaitGraph, read_calls
+from runtime.observation.open_calls import (
+    MOST_AWAITED,
+    MOST_CALLS,
+    OpenCall,
+    State,
+    WaitGraph,
+    describe_awaited,
+    read_awaited,
+    read_calls,
+)
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -80,6 +92,18 @@ def test_an_actor_in_a_process_of_its_own_does_not_wait_for_itself() -> None:
     assert cycle == []
 
 
+def test_what_only_the_caller_knows_of_is_followed_last_and_closes_no_cycle() -> None:
+    known = [call("a.ask"), call("b.get", "waiting", "a.ask"), call("c.tell"), call("d.run")]
+    sent = [call("x.get", "sent", "a.ask"), call("y.get", "sent", "c.tell")]
+    # An isolated actor: what its node hands to its process is the same call.
+    sent += [call("d.run", "sent", "d.run"), call("c.get", "sent", "y.get")]
+    graph = WaitGraph([*known, call("y.get")], sent)
+    assert [one.waits_for and one.waits_for.text for one in graph.explain("a")[0]] == ["b.get"]
+    assert [one.waits_for and one.waits_for.text for one in graph.explain("c")[0]] == ["y.get"]
+    assert [one.waits_for for one in graph.explain("d")[0]] == [None]
+    assert list(graph.cycles()) == []
+
+
 def test_an_actor_that_runs_nothing_has_nothing_to_explain() -> None:
     assert WaitGraph([call("b.get", "waiting")]).explain("b") == ([], [])
 
@@ -88,6 +112,16 @@ def test_an_actor_that_runs_nothing_has_nothing_to_explain() -> None:
 def test_what_is_no_answer_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         read_calls("node", told)
+
+
+@pytest.mark.parametrize("told", [{"awaited": [{}]}, {"awaited": [{"actor": 1}]}, {"awaited": 3}])
+def test_calls_of_others_that_are_malformed_are_refused(told: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read_awaited("node", told)
+
+
+def test_nodes_of_earlier_versions_say_nothing_of_what_they_await() -> None:
+    assert read_awaited("node", {"calls": [], "left_out": 0}) == []
 
 
 class Waiter(Actor):
@@ -100,6 +134,12 @@ class Waiter(Actor):
         self.begun = True
         await self.opened.wait()
         await (await self.node.lookup(other, Waiter)).get()
+
+    @method
+    async def wait_for(self, others: list[Waiter]) -> None:
+        async with trio.open_nursery() as nursery:
+            for other in others:
+                nursery.start_soon(other.wait)
 
     @method
     async def get(self) -> int:
@@ -218,3 +258,46 @@ async def test_calls_that_their_callers_have_given_up_are_distinguished(pair: Pa
         assert facts["oldest_seconds"] is not None
         assert [call["state"] for call in facts["calls"]] == ["running", "waiting"]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_tells_what_its_methods_await_elsewhere(pair: Pair) -> None:
+    caller = await pair.here.options(name="caller", on="here").spawn(Waiter)
+    here = await pair.here.options(name="near", on="here").spawn(Waiter)
+    far = await pair.here.options(name="far", on="there").spawn(Waiter)
+    service = inspection_of(internals_of(pair.here).endpoint, "here", pair.here.incarnation)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(caller.wait_for, [here, far, far])
+        # Made by no method: nothing waits for it that `why` could be asked about.
+        nursery.start_soon(far.wait)
+        told = await until(
+            service.calls,
+            "both run, and the far actor is awaited",
+            # The two lists are of different moments.
+            lambda told: (
+                bool(told["awaited"])
+                and [one["state"] for one in told["calls"]] == ["running", "running"]
+            ),
+        )
+        (found,) = read_awaited("here", told)
+        assert (found.text, found.node, found.state) == ("far.wait", "there", "sent")
+        assert (found.caller, found.from_node) == (("caller", "wait_for"), "here")
+        assert (found.seconds, found.left) == (None, None)
+        # So the chain is known although the other node has said nothing.
+        (step,), _ = WaitGraph(
+            [one for one in read_calls("here", told) if one.actor == "caller"], [found]
+        ).explain("caller")
+        assert step.waits_for == found
+        nursery.cancel_scope.cancel()
+
+
+async def test_few_of_many_awaited_calls_are_told() -> None:
+    task = trio.lowlevel.current_task()
+    place = [CallPlace("far", f"m{number}", "there", 1) for number in range(3 * MOST_AWAITED)]
+    calls = [PendingCall(number, one, task) for number, one in enumerate(place)]
+    chain = Chain("caller\task\t7")
+    told = await describe_awaited(calls, lambda task: chain, trio.current_time)
+    assert len(told) == MOST_AWAITED
+    unread = [PendingCall[trio.lowlevel.Task](1, place[0], None)]
+    system = [PendingCall(1, CallPlace("@node", "status", "there", 1), task)]
+    assert await describe_awaited([*unread, *system], lambda task: chain, trio.current_time) == []
+    assert await describe_awaited(calls, lambda task: None, trio.current_time) == []

@@ -109,7 +109,7 @@ BAD_OPTIONS = (
     _option(ValueError, "unlike 'xxx", journal="x" * 201),
     _option(TypeError, "journal must be a name, not 3", journal=3),
     _option(ValueError, "keep=True and journal= do not go together", journal="job", keep=True),
-    _option(TypeError, "unexpected keyword argument 'bach'", bach=3),
+    _option(TypeError, "map(...) takes no 'bach'; did you mean 'batch'", bach=3),
 )
 
 _NOT_ITS_OWN = "as in pool.map(Squares.add, items), and not"

@@ -247,7 +247,7 @@ class World:
             for item, _ in zip(batch.items, worker.done[batch.number], strict=False):
                 self.lost[item.index] += 1
             self.schedule.on_lost(batch, NodeDiedError(f"{worker.name} died"), gone=True)
-        self.schedule.on_gone(worker.name)
+        self.schedule.on_drained(worker.name)
 
     def judge(self) -> None:
         """Each item has one result, of the right kind, and ran no more often than allowed."""

@@ -142,9 +142,19 @@ class Keeper(Actor):
         return self.kept[name]
 
     @method
+    async def give_all(self) -> list[Reference[Any]]:
+        """Hand all of them on."""
+        return list(self.kept.values())
+
+    @method
     async def stream(self, name: str) -> AsyncIterator[Reference[Any]]:
         """Hand it on as an item."""
         yield self.kept.pop(name)
+
+    @method
+    async def stream_all(self) -> AsyncIterator[list[Reference[Any]]]:
+        """Hand all of them on as one item."""
+        yield list(self.kept.values())
 
     @method
     async def let_go(self, name: str) -> None:

@@ -7,16 +7,25 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
-from actors.errors import EncodeError, NotExecutedError, RemoteError
+from actors.errors import (
+    DecodeError,
+    EncodeError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    RemoteError,
+)
 from runtime.identifiers import NodeId
 from runtime.node import internals_of
+from runtime.references.owned_values import OwnedValues
 from runtime.references.protocol import MOST_UPDATES, UpdateBatch
 from runtime.references.table import state_of
+from runtime.references.values import EncodedValue
 from tests.references.conftest import Three
 from tests.references.keepers import Keeper, Maker
 from tests.waiting import until
@@ -133,3 +142,95 @@ async def test_a_message_is_refused_and_not_its_link_while_too_many_references_w
     table = internals_of(three.first).references.table
     await until(lambda: not table.arrivals, "those of the refused message are recorded")
     assert await keeper.keep_all(values[:MOST]) == MOST
+
+
+@pytest.fixture
+def few_arrivals(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function that lets only `MOST` references wait to be recorded from then on."""
+    return partial(monkeypatch.setattr, "runtime.references.manager.MOST_ARRIVALS", MOST)
+
+
+async def _keeper_of(three: Three, count: int) -> Keeper:
+    """A keeper on the first node that holds so many values of the second."""
+    keeper, maker = await three.spawn(Keeper, "first"), await three.spawn(Maker, "second")
+    for number in range(count):
+        await keeper.keep(str(number), await maker.put(number))
+    references = internals_of(three.driver).references
+    # What this node holds is recorded already, and would not wait to be.
+    await until(lambda: references.held == 0, "the driver holds none of them any more")
+    return keeper
+
+
+async def _see_all_settled(three: Three) -> None:
+    """Wait until the first node has no fork that its peers might still need."""
+    table = internals_of(three.first).references.table
+    await until(lambda: not table.has_open_forks, "all forks are settled")
+    driver = internals_of(three.driver).references.table
+    await until(lambda: not driver.arrivals, "what has arrived is recorded")
+
+
+async def test_an_answer_is_refused_and_not_its_link_while_too_many_references_wait(
+    three: Three, few_arrivals: Callable[[], None]
+) -> None:
+    keeper = await _keeper_of(three, MOST + 1)
+    links = dict(internals_of(three.driver).links)
+    few_arrivals()
+    with pytest.raises(OutcomeUnknownError, match=r"give_all answered, but .* has read") as it:
+        await keeper.give_all()
+    assert it.value.method == "give_all"
+    # The traceback has what was read of the message in it.
+    del it
+    await _see_all_settled(three)
+    assert internals_of(three.driver).links == links
+    assert all(link.ended is None for link in links.values())
+    await keeper.let_go("0")
+    assert [await one.fetch() for one in await keeper.give_all()] == [*range(1, MOST + 1)]
+    await _see_all_settled(three)
+
+
+async def test_an_item_of_a_stream_is_refused_and_not_its_link_while_too_many_references_wait(
+    three: Three, few_arrivals: Callable[[], None]
+) -> None:
+    keeper = await _keeper_of(three, MOST + 1)
+    few_arrivals()
+    with pytest.raises(OutcomeUnknownError, match=r"yielded an item .* has read"):
+        await anext(keeper.stream_all())
+    await _see_all_settled(three)
+    await keeper.let_go("0")
+    assert [len(items) async for items in keeper.stream_all()] == [MOST]
+    await _see_all_settled(three)
+
+
+async def test_a_fetched_value_is_refused_and_not_lost_while_too_many_references_wait(
+    three: Three,
+) -> None:
+    maker = await three.spawn(Maker, "first")
+    parts = [await three.put("second", number) for number in range(MOST + 1)]
+    whole = await maker.put(parts)
+    del parts
+    references = internals_of(three.driver).references
+    await until(lambda: references.held == 1, "only the whole value is held")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runtime.references.manager.MOST_ARRIVALS", MOST)
+        with pytest.raises(DecodeError, match=r"owned by first> has a value .* has read 7") as it:
+            await whole.fetch()
+        # The traceback has what was read of the value in it.
+        del it
+        await _see_all_settled(three)
+    assert [await one.fetch() for one in await whole.fetch()] == [*range(MOST + 1)]
+
+
+async def test_a_value_that_cannot_be_read_is_an_error_that_names_it_and_costs_no_link(
+    three: Three,
+) -> None:
+    value = await three.put("first", "whole")
+
+    async def serve(self: OwnedValues, *reader: object) -> EncodedValue:
+        await trio.lowlevel.checkpoint()
+        return EncodedValue(b"\xff", ())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OwnedValues, "serve", serve)
+        with pytest.raises(DecodeError, match="owned by first> has a value that cannot be read"):
+            await value.fetch()
+    assert await value.fetch() == "whole"

@@ -912,6 +912,16 @@ class World:
             raise AssertionError(
                 f"no calm: {[(each.source, each.target, each.text) for each in self.questions]}"
             )
+        self._assert_one_owner_each()
+        for node in self.live:
+            for reference in node.references:
+                state = state_of(reference)
+                if state.failure is not None or state.error is not None:
+                    self._assert_lost(node, state)
+                else:
+                    self._assert_held(node, state)
+
+    def _assert_one_owner_each(self) -> None:
         for identity in self._made:
             owners = [
                 node.identity
@@ -919,50 +929,49 @@ class World:
                 if node.table.owner(identity) == node.identity and node.table.find(identity)
             ]
             assert len(owners) < 2, f"{identity} has two owners: {owners}"
-        for node in self.live:
-            for reference in node.references:
-                state = state_of(reference)
-                hold_state = node.table.hold_state(state)
-                if state.failure is not None or state.error is not None:
-                    given = self.given.get(state.identity, state.owner_id)
-                    excused = (
-                        state.error is None
-                        or state.identity in self.tainted
-                        or state.owner_id in self.crashed
-                    )
-                    assert excused or given in self.dead, (
-                        f"{node.identity} lost {state.identity}, which {given} has"
-                    )
-                    there = (
-                        self.nodes[state.owner_id].table.find(state.identity)
-                        if state.owner_id not in self.dead
-                        else None
-                    )
-                    two = (
-                        state.error is None
-                        and there is not None
-                        and there.owner_id == state.owner_id
-                        and there.stored is not None
-                    )
-                    assert not two, (
-                        f"{state.identity} has two outcomes: {node.identity} knows a failure, "
-                        f"and {state.owner_id} has a value"
-                    )
-                    continue
-                assert hold_state == "held" or (hold_state == "" and state.stored is not None), (
-                    f"{node.identity}: {state.identity} is {hold_state!r}"
-                )
-                owner = self.nodes[state.owner_id].table
-                there = owner.find(state.identity)
-                assert state.owner_id not in self.dead, (
-                    f"{node.identity} believes {state.owner_id} to have {state.identity}"
-                )
-                assert owner.owner(state.identity) == state.owner_id, (
-                    f"{state.identity} was freed while {node.identity} held it"
-                )
-                assert there is not None
-                assert there.is_settled, f"{node.identity} waits for {state.identity}"
-                assert there.stored is None or cast("Value", there.stored).name == state.identity
+
+    def _assert_lost(self, node: Node, state: ReferenceState) -> None:
+        """A reference fails only where its value may be lost, and its owner has none then."""
+        given = self.given.get(state.identity, state.owner_id)
+        excused = (
+            state.error is None or state.identity in self.tainted or state.owner_id in self.crashed
+        )
+        assert excused or given in self.dead, (
+            f"{node.identity} lost {state.identity}, which {given} has"
+        )
+        there = (
+            self.nodes[state.owner_id].table.find(state.identity)
+            if state.owner_id not in self.dead
+            else None
+        )
+        two = (
+            state.error is None
+            and there is not None
+            and there.owner_id == state.owner_id
+            and there.stored is not None
+        )
+        assert not two, (
+            f"{state.identity} has two outcomes: {node.identity} knows a failure, "
+            f"and {state.owner_id} has a value"
+        )
+
+    def _assert_held(self, node: Node, state: ReferenceState) -> None:
+        """A reference that has not failed is held, and its owner has the value."""
+        hold_state = node.table.hold_state(state)
+        assert hold_state == "held" or (hold_state == "" and state.stored is not None), (
+            f"{node.identity}: {state.identity} is {hold_state!r}"
+        )
+        owner = self.nodes[state.owner_id].table
+        there = owner.find(state.identity)
+        assert state.owner_id not in self.dead, (
+            f"{node.identity} believes {state.owner_id} to have {state.identity}"
+        )
+        assert owner.owner(state.identity) == state.owner_id, (
+            f"{state.identity} was freed while {node.identity} held it"
+        )
+        assert there is not None
+        assert there.is_settled, f"{node.identity} waits for {state.identity}"
+        assert there.stored is None or cast("Value", there.stored).name == state.identity
 
     def _is_calm(self) -> bool:
         def busy(node: Node) -> bool:

@@ -18,7 +18,11 @@ from runtime.environment import Process, SystemEnvironment
 from runtime.rendezvous.handler import StoreHandler
 from runtime.rendezvous.interface import RendezvousInfo
 from runtime.rendezvous.machine import Keys, State, encode_state
-from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
+from runtime.rendezvous.parameters import (
+    AgentSettings,
+    RendezvousConnectionError,
+    RendezvousParameters,
+)
 from runtime.rendezvous.view import View
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import RangeResult, Store, WatchBatch
@@ -78,9 +82,14 @@ class World:
         self.ended: set[int] = set()
 
     def agent(
-        self, number: int, least: int = 1, most: int = 2, **options: Any
+        self,
+        number: int,
+        least: int = 1,
+        most: int = 2,
+        make: type[LateStore] | None = None,
+        **options: Any,
     ) -> tuple[StoreHandler, LateStore]:
-        far = LateStore(self.store)
+        far = (make or LateStore)(self.store)
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Store]:
@@ -310,3 +319,43 @@ async def test_a_renewal_that_is_not_answered_leaves_time_for_another_before_the
         store.keep_alive = keep_alive  # type: ignore[method-assign]
         assert (await handler.wait_change(info.round)).left == info.participants
         assert len(asked) >= 2
+
+
+class SilentStore(LateStore):
+    """Answers nothing while it is `silent`, as a store whose process is stopped. Questions have a
+    limit of ten seconds, but for those about changes.
+    """
+
+    silent = False
+
+    async def _far(self, call: Callable[[], Awaitable[T]], *, reads: bool = False) -> T:
+        if self.silent:
+            await trio.sleep(10.0)
+            raise StoreUnavailableError("no answer")
+        return await super()._far(call, reads=reads)
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        batch = await super().poll(prefix, from_revision)
+        if self.silent:
+            await trio.sleep_forever()
+        return batch
+
+
+@on_a_virtual_clock
+async def test_who_waits_for_a_round_does_not_wait_on_when_the_store_falls_silent(
+    world: World,
+) -> None:
+    handler, store = world.agent(1, make=SilentStore, least=2)
+    assert isinstance(store, SilentStore)
+    async with handler, trio.open_nursery() as nursery:
+
+        async def fall_silent() -> None:
+            await trio.sleep(1.0)
+            store.silent = True
+
+        nursery.start_soon(fall_silent)
+        began = trio.current_time()
+        with pytest.raises(RendezvousConnectionError, match="has not answered for more than 15 s"):
+            await handler.next_rendezvous()
+        # Far below the ten minutes of a join: a lease, two renewals, and the leave in the end.
+        assert trio.current_time() - began < 3 * LEASE

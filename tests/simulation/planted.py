@@ -32,9 +32,10 @@ from runtime.calls.replies import ReplyEncoder
 from runtime.calls.routes import Routes
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
+from runtime.hosting.starts import Starts
 from runtime.hosting.workers import TaskWorkers
 from runtime.lifetime import Lifetime
-from runtime.links.link import Outbound
+from runtime.links.link import Link, Outbound
 from runtime.links.peers import Peers
 from runtime.links.session import Session
 from runtime.links.settlement import Offer, Settlement, SettlementAnswerKind
@@ -46,6 +47,7 @@ from runtime.membership.remote_store import RemoteStore
 from runtime.membership.restart_intents import NAMES
 from runtime.membership.saved_states import STATES, StateRecords
 from runtime.membership.stand_by import StandBy
+from runtime.node import Node
 from runtime.references.forks import Forks
 from runtime.references.holder_set import HolderSet
 from runtime.references.table import BorrowedReferences, Effect, ReferenceState, ReferenceTable
@@ -53,6 +55,7 @@ from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster, runs_in_containers
 from runtime.simulation.departures import departures
+from runtime.simulation.joins import joins
 from runtime.simulation.joint_starts import has_joint_starts
 from runtime.simulation.name_races import has_name_races
 from runtime.simulation.outbursts import PanicError
@@ -60,6 +63,7 @@ from runtime.simulation.programs import has_programs
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
 from runtime.supervision.spawner import ActorSpawner
+from runtime.wire.handshake import Peer
 from tests.simulation.long_silence import silence
 
 Plant = Callable[[], AbstractContextManager[object]]
@@ -95,6 +99,10 @@ SELDOM = frozenset(
 
 COSTLY = frozenset(
     {
+        "renewal without self fencing",
+        "actors that are being stopped are found",
+        "actors that were found once are found for ever",
+        "a node that joins waits for a store that is gone",
         "unbounded queue",
         "retry after a send that may have run",
         "lease is not looked at on waking",
@@ -106,6 +114,7 @@ COSTLY = frozenset(
         "number of a call reused",
         "answers to a peer that does not read are kept",
         "a node that was given up waits on",
+        "a node of a store begun anew is taken for the one before",
         "blocked node is kept for ever",
         "calls on their way to the last life are overtaken",
         "cancelled call never freed",
@@ -166,6 +175,10 @@ RUNS: dict[str, Run] = {
     "actors that were found once are found for ever": racing,
     "actors that others have found are taken back": racing,
     "a node that was given up waits on": waiting,
+    "a node that joins waits for a store that is gone": joins,
+    "a node of a store begun anew is taken for the one before": partial(
+        simulate_once, faults=("lost disk",)
+    ),
     "a restarted founder takes itself for the one before": in_containers,
     "death of a node counts a restart for each child": partial(
         simulate_once, faults=("crash", "power")
@@ -660,16 +673,16 @@ def a_restarted_founder_takes_itself_for_the_one_before() -> AbstractContextMana
 @plant
 def actors_that_are_being_stopped_are_found() -> AbstractContextManager[object]:
     """`get_or_spawn` takes an actor that has started for one that answers calls."""
-    original = ActorHost.wait_started
+    original = Starts.wait
 
-    async def wait_started(self: ActorHost, name: str, epoch: int) -> bool:
-        cell = self.cells.get(name)
+    async def wait(self: Starts, name: str, epoch: int) -> bool:
+        cell = self._cells.get(name)
         if cell is not None and cell.started and cell.address.epoch == epoch:
             await trio.lowlevel.checkpoint()
             return True
         return await original(self, name, epoch)
 
-    return planted(ActorHost, "wait_started", wait_started)
+    return planted(Starts, "wait", wait)
 
 
 @plant
@@ -704,6 +717,37 @@ def actors_that_others_have_found_are_taken_back() -> AbstractContextManager[obj
 def a_node_that_was_given_up_waits_on() -> AbstractContextManager[object]:
     """What waits for the cluster goes on waiting when that has given the node up."""
     return planted(Lifetime, "give_up", lambda self, why: None)
+
+
+@plant
+def a_node_that_joins_waits_for_a_store_that_is_gone() -> AbstractContextManager[object]:
+    """It waits to see itself among the members for as long as that takes, also when the store that
+    took its record was lost in between.
+    """
+    stack = ExitStack()
+    stack.enter_context(planted(Node, "_serve", lambda self, metrics=None: self._start(metrics)))
+    stack.enter_context(
+        planted(
+            Node,
+            "_see_itself_up",
+            lambda self, revision: self._members.caught_up_with_write(revision),
+        )
+    )
+    return stack
+
+
+@plant
+def a_node_of_a_store_begun_anew_is_taken_for_the_one_before() -> AbstractContextManager[object]:
+    """Both have the same name and incarnation, and nothing else is looked at."""
+
+    def is_same(self: Peers, link: Link, peer: Peer) -> bool:
+        link.life = peer.life
+        return True
+
+    stack = ExitStack()
+    stack.enter_context(planted(Peers, "_is_same", is_same))
+    stack.enter_context(planted(Peers, "_is_foreign", lambda self, peer: False))
+    return stack
 
 
 @contextmanager

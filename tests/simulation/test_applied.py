@@ -201,7 +201,7 @@ def answers_lost(share: float) -> Iterator[None]:
 @pytest.mark.parametrize("repeats", [0, MOST_REPEATS])
 def test_no_add_is_lost_whose_save_comes_into_doubt(repeats: int) -> None:
     with answers_lost(0.3), patch("runtime.membership.saved_states.MOST_REPEATS", repeats):
-        simulate(adds_without_kills, seeds=range(5), faults=[])
+        simulate(adds_without_kills, seeds=range(3), faults=[])
 
 
 def test_saves_in_doubt_whose_records_are_answered_from_are_found_to_lose_adds() -> None:
@@ -220,7 +220,7 @@ def test_saves_in_doubt_whose_records_are_answered_from_are_found_to_lose_adds()
         patch.object(CompletionRecords, "after_doubt", after_doubt),
         pytest.raises(SimulationError, match="lost: "),
     ):
-        simulate(adds_without_kills, seeds=range(5), faults=[])
+        simulate(adds_without_kills, seeds=range(3), faults=[])
 
 
 def test_records_that_are_not_loaded_are_found_missing() -> None:

@@ -13,7 +13,9 @@ SEEDS = [seed for seed in range(200) if has_name_races(seed)]
 
 
 @pytest.mark.parametrize(
-    "seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[1:4])]
+    # The first one takes six times as long as the second, whose races are more.
+    "seed",
+    [SEEDS[1], *(pytest.param(seed, marks=pytest.mark.long) for seed in (SEEDS[0], *SEEDS[2:4]))],
 )
 def test_what_is_found_answers(seed: int) -> None:
     report = simulate_once(seed)

@@ -41,7 +41,7 @@ def test_all_promises_hold_under_500_seeds(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [(0, 9), pytest.param((1, 17, 46), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [(9,), pytest.param((0, 1, 17, 46), marks=pytest.mark.long)])
 def test_one_seed_is_one_run_whatever_process_and_hash_seed(seeds: tuple[int, ...]) -> None:
     code = (
         "from runtime.simulation import simulate_once\n"

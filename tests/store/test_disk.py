@@ -38,6 +38,7 @@ from runtime.store.file import FILE_NAME, StoreFile
 from runtime.store.interface import Compare, Delete, Put
 from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
 from runtime.timings import Timings
+from tests import forked_python
 
 TIMINGS = Timings()
 KEYS = ["a", "b", "b/1", "ü"]
@@ -71,7 +72,7 @@ def test_every_acknowledged_write_is_there_after_each_kill(kills: int, tmp_path:
     revision = leases = 0
     for _ in range(kills):
         command = [sys.executable, "-m", "tests.store.store_process", str(tmp_path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with forked_python.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             word, lease, _ = process.stdout.readline().split()
             assert word == "lease"

@@ -4,7 +4,7 @@ not wait, and a task that is cancelled leaves no actor behind.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
@@ -26,6 +26,7 @@ from actors.errors import (
 from actors.method import Address
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
+from runtime.lifetime import Lifetime
 from runtime.node import internals_of
 from runtime.supervision.gathered_starts import Outcome, StartGatherer
 from tests.live_pair import Pair
@@ -99,8 +100,8 @@ class Far:
             raise self.error
         return [self.address() for _ in names]
 
-    async def undo(self, address: Address) -> None:
-        self.undone.append(address.name)
+    async def undo(self, addresses: Sequence[Address]) -> None:
+        self.undone += [address.name for address in addresses]
 
 
 @asynccontextmanager
@@ -277,6 +278,57 @@ async def test_the_end_of_the_node_ends_the_wait() -> None:
     assert len(found) == 3
 
 
+@pytest.mark.parametrize("why", ["left the cluster", "was expelled"])
+async def test_a_node_that_leaves_or_is_given_up_interrupts_the_starts_that_wait(why: str) -> None:
+    far, lifetime = Far(), Lifetime("here")
+    ended: list[int] = []
+
+    async def start(number: int) -> None:
+        with (
+            pytest.raises(OutcomeUnknownError, match=f"it was not started, as .* {why}"),
+            lifetime.asking("it was not started", acts=True, waits=False) as asking,
+        ):
+            await gatherer.start(member(), Small, OPTIONS, far.start_alone, asking)
+        ended.append(number)
+
+    async with gathering(far) as gatherer, trio.open_nursery() as callers:
+        for number in range(4):
+            callers.start_soon(start, number)
+        await trio.testing.wait_all_tasks_blocked()
+        if "left" in why:
+            lifetime.end()
+        else:
+            lifetime.give_up(f"node here {why}")
+        # Before any answer: perhaps none comes.
+        await until(lambda: len(ended) == 4, "all starts have ended")
+        gatherer.check_invariants()
+        # A node that was given up leaves later.
+        lifetime.end()
+        far.answers.set()
+    # The first one travelled alone, and its task takes it back by itself.
+    assert len(far.undone) == 3
+
+
+@pytest.mark.parametrize("why", ["left the cluster", "was expelled"])
+async def test_a_start_that_is_made_again_when_its_node_has_just_ended_is_interrupted(
+    why: str,
+) -> None:
+    """The refusal came in the same pass of the loop as the end, so its task was not parked."""
+    lifetime = Lifetime("here")
+
+    async def start() -> None:
+        with lifetime.asking("it was not started", acts=True, waits=False) as asking:
+            if "left" in why:
+                lifetime.end()
+            else:
+                lifetime.give_up(f"node here {why}")
+            asking.wait()
+            await trio.sleep_forever()
+
+    with pytest.raises(OutcomeUnknownError, match=f"it was not started, as .* {why}"):
+        await start()
+
+
 async def test_many_spawns_at_once_on_a_real_node(pair: Pair) -> None:
     placed, found = pair.here.options(on="there"), list[Small]()
 
@@ -337,7 +389,7 @@ async def test_of_many_spawns_of_one_name_at_once_one_succeeds(pair: Pair) -> No
                 nursery.start_soon(spawn, name)
     assert sorted(one.name for one in started) == ["four", "one", "three", "two"]
     assert len(refused) == 16
-    assert not internals_of(pair.there).host.claiming
+    assert not internals_of(pair.there).host.awaited_claims.by_name
     assert [await one.read() for one in started] == [16] * 4
     async with trio.open_nursery() as nursery:
         for one in started * 2:
@@ -346,6 +398,43 @@ async def test_of_many_spawns_of_one_name_at_once_one_succeeds(pair: Pair) -> No
     # The names are free on the line after that.
     for name in ("one", "two", "three", "four"):
         await placed.options(name=name).spawn(Small)
+
+
+@pytest.mark.parametrize("found", [True, False])
+async def test_of_cancelled_starts_only_actors_that_nobody_has_found_are_taken_back(
+    pair: Pair, found: bool
+) -> None:
+    names = [f"shared-{number}" for number in range(3)]
+    placed = pair.here.options(on="there")
+    answered, go_on = trio.Event(), trio.Event()
+    spawner = internals_of(pair.here).spawner
+    gatherer = spawner._gatherer._gatherer
+    ask = gatherer._ask
+
+    async def held(*batch: object) -> object:
+        """Keep the answer of the node back for a while, as the network does."""
+        outcomes = await ask(*batch)  # type: ignore[arg-type]
+        answered.set()
+        await go_on.wait()
+        return outcomes
+
+    gatherer._ask = held  # type: ignore[assignment]
+    # Something is under way: the starts are gathered.
+    gatherer._under_way[internals_of(pair.there).endpoint.identity, True] += 1
+    handles: list[Small] = []
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(placed.options(name=name).spawn, Small)
+        await answered.wait()
+        if found:
+            handles += [await pair.there.options(name=name).get_or_spawn(Small) for name in names]
+        nursery.cancel_scope.cancel()
+        go_on.set()
+    if found:
+        assert [await one.read() for one in handles] == [16] * 3
+    else:
+        # The cancelled tasks have waited for it.
+        assert await internals_of(pair.here).names.all() == []
 
 
 async def test_an_old_handle_stops_the_actor_that_has_the_name_now(pair: Pair) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,6 +124,34 @@ def test_a_placement_that_turns_out_elsewhere_counts_where_the_name_is() -> None
     loads.on_placed("x", A, GPU)
     loads.put("x", carried(B, 1, gpu=1.0))
     assert counts(loads) == {B: 1}
+
+
+@pytest.mark.parametrize("reported", ["nothing", "the claim", "both"])
+@pytest.mark.parametrize("read", ["before", "while the names are read"])
+def test_the_end_of_an_actor_whose_name_no_other_gets_frees_its_resources_once(
+    reported: str, read: str
+) -> None:
+    loads = NodeLoads()
+    expected = loads.expect()
+    if read == "before":
+        loads.fill([], expected)
+    claim, before = carried(A, 5, gpu=1.0), loads.freed
+    loads.on_placed("x", A, GPU)
+    if reported != "nothing":
+        loads.put("x", claim)
+    if reported == "both":
+        loads.on_gone("x", 6)
+    loads.on_over("x")
+    assert loads.of == {}
+    assert loads.freed > before
+    loads.fill([("x", claim)], expected)
+    loads.put("x", claim)
+    loads.on_gone("x", 6)
+    assert loads.of == {}
+    loads.on_settled("x")
+    # Nothing of the name stays.
+    loads.fill([], expected)
+    assert not loads._stopped
 
 
 def test_a_second_placement_of_a_name_takes_the_place_of_the_first() -> None:

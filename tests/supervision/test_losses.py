@@ -14,25 +14,10 @@ from actors.errors import ActorNotFoundError, ActorStartError, UnderstudyError
 from runtime.membership.restart_intents import CHILDREN, STATIC, SUPERVISED
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
+from tests.supervision.workers import Worker
 from tests.waiting import until
 
 SEEDS = range(2)
-
-
-class Worker(Actor):
-    """Says where it lives, and which life it is."""
-
-    @method(concurrent=True, idempotent=True)
-    async def life(self) -> tuple[str, int]:
-        return self.node.name, self.epoch
-
-    @method
-    async def fail(self) -> None:
-        self.nursery.start_soon(self.explode)
-        await trio.sleep_forever()
-
-    async def explode(self) -> None:
-        raise RuntimeError("boom")
 
 
 class Slow(Worker):

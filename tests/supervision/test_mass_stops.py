@@ -13,7 +13,8 @@ from trio.testing import MockClock
 
 from actors import Actor, ChildSpec, DynamicSupervisor, ExitReason
 from runtime import open_node
-from runtime.hosting.host import STOPS_IN_A_ROW, ActorHost
+from runtime.hosting.host import ActorHost
+from runtime.hosting.orderly_stop import STOPS_IN_A_ROW
 from runtime.identifiers import ActorId
 from runtime.node import internals_of
 from runtime.supervision.supervisor_work import BEGUN_IN_A_ROW, SupervisionWork

@@ -50,6 +50,31 @@ def test_local_plain(local_cluster, faults, again):
     assert counter.where().startswith("worker-")
     faults.pause("worker-1")
     faults.kill("worker-2")
+
+placed = pytest.mark.understudy(
+    nodes=2, labels={"worker-1": {"disk": "fast"}}, resources={"worker-2": {"gpus": 1}}
+)
+
+@placed
+async def test_placed(cluster, faults):
+    fast = await cluster.options(labels={"disk": "fast"}).spawn(Counter)
+    assert await fast.where() == "worker-1"
+    for _ in range(2):
+        holder = await cluster.options(name="holder", resources={"gpus": 1}).spawn(Counter)
+        assert await holder.where() == "worker-2"
+        with pytest.raises(errors.NoPlacementError):
+            await cluster.options(name="other", resources={"gpus": 1}).spawn(Counter)
+        faults.kill("worker-2")
+        await cluster.start_node("worker-2")
+
+@placed
+def test_placed_local(local_cluster):
+    assert local_cluster.options(labels={"disk": "fast"}).spawn(Counter).where() == "worker-1"
+    gpus = local_cluster.options(name="holder", resources={"gpus": 1})
+    assert gpus.spawn(Counter).where() == "worker-2"
+    local_cluster.start_node(resources={"gpus": 1})
+    more = local_cluster.options(name="more", resources={"gpus": 1})
+    assert more.spawn(Counter).where() == "worker-3"
 """
 
 
@@ -62,7 +87,7 @@ def test_every_kind_of_test_gets_its_face_with_other_plug_ins_and_without(
     done = run_pytest(tmp_path, FACES, "--strict-markers", "-W", "error", plugins=plugins)
     assert done.code == 0, done.output
     assert set(done.outcomes.values()) == {"PASSED"}
-    assert len(done.outcomes) == 5
+    assert len(done.outcomes) == 7
 
 
 LOOPS = """
@@ -244,6 +269,18 @@ def test_no_seed(cluster):
 def test_no_time(cluster):
     pass
 
+@pytest.mark.understudy(labels={"disk": "fast"})
+def test_no_labels(cluster):
+    pass
+
+@pytest.mark.understudy(resources={"worker-4": {"gpus": 1}})
+def test_no_such_worker(cluster):
+    pass
+
+@pytest.mark.understudy(resources={"worker-1": {"gpus": "two"}})
+def test_no_resources(local_cluster):
+    pass
+
 def test_both(cluster, local_cluster):
     pass
 
@@ -277,7 +314,10 @@ KEPT = []
 def test_wrong_use_is_a_sentence_and_no_traceback_of_ours(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, WRONG, "-o", "trio_mode=true", plugins=("trio",))
     expected = {
-        "test_unknown_argument": "has no argument 'nodse'; it has nodes, seed and limit",
+        "test_unknown_argument": "has no argument 'nodse'; it has nodes, labels, resources, seed",
+        "test_no_labels": "labels are given for each node by its name, such as",
+        "test_no_such_worker": "the nodes are worker-1, worker-2, worker-3",
+        "test_no_resources": "resources map names to numbers, not 'gpus': 'two'",
         "test_by_position": "takes its arguments by name, such as nodes=3, not 3",
         "test_no_nodes": "nodes is a number from 1 on, not 0",
         "test_no_seed": "seed is a whole number, not 'x'",

@@ -379,6 +379,7 @@ def requests(node: Node) -> list[Frame]:
         ("@node", "spawn"): [spawned, (*spawned[:3], SpawnOptions(), "", "ticket")],
         ("@node", "wait_started"): [watched],
         ("@node", "take_back"): [("ticket",)],
+        ("@node", "take_back_started"): [([("fuzzed", 0)],)],
         ("@node", "stop_actor"): [
             ("fuzzed", 0, ExitReason("stopped", "by its fuzzer")),
             ("nobody", 1, ExitReason("stopped", "x"), 0.1),

@@ -12,6 +12,7 @@ import sys
 import time as clock
 import tracemalloc
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -35,6 +36,7 @@ from actors.messages import message, message_type, sparse_message
 from actors.options import CallOptions, SpawnOptions
 from actors.retry import RetryPolicy
 from runtime.wire import classes
+from runtime.wire.arrays import first_number
 from runtime.wire.classes import MOVED, find_class
 from runtime.wire.codec import MAX_IN_PLACE, MAX_SEGMENTS, Codec, Extension
 from runtime.wire.frames import LIMITS, Buffer
@@ -591,6 +593,104 @@ def test_a_value_beyond_the_payload_limit_is_refused_on_both_sides() -> None:
         tight.decode(control, segments)
 
 
+@pytest.mark.parametrize(
+    "outer",
+    [
+        lambda inner: [inner, inner],
+        lambda inner: (inner, inner),
+        lambda inner: {"a": inner, "b": inner},
+        lambda inner: {1: inner, 2: inner},
+        lambda inner: deque([inner, inner]),
+        lambda inner: ValueError(inner, inner),
+        lambda inner: Pair(inner, inner),
+    ],
+)
+@pytest.mark.parametrize("leaf", [[], ["x" * 1000, b"x" * 20_000]])
+def test_a_value_that_holds_the_same_objects_exponentially_often_is_refused_in_few_steps(
+    monkeypatch: pytest.MonkeyPatch, outer: Callable[[object], object], leaf: object
+) -> None:
+    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 1000)
+    visited = 0
+    steps = CODEC._steps
+
+    class Counting(dict[type, Any]):
+        def __missing__(self, kind: type) -> Any:
+            nonlocal visited
+            visited += 1
+            return steps[kind]
+
+    value = leaf
+    for _ in range(30):
+        value = outer(value)
+    codec = CODEC.refusing(Text, "is none")
+    codec._steps = Counting()
+    with pytest.raises(EncodeError, match=r"value takes at least|value holds the same"):
+        codec.encode(value, [])
+    assert 100 < visited < 20_000
+    with pytest.raises(EncodeError, match=r"args takes at least|args holds the same"):
+        codec.encode_arguments((), {"job": value}, [])
+
+
+def test_a_value_below_the_limit_on_bytes_is_refused_for_its_copies() -> None:
+    value: list[object] = []
+    for _ in range(25):
+        value = [value, value]
+    with pytest.raises(EncodeError, match="value holds the same containers again and again"):
+        CODEC.encode(value, [])
+
+
+def test_an_object_that_was_written_before_still_nests_too_deep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 10)
+    shared: object = [(index,) for index in range(100)]
+    value: object = shared
+    for _ in range(31):
+        value = [value]
+    assert crossed([shared, shared]) == [shared, shared]
+    with pytest.raises(EncodeError, match="nests deeper than 32 levels"):
+        CODEC.encode([[()] * 20, shared, value], [])
+
+
+def test_rows_of_one_list_are_refused_without_a_look_at_each_item() -> None:
+    row = [0] * 100_000
+    with pytest.raises(EncodeError, match="takes at least 10000100001"):
+        CODEC.encode([row] * 100_000, [])
+
+
+def error_of_many_fields() -> Exception:
+    error = ValueError()
+    error.__dict__ = {f"field{index}": 0 for index in range(10_000)}
+    return error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: [[]] * 10_000, lambda: set(range(10_000)), error_of_many_fields],
+    ids=["empty rows", "set", "fields"],
+)
+def test_a_large_object_that_is_there_often_is_not_written_each_time(
+    make: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 1000)
+    with pytest.raises(EncodeError, match="takes at least"):
+        CODEC.encode([(make(),)] * 30_000, [])
+
+
+def test_a_value_of_many_items_that_are_shared_arrives_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 1000)
+    array = numpy.arange(2500)
+    shared = {"texts": ["a", ("é",)] * 40, "rows": [[1], [2.5]], "key": (1, b"x")}
+    items = [[shared, (index, shared)] for index in range(200)]
+    assert crossed(items) == items
+    arrays = [[array, [index], [array]] for index in range(MAX_SEGMENTS)]
+    *arrived, alike = crossed([items, *arrays, items])
+    assert arrived[0] == alike == items
+    assert all(numpy.array_equal(one[2][0], array) for one in arrived[1:])
+
+
 class Text(str):
     __slots__ = ()
 
@@ -901,8 +1001,8 @@ def test_arguments_are_a_list_or_the_tag_around_list_and_map() -> None:
 
 def test_the_number_of_a_call_is_known_when_the_rest_is_not() -> None:
     broken = dumps(CBORTag(MESSAGE, ["no_such_module:X", {}]))
-    assert CODEC.peek_number(b"\x85\x1a\x00\x00\x01\x02" + broken) == 258
-    assert CODEC.peek_number(b"\x86\x1b\x00\x00\x00\x01\x00\x00\x00\x00" + broken) == 2**32
+    assert first_number(b"\x85\x1a\x00\x00\x01\x02" + broken) == 258
+    assert first_number(b"\x86\x1b\x00\x00\x00\x01\x00\x00\x00\x00" + broken) == 2**32
     for control in (
         b"",
         b"\x85",
@@ -913,7 +1013,7 @@ def test_the_number_of_a_call_is_known_when_the_rest_is_not() -> None:
         b"\xa1\x1a\x00\x00\x00\x01",
     ):
         with pytest.raises(ProtocolError):
-            CODEC.peek_number(control)
+            first_number(control)
 
 
 def test_mutated_messages_give_a_value_or_an_error_of_ours() -> None:

@@ -180,7 +180,7 @@ export class ClusterMap {
     attribute(known.root, "class", `actor c${kind} ${row.state}${row.supervises ? " supervises" : ""}${busy}${mail}`);
     if (fresh) known.dot.animate?.([{ r: `${radius * 3}px`, opacity: 0.2 }, { r: `${radius}px`, opacity: 1 }], { duration: 1200, easing: "ease-out" });
     known.epoch = row.epoch;
-    text(known.title, `${row.name} (${shortClass(row.class)}) on ${row.node}, epoch ${row.epoch}${row.waiting ? `, ${row.waiting} waiting` : ""}`);
+    text(known.title, `${row.name} (${row.role || shortClass(row.class)}) on ${row.node}, epoch ${row.epoch}${row.waiting ? `, ${row.waiting} waiting` : ""}`);
   }
 
   /** The colour of a class: one of six, in the order in which classes are seen. */

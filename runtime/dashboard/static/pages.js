@@ -67,7 +67,7 @@ function clusterPage(root) {
     if (key !== classes) {
       classes = key;
       legend.replaceChildren(h("span", {}, h("i", { class: "swatch ring" }), "supervisor"),
-        ...[...map.classes].filter(([path]) => !map.supervising.has(path)).slice(0, 8).map(([path, kind]) => h("span", { title: path }, h("i", { class: `swatch c${kind}` }), shortClass(path))));
+        ...[...map.classes].filter(([path]) => !map.supervising.has(path)).slice(0, 8).map(([path, kind]) => h("span", { title: path }, h("i", { class: `swatch c${kind}` }), cluster("classes")[path]?.role || shortClass(path))));
     }
   };
 }
@@ -112,7 +112,7 @@ function facts(pairs) {
 function actorColumns(place) {
   return [
     { id: "name", head: "Actor", value: (row) => row.name, show: (row) => actorLink(row.name), width: "xl" },
-    { id: "class", head: "Class", value: (row) => shortClass(row.class), low: 1 },
+    { id: "class", head: "Class", value: (row) => row.role || shortClass(row.class), low: 1 },
     ...(place ? [{ id: "node", head: "Node", value: (row) => row.node, show: (row) => nodeLink(row.node) }] : []),
     { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: 1, width: "st" },
     { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "xs" },
@@ -168,7 +168,7 @@ function actorsPage(root) {
   const table = new Table(actorColumns(true), { label: "Actors", sort: "waiting", down: true, filter: "Filter by name, class or node", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
   const classes = new Table([
     // The name first: on a telephone the module is what is cut.
-    { id: "class", head: "Class", value: (row) => row.class, show: (row) => h("span", { title: row.class }, shortClass(row.class), " ", h("span", { class: "dim" }, row.class.split(":")[0])), width: "xl" },
+    { id: "class", head: "Class", value: (row) => row.class, show: (row) => h("span", { title: row.class }, row.role || shortClass(row.class), " ", h("span", { class: "dim" }, row.role ? "" : row.class.split(":")[0])), width: "xl" },
     { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true, width: "s" },
     { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s" },
     { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, width: "s", low: 2 },
@@ -357,7 +357,7 @@ function treeRow(key, folded) {
     const restarts = branch.restarts ? `${count(branch.restarts)} restart${branch.restarts === 1 ? "" : "s"}` : "";
     const recent = branch.kind === "supervisor" && branch.intensity !== null && branch.intensity !== undefined ? `${branch.strategy}, ${branch.recent} of ${branch.intensity} restarts used` : "";
     const failed = branch.problem || (branch.state !== "running" && branch.last ? `last: ${branch.last}` : "");
-    text(note, [recent, restarts, branch.waiting ? `${count(branch.waiting)} waiting` : "", failed].filter(Boolean).join(" · "));
+    text(note, [branch.role, recent, restarts, branch.waiting ? `${count(branch.waiting)} waiting` : "", failed].filter(Boolean).join(" · "));
     attribute(note, "title", branch.last ? `last end: ${branch.last}` : null);
     start.update(["stopped", "exited"].includes(branch.state) && Boolean(branch.supervisor));
     if (epoch !== null && epoch !== branch.epoch) root.animate?.([{ backgroundColor: "var(--mark)" }, { backgroundColor: "transparent" }], { duration: 2500 });
@@ -522,14 +522,17 @@ function storePage(root) {
 }
 
 function jobsPage(root) {
+  const missing = (row) => [...(row.silent ?? []).map((one) => `${one} (silent)`), ...(row.gone ?? []).map((one) => `${one} (gone)`)];
+  const state = (row) => (row.problem ? "unreadable" : row.finished ? "finished" : row.closed ? "closed" : row.complete ? "round complete" : "round open");
   const problems = new Problems(), table = new Table([
     { id: "name", head: "Job", value: (row) => row.name, width: "l" },
-    { id: "state", head: "State", value: (row) => (row.problem ? "unreadable" : row.finished ? "finished" : row.closed ? "closed" : row.complete ? "round complete" : "round open"), wraps: true },
+    { id: "state", head: "State", value: (row) => (missing(row).length ? `${state(row)}, ${count(missing(row).length)} not heard from` : state(row)), wraps: true },
     { id: "round", head: "Round", value: (row) => row.round, format: count, number: true, width: "s" },
     { id: "participants", head: "Agents in it", value: (row) => row.participants?.length ?? null, show: (row) => `${row.participants?.length ?? "–"} of ${row.min_nodes}–${row.max_nodes}`, key: (row) => `${row.participants?.length} ${row.min_nodes} ${row.max_nodes}`, number: true, wraps: true, width: "s" },
     { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s", low: 1 },
     { id: "spares", head: "Spares", value: (row) => row.spares, format: count, number: true, width: "s", low: 1 },
     { id: "agents", head: "Agents alive", value: (row) => row.agents, format: count, number: true, low: 1 },
+    { id: "silent", head: "Not heard from", value: (row) => missing(row).join(", ") || "–", low: 2, width: "l", wraps: true },
     { id: "why", head: "Closed because", value: (row) => row.closed || row.problem || "–", low: 2, width: "l", wraps: true },
   ], { label: "Elastic jobs", blank: empty("No elastic jobs", "Start one with understudy run --rdzv-endpoint and the address of this cluster; its rounds and agents will be listed here.") });
   const listed = panel("Jobs", table.root);

@@ -4,7 +4,6 @@ disk. This is the trio shell around the other modules of the room.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -13,6 +12,7 @@ import attrs
 import trio
 
 from actors.errors import ReferenceMemoryError
+from actors.own_logger import own_logger
 from runtime.environment import Environment, Process
 from runtime.references.memory.spill import WORTH_A_FILE, MemoryBudget, Spill, Spilled
 from runtime.shared_memory.pool import Block, MemoryPool, SharedMemoryLocation
@@ -27,7 +27,7 @@ SHARED_SIZE: Final = 64 * 1024
 """Bytes. Smaller segments are not put into shared memory: sending them is as fast."""
 
 
-logger = logging.getLogger("understudy.references")
+logger = own_logger("understudy.references")
 
 
 @attrs.frozen(eq=False)

@@ -5,7 +5,6 @@ until one answers, as far as repeating it is safe.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import select
 import ssl
@@ -15,6 +14,7 @@ import attrs
 import trio
 
 from actors.errors import StoreError, StoreUnavailableError
+from actors.own_logger import own_logger
 from runtime.private_files import refuse_open_file
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.translation import (
@@ -26,7 +26,7 @@ from runtime.store.etcd.translation import (
 )
 from runtime.timings import Timings
 
-logger = logging.getLogger("understudy.store")
+logger = own_logger("understudy.store")
 
 # One HTTP/1.1 connection to a member of an etcd: h11 for the protocol, trio for the bytes.
 

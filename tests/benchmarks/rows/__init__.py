@@ -29,6 +29,7 @@ from tests.benchmarks.rows import (
     simulation,
     spawning,
     starts,
+    unused,
 )
 
 Measure = Callable[[Settings], Awaitable[list[Row]]]
@@ -47,6 +48,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "crowd": crowd.measure,
         "links": links.measure,
         "metrics": metrics.measure,
+        "unused": unused.measure,
         "tls": encrypted.measure,
         "admission": admission.measure,
         "isolation": isolation.measure,

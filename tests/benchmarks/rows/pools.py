@@ -125,16 +125,25 @@ def _map_by_executors(members: int, items: Sequence[float]) -> None:
     """All items, by a second executor if the first one breaks, as it does."""
     for is_last in (False, True):
         with ProcessPoolExecutor(members, get_context("forkserver")) as executor:
-            # All processes first: one that the executor starts while another is killed waits for
-            # ever for a lock that the dead one held, and the executor for it (CPython 3.11).
-            wait([executor.submit(spin, 0.0) for _ in range(members)])
+            # All processes first, by items that no idle one can take: one that the executor starts
+            # while another is killed waits for ever for a lock that the dead one held, and the
+            # executor for it (CPython 3.11).
+            wait([executor.submit(spin, 0.2) for _ in range(members)])
+            processes = list(executor._processes.values())
             try:
                 for number, _ in enumerate(executor.map(spin, items)):
                     if number == len(items) // 2 and not is_last:
-                        next(iter(executor._processes.values())).kill()
+                        processes[0].kill()
             except BrokenProcessPool:
                 continue
-            return
+            else:
+                return
+            finally:
+                # For the same lock: where the others had done all items before the executor saw
+                # the death, it waits for ever for those that wait for the lock.
+                if not is_last:
+                    for process in processes:
+                        process.kill()
 
 
 def _arrays(count: int) -> list[object]:

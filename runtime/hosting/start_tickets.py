@@ -1,0 +1,91 @@
+"""Tickets of starts that are made for another process: with the ticket, that process takes a start
+back whose answer it has not got.
+
+A task that is cancelled while it waits for the address of its new actor does not know whether the
+actor has started, nor its name. It knows the ticket, which it has drawn at random.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import trio
+
+from actors.method import Address
+
+TICKETS_KEPT = 1024
+"""How many of the latest starts can be undone. A start is undone only while its answer is under
+way, and few other starts complete in that time.
+"""
+
+MOST_TICKET = 64
+"""Characters of a ticket, which its caller draws at random: the tickets are kept."""
+
+
+class StartTickets:
+    """The tickets of the latest starts, and of those that are under way."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, list[Address]] = OrderedDict()
+        """The latest starts, with the actors that they have started."""
+        self._under_way: dict[str, StartTicket] = {}
+
+    def issued(self, ticket: str) -> StartTicket:
+        """Return a block for the list of the actors that are started with this ticket. Without one,
+        "", the start cannot be taken back.
+        """
+        if len(ticket) > MOST_TICKET:
+            raise ValueError(f"a ticket has {MOST_TICKET} characters at most, not {len(ticket):,}")
+        return StartTicket(ticket, self._under_way, self._kept)
+
+    async def take(self, ticket: str) -> list[Address]:
+        """Return the actors that were started with this ticket, and forget it. Waits for the end of
+        a start that is under way.
+        """
+        if ticket in self._under_way:
+            # A start may end as if it had not been cancelled: its code may have been shielded.
+            await self._under_way[ticket].wait_over()
+        return self._kept.pop(ticket, [])
+
+
+class StartTicket:
+    """A start for another process, with the actors that it has started so far. It is under way
+    within its block: a context manager, and no generator, which costs twice as much.
+    """
+
+    __slots__ = ("_kept", "_over", "_text", "_under_way", "started")
+
+    def __init__(
+        self,
+        text: str,
+        under_way: dict[str, StartTicket],
+        kept: OrderedDict[str, list[Address]],
+    ) -> None:
+        self._text = text
+        self._under_way = under_way
+        self._kept = kept
+        self._over: trio.Event | None = None
+        """There once a task waits for the end of the block."""
+        self.started: list[Address] = []
+
+    def __enter__(self) -> list[Address]:
+        if self._text:
+            self._under_way[self._text] = self
+        return self.started
+
+    def __exit__(self, *exc_info: object) -> None:
+        # Also after a cancellation, or an error: some may have started before it.
+        if self._under_way.get(self._text) is self:
+            del self._under_way[self._text]
+            if self.started:
+                self._kept[self._text] = self.started
+            while len(self._kept) > TICKETS_KEPT:
+                self._kept.popitem(last=False)
+        if self._over is not None:
+            self._over.set()
+
+    async def wait_over(self) -> None:
+        """Wait for the end of the block."""
+        if self._over is None:
+            self._over = trio.Event()
+        await self._over.wait()

@@ -1,0 +1,263 @@
+"""What a user mistakes in a call of the runtime is an error with at most two frames of ours: the
+user's own line is the last but one or two of the traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import trio
+
+import runtime.aio
+import runtime.blocking
+from actors import Actor, ChildSpec, RetryPolicy, Supervisor, method
+from actors.errors import EncodeError, JoinError, NotExecutedError
+from runtime import open_local_cluster, open_node
+from runtime.user_errors import is_machinery
+from tests.live_pair import Pair
+
+MOST = 2
+
+
+class Counter(Actor):
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+
+    @method
+    async def add(self, amount: object) -> None:
+        self.value += 1
+
+    @method
+    async def count(self, most: int) -> AsyncIterator[int]:
+        for number in range(most):
+            yield number
+
+
+class Plain:
+    pass
+
+
+def unlike(made: object) -> Any:
+    """The same object, of which the type checker knows nothing."""
+    return cast("Any", made)
+
+
+MISTAKES: dict[str, Callable[[Any], object]] = {
+    "spawn, no class": lambda node: node.spawn(3),
+    "spawn, an instance": lambda node: node.spawn(Counter()),
+    "spawn, no actor": lambda node: node.spawn(Plain),
+    "spawn, nothing": lambda node: node.spawn(),
+    "spawn, positional arguments": lambda node: node.spawn(Counter, 1, 2),
+    "spawn, keywords": lambda node: node.spawn(Counter, begin=1),
+    "spawn, an option": lambda node: node.spawn(Counter, name="x"),
+    "spawn, not sendable": lambda node: node.spawn(Counter, Plain()),
+    "spawn, a child": lambda node: node.spawn(Supervisor, [Counter]),
+    "spawn with options, no class": lambda node: node.options(name="a").spawn(3),
+    "spawn with options, keywords": lambda node: node.options(name="a").spawn(Counter, begin=1),
+    "spawn, idempotent": lambda node: node.options(idempotent=True).spawn(Counter),
+    "get_or_spawn, no name": lambda node: node.get_or_spawn(Counter),
+    "get_or_spawn, no actor": lambda node: node.options(name="a").get_or_spawn(Plain),
+    "singleton, no name": lambda node: node.singleton(Counter),
+    "singleton, the name first": lambda node: node.singleton("a", Counter),
+    "spawn_many, no actor": lambda node: node.spawn_many(Plain, []),
+    "spawn_many, no list": lambda node: node.spawn_many(Counter, 3),
+    "spawn_many, no tuples": lambda node: node.spawn_many(Counter, [1, 2]),
+    "spawn_many, arguments": lambda node: node.spawn_many(Counter, [(1, 2)]),
+    "spawn_many, names": lambda node: node.spawn_many(Counter, [(1,)], names=["a", "b"]),
+    "pool, no actor": lambda node: node.pool("p", Plain, size=1),
+    "pool, no size": lambda node: node.pool("p", Counter),
+    "pool, arguments": lambda node: node.pool("p", Counter, 1, 2, size=1),
+    "pool, a time-out": lambda node: node.pool("p", Counter, size=1, timeout=1.0),
+    "pool, an option": lambda node: node.pool("p", Counter, size=1, lables={}),
+    "run, a lambda": lambda node: node.run(lambda: 1),
+    "run, no function": lambda node: node.run(3),
+    "run, an option": lambda node: node.options(name="a").run(traceback.format_exc),
+    "options, misspelled": lambda node: node.options(nmae="a"),
+    "options, a type": lambda node: node.options(name=3),
+    "options, a value": lambda node: node.options(isolation="proces"),
+    "options, resources": lambda node: node.options(resources={"gpus": "x"}),
+    "lookup, no name": lambda node: node.lookup(3),
+    "lookup, the class first": lambda node: node.lookup(Counter, "a"),
+    "stop, a name": lambda node: node.stop("a"),
+    "put, not sendable": lambda node: node.put(Plain()),
+    "child, no id": lambda node: ChildSpec(id=unlike(3), actor=unlike(Counter)),
+    "child, no actor": lambda node: ChildSpec(id="a", actor=unlike(Plain)),
+    "child, no tuple": lambda node: ChildSpec(id="a", actor=unlike(Counter), args=unlike(1)),
+    "child, a text": lambda node: ChildSpec(id="a", actor=unlike(Counter), args=unlike("ab")),
+    "child, no dict": lambda node: ChildSpec(id="a", actor=unlike(Counter), kwargs=unlike([1])),
+    "child, misspelled": lambda node: unlike(ChildSpec)(id="a", actor=Counter, restrat="never"),
+    "child, a word": lambda node: ChildSpec(id="a", actor=unlike(Counter), restart=unlike("no")),
+    "retry, a value": lambda node: RetryPolicy(max_retries=-1),
+}
+
+
+async def mistaken(make: Callable[[], object]) -> Exception:
+    try:
+        made = make()
+        assert isinstance(made, Awaitable)
+        await made
+    except (TypeError, ValueError, NotExecutedError, EncodeError) as error:
+        return error
+    raise AssertionError("it raised nothing")
+
+
+def frames_of_ours(error: Exception) -> list[str]:
+    return [
+        f"{frame.filename}:{frame.lineno} {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if is_machinery(frame.filename)
+    ]
+
+
+async def test_a_mistake_shows_at_most_two_frames_of_ours() -> None:
+    async with open_node() as node:
+        for name, make in MISTAKES.items():
+            error = await mistaken(partial(make, node))
+            assert len(frames_of_ours(error)) <= MOST, (name, frames_of_ours(error))
+            # Not one of Python's own about code of ours.
+            assert "object is not iterable" not in str(error), name
+
+
+@pytest.mark.parametrize("where", ["here", "there"])
+async def test_so_does_an_argument_that_cannot_be_sent(pair: Pair, where: str) -> None:
+    counter = await pair.here.options(on=where).spawn(Counter)
+    error = await mistaken(partial(counter.add, Plain()))
+    assert len(frames_of_ours(error)) <= MOST, frames_of_ours(error)
+    assert "argument amount is a" in str(error)
+
+
+async def test_so_does_a_call_to_an_actor_that_has_ended(pair: Pair) -> None:
+    counter = await pair.here.options(name="counter", on="there").spawn(Counter)
+    await counter.add(1)
+    await pair.here.stop(counter)
+    error = await mistaken(partial(counter.add, 1))
+    assert len(frames_of_ours(error)) <= MOST, frames_of_ours(error)
+    # Its caller asked for no repeats: the text does not begin with how many there were.
+    text = "counter.add was not executed: there is no actor called 'counter' in the cluster"
+    assert str(error).startswith(text)
+    cause = error.__cause__
+    assert cause is None or cause.__traceback__ is None
+
+
+WRONG_CALLS: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda counter: counter.add(),
+    "too much": lambda counter: counter.add(1, 2),
+    "a keyword": lambda counter: counter.add(many=1),
+    "one way": lambda counter: counter.add.send(),
+    "a reference": lambda counter: counter.add.remote(),
+    "of a stream": lambda counter: counter.count(),
+}
+
+
+async def test_arguments_that_do_not_fit_show_one_frame_of_ours() -> None:
+    async with open_node() as node:
+        counter = await node.spawn(Counter)
+        for name, make in WRONG_CALLS.items():
+            error = await mistaken(partial(make, counter))
+            assert len(frames_of_ours(error)) == 1, (name, frames_of_ours(error))
+
+
+NOT_AT_DOORS = ("child", "retry", "singleton")
+
+
+def test_so_does_the_blocking_door() -> None:
+    with runtime.blocking.open_local_cluster(nodes=0) as cluster:
+        counter = cluster.spawn(Counter)
+        mistakes: dict[str, Callable[[], object]] = {
+            name: partial(make, cluster) for name, make in MISTAKES.items()
+        }
+        mistakes["an argument"] = partial(counter.add, Plain())
+        mistakes["an unknown name"] = partial(cluster.lookup, "nothing", Counter)
+        mistakes |= {name: partial(make, counter) for name, make in WRONG_CALLS.items()}
+        pool: Any = cluster.pool("p", Counter, size=1)
+        mistakes["a map, a keyword"] = lambda: pool.map(Counter.add, [1], errors="return")
+        mistakes["a map, a value"] = lambda: pool.starmap(Counter.add, [(1,)], batch=0)
+        for name, make in mistakes.items():
+            if not name.startswith(NOT_AT_DOORS):
+                with pytest.raises(
+                    (TypeError, ValueError, NotExecutedError, EncodeError)
+                ) as caught:
+                    make()
+                most = 1 if name in WRONG_CALLS else MOST
+                assert len(frames_of_ours(caught.value)) <= most, (
+                    name,
+                    frames_of_ours(caught.value),
+                )
+
+
+def test_so_does_the_asyncio_door() -> None:
+    async def main() -> None:
+        async with runtime.aio.open_local_cluster(nodes=0) as cluster:
+            counter = await cluster.spawn(Counter)
+            mistakes: dict[str, Callable[[], object]] = {
+                name: partial(make, cluster) for name, make in MISTAKES.items()
+            }
+            mistakes["an argument"] = partial(counter.add, Plain())
+            mistakes["an unknown name"] = partial(cluster.lookup, "nothing", Counter)
+            mistakes |= {name: partial(make, counter) for name, make in WRONG_CALLS.items()}
+            for name, make in mistakes.items():
+                if not name.startswith(NOT_AT_DOORS):
+                    error = await mistaken(make)
+                    most = 1 if name in WRONG_CALLS else MOST
+                    assert len(frames_of_ours(error)) <= most, (name, frames_of_ours(error))
+
+    asyncio.run(main())
+
+
+NO_NODE_THERE = "127.0.0.1:9"
+
+
+async def test_an_opening_that_fails_shows_one_frame_of_ours() -> None:
+    with pytest.raises(JoinError) as caught:
+        async with open_node(join=NO_NODE_THERE, secret="none"):
+            pass
+    assert len(frames_of_ours(caught.value)) == 1, frames_of_ours(caught.value)
+
+
+def test_an_opening_at_the_blocking_door_shows_three() -> None:
+    with pytest.raises(JoinError) as caught:
+        runtime.blocking.connect(NO_NODE_THERE, secret="none")
+    assert len(frames_of_ours(caught.value)) <= 3, frames_of_ours(caught.value)
+
+
+def test_an_opening_at_the_asyncio_door_shows_two() -> None:
+    async def main() -> None:
+        async with runtime.aio.connect(NO_NODE_THERE, secret="none"):
+            pass
+
+    with pytest.raises(JoinError) as caught:
+        asyncio.run(main())
+    assert len(frames_of_ours(caught.value)) <= MOST, frames_of_ours(caught.value)
+
+
+@pytest.mark.parametrize("opening", [open_node, partial(open_local_cluster, nodes=0)])
+async def test_a_block_lets_the_errors_of_its_body_pass(opening: Callable[[], Any]) -> None:
+    async def fails(text: str) -> None:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="alone") as caught:
+        async with opening(), trio.open_nursery() as nursery:  # noqa: ASYNC112 (its group)
+            nursery.start_soon(fails, "alone")
+    ours = frames_of_ours(caught.value)
+    assert len(ours) <= MOST, ours
+    group = ExceptionGroup("two", [ValueError("one"), ValueError("other")])
+    with pytest.raises(ExceptionGroup) as several:  # noqa: ASYNC401 (which one is asserted)
+        async with opening():
+            raise group
+    assert several.value is group
+    assert frames_of_ours(group) == []
+
+
+def test_the_frames_of_user_code_within_a_check_stay() -> None:
+    def numbers() -> Iterator[int]:
+        raise ValueError("from the user's generator")
+        yield 1
+
+    with pytest.raises(ValueError, match="from the user's generator") as caught:
+        ChildSpec(id="a", actor=unlike(Counter), args=unlike(numbers()))
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "numbers"
