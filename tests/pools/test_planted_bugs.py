@@ -33,6 +33,8 @@ from tests.pools import (
 )
 from tests.pools.schedule_world import World
 
+pytestmark = pytest.mark.usefixtures("unexplained_assertions")
+
 SEEDS = 60
 STEPS = 20_000
 """Many times as many as a right run takes."""

@@ -221,6 +221,7 @@ follow, so that a bug that another seed finds after a change is found all the sa
 """
 
 
+@pytest.mark.usefixtures("unexplained_assertions")
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_model_finds_bugs_that_are_planted(bug: Callable[[], Any]) -> None:
     with bug(), pytest.raises(AssertionError) as found:  # noqa: PT012  one of many worlds
