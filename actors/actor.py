@@ -42,6 +42,7 @@ from actors.filters import Filter, checked_filters, on_side
 from actors.foreign_names import StartsElsewhere
 from actors.functions import RunsFunctions
 from actors.groups import Group
+from actors.identifiers import NodeId
 from actors.messages import message
 from actors.method import Address, Marked, MethodDefinition, hides_mark
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
@@ -285,6 +286,11 @@ class Member:
     labels: dict[str, str] = attrs.field(factory=dict)
     joined: float = 0.0
     resources: dict[str, float] = attrs.field(factory=dict)
+
+    @property
+    def node_id(self) -> NodeId:
+        """Name and incarnation, which no other process of the cluster ever shares."""
+        return NodeId(self.name, self.incarnation)
 
 
 class Spawner(Protocol):

@@ -45,6 +45,7 @@ import attrs
 from actors.documentation import documented_as
 from actors.errors import BadArgumentsError
 from actors.foreign_names import HasForeignNames, NotAwaited, names_for_methods
+from actors.identifiers import ActorId, NodeId
 from actors.keywords import misplaced, unknown_keyword, why_unfit
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
@@ -295,6 +296,16 @@ class Address:
     epoch: int = 0
     class_path: str = ""
     registered: bool = False
+
+    @property
+    def node_id(self) -> NodeId:
+        """The node's incarnation where the actor is, as far as the holder knows."""
+        return NodeId(self.node, self.incarnation)
+
+    @property
+    def actor_id(self) -> ActorId:
+        """The epoch of the actor that is addressed, 0 for any."""
+        return ActorId(self.name, self.epoch)
 
     def __attrs_post_init__(self) -> None:
         # One check of all fields: validators of each would take longer than all the rest, and a

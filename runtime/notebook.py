@@ -16,7 +16,6 @@ from actors.errors import UnderstudyError
 from runtime.announcements import open_clusters
 from runtime.blocking import BlockingCluster, connect
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.observation.cluster_html import status_html
 from runtime.observation.node_queries import ask_for_actors
@@ -131,7 +130,7 @@ class NotebookMagic:
         cluster = self._cluster()
         node = cluster._door.node
         members = cluster.members()
-        identities = [NodeId(member.name, member.incarnation) for member in members]
+        identities = [member.node_id for member in members]
         ask = partial(ask_for_actors, internals_of(node).endpoint, identities)
         reports = cluster._door.wait(ask)
         lines = [f"cluster {node.cluster}: {many(len(members), 'node')}"]

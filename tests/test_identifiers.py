@@ -4,7 +4,7 @@ import cbor2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.identifiers import ActorId, NodeId
+from actors.identifiers import ActorId, NodeId
 from runtime.wire.codec import Codec
 from runtime.wire.handshake import Peer
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from actors.identifiers import ActorId
 from actors.method import BoundMethod, BoundStream, Caller, Stream
 from actors.reference import Reference
-from runtime.identifiers import ActorId
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -19,6 +19,7 @@ from actors.call_context import CURRENT, CallContext
 from actors.errors import NotAllowedError
 from actors.filters import Call, CallKind
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import Address, MethodDefinition
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer, may_call
@@ -32,7 +33,6 @@ from runtime.hosting.client_quotas import CLIENT_ACTORS, ClientQuotas
 from runtime.hosting.held_bytes import ByteBudget
 from runtime.hosting.host import ActorHost
 from runtime.hosting.item_batches import BATCH_METHODS, calls_in
-from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.user_errors import is_interrupt, text_of, traceback_of

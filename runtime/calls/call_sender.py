@@ -37,6 +37,7 @@ from actors.errors import (
     WrongDoorError,
 )
 from actors.filters import Call
+from actors.identifiers import NodeId
 from actors.method import Bound, BoundMethod
 from actors.options import NO_CALL_OPTIONS
 from actors.retry import (
@@ -69,7 +70,6 @@ from runtime.hosting.cell import Invocation
 from runtime.hosting.chains import Chain
 from runtime.hosting.host import ActorHost
 from runtime.hosting.timeline_recorder import TimelineRecorder
-from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.links.transports import Spinner
 from runtime.references.manager import ReferenceManager

@@ -13,6 +13,7 @@ from typing import cast
 import trio
 
 from actors.errors import CallError
+from actors.identifiers import NodeId
 from actors.method import MethodDefinition
 from actors.peers import VerifiedPeer
 from runtime.calls.admission import CallAdmission
@@ -26,7 +27,6 @@ from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.completion_records import RequestClient, RequestId, request_origin
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
-from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame

@@ -17,6 +17,7 @@ from actors.actor import Actor
 from actors.errors import DecodeError, NotAllowedError, OutcomeUnknownError, ProtocolError
 from actors.filters import Filter, on_side
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import Address, BoundMethod, Caller
 from actors.options import CallChanges, CallOptions
 from runtime.annotation_checks import fits_answer
@@ -41,7 +42,6 @@ from runtime.hosting.completion_records import RequestClient
 from runtime.hosting.host import ActorHost
 from runtime.hosting.item_batches import ItemBatches
 from runtime.hosting.timeline_recorder import TimelineRecorder
-from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link

@@ -20,6 +20,7 @@ from actors.errors import (
     OutcomeUnknownError,
     ProtocolError,
 )
+from actors.identifiers import ActorId
 from runtime.calls.actor_loads import ActorLoads
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, RepeatableError, rebuild
@@ -27,7 +28,6 @@ from runtime.calls.flow_control import ReadingWindow
 from runtime.calls.pending_calls import PendingCall
 from runtime.calls.protocol import answer_items, cancel_frame
 from runtime.calls.routes import Routes
-from runtime.identifiers import ActorId
 from runtime.links.link import Link
 from runtime.links.peers import LEFT
 from runtime.wire.arrays import after_short_number, first_number

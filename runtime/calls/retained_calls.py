@@ -33,7 +33,6 @@ from runtime.calls.protocol import (
 from runtime.calls.reply_handler import facts
 from runtime.calls.retrying_call import Retention, RetryingCall
 from runtime.calls.routes import Route
-from runtime.identifiers import NodeId
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue
 
@@ -60,7 +59,7 @@ async def call_retained(
     def begin(route: Route) -> None:
         # Called in the turn of the queue, without an await: the order of calls is that of
         # `order`.
-        owner = NodeId(route.address.node, route.address.incarnation)
+        owner = route.address.node_id
         state = caller.references.make(owner, f"{bound._address.name}.{bound._definition.name}")
         state.is_open = True
         result = RetainedCall(caller, bound, args, kwargs, state, expires, order, context)
@@ -188,7 +187,7 @@ class RetainedCall:
         """Return the state of its reference, whose owner is to be the node at the end of that
         route. Raises CallError if the result cannot be there.
         """
-        owner = NodeId(route.address.node, route.address.incarnation)
+        owner = route.address.node_id
         if owner != self._state.owner_id and self._state.is_forwarded:
             raise NotExecutedError(
                 f"{route.place.actor} is on node {route.place.node} now, but other nodes "

@@ -19,11 +19,11 @@ from actors.errors import (
     NodeUnreachableError,
     StoreError,
 )
+from actors.identifiers import NodeId
 from actors.method import Address, Bound
 from runtime.calls.classes import fits
 from runtime.calls.error_codec import CallPlace
 from runtime.calls.pending_calls import OutgoingCalls, PendingCall
-from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer
@@ -248,7 +248,7 @@ class Routes:
         return {(one.node, one.incarnation, one.epoch) for one in earlier if one.epoch < place[2]}
 
     def _at_hand(self, bound: Bound, address: Address) -> Route | None:
-        identity = NodeId(address.node, address.incarnation)
+        identity = address.node_id
         if identity == self._identity:
             return self._led(bound, address, None)
         link = self.links.get(identity)

@@ -9,9 +9,9 @@ from typing import Any
 import trio
 
 from actors.errors import ActorNotFoundError, CallError, StoreError
+from actors.identifiers import NodeId
 from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes, inspection
-from runtime.identifiers import NodeId
 from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient

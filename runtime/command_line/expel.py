@@ -12,6 +12,7 @@ import attrs
 import click
 import trio
 
+from actors.identifiers import NodeId
 from actors.peers import PeerRole
 from runtime.command_line.connect import cluster_options, connect_with, security_for
 from runtime.command_line.node_answers import Member, ask_nodes
@@ -27,7 +28,6 @@ from runtime.command_line.secret_rotation import (
     rotate_secret,
 )
 from runtime.command_line.units import PathName
-from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring
 from runtime.membership.cluster_client import ClusterClient

@@ -14,6 +14,7 @@ import attrs
 import click
 import trio
 
+from actors.identifiers import NodeId
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
@@ -28,7 +29,6 @@ from runtime.command_line.store_lists import (
 from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
 from runtime.command_line.units import Number
 from runtime.dashboard.call_view import CallView
-from runtime.identifiers import NodeId
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.actor_listing import COLUMNS as ACTOR_COLUMNS

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 import click
 
+from actors.identifiers import NodeId
 from runtime.command_line.node_answers import Answers, Member, ask_nodes
 from runtime.environment import SystemEnvironment, host_identity
-from runtime.identifiers import NodeId
 from runtime.links.encryption import Tls
 from runtime.links.keyring import Keyring, read_secrets, secret_id
 from runtime.links.transports import is_loopback

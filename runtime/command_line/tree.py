@@ -14,10 +14,10 @@ import click
 import trio
 
 from actors.errors import UnderstudyError
+from actors.identifiers import NodeId
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.units import Number
 from runtime.environment import SystemEnvironment, unwrap
-from runtime.identifiers import NodeId
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import GONE, SILENT, Tree, draw_deaths, draw_tree, lines_for
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from actors.identifiers import NodeId
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
-from runtime.identifiers import NodeId
 from runtime.logs.archive import NodeEnd
 from runtime.observation.roles import role_of
 

@@ -19,6 +19,7 @@ from actors.errors import (
     StoreError,
     UnderstudyError,
 )
+from actors.identifiers import NodeId
 from actors.messages import import_path
 from actors.method import Address
 from actors.supervisor import DeathReport
@@ -27,7 +28,6 @@ from runtime.dashboard.cluster_view import ClusterView, agreed_members
 from runtime.dashboard.schedule import ACTOR
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
 from runtime.environment import Environment
-from runtime.identifiers import NodeId
 from runtime.logs.archive import archived_ends, archived_lines, archived_nodes
 from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient, unreached

@@ -29,6 +29,7 @@ from actors.errors import (
     StoreError,
     outcome_of,
 )
+from actors.identifiers import NodeId
 from actors.messages import path_by_file
 from actors.options import CallOptions, SpawnOptions
 from actors.retry import GiveUp, RetryBudget, RetryPolicy, RetrySchedule
@@ -37,7 +38,6 @@ from runtime.calls.error_codec import CallPlace, at_place
 from runtime.environment import Environment
 from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import FUNCTION_SERVICE, FunctionService
-from runtime.identifiers import NodeId
 from runtime.membership.members import Members
 from runtime.supervision.placement import NodeLoad, choose_node
 from runtime.supervision.spawner import ActorPlacement
@@ -132,7 +132,7 @@ class NodeFunctions:
 
     def _chosen(self, options: SpawnOptions, avoided: set[NodeId]) -> Member:
         living = self._members.living()
-        others = [one for one in living if NodeId(one.name, one.incarnation) not in avoided]
+        others = [one for one in living if one.node_id not in avoided]
         loads = {node: NodeLoad(count) for node, count in self._running.items()}
         try:
             return choose_node(others, options, loads, self.draw())
@@ -178,7 +178,7 @@ class NodeFunctions:
         self, call: FunctionCall, path: str, member: Member, seconds: float | None
     ) -> object:
         """Run it on that node, within so many seconds."""
-        node = NodeId(member.name, member.incarnation)
+        node = member.node_id
         service = self._endpoint.system_handle(
             FunctionService, FUNCTION_SERVICE, *node, CallOptions(timeout=seconds)
         )
@@ -268,7 +268,7 @@ class _FunctionRun:
                 f"{call.path} was not run: no node had room for it within its timeout",
                 method=call.path,
             )
-        node = NodeId(member.name, member.incarnation)
+        node = member.node_id
         seconds = None if left == math.inf else left
         try:
             return await functions.attempt(call, self._path, member, seconds)

@@ -28,12 +28,12 @@ from actors.errors import (
     OutcomeUnknownError,
     RemoteError,
 )
+from actors.identifiers import NodeId
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS, CallOptions
 from actors.own_logger import own_logger
 from runtime.calls.rights import PLAIN_SERVICE
 from runtime.gateway.openapi import DescribedActors
-from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.node import Node, internals_of
 from runtime.plain_calls.keyed_calls import (
@@ -185,9 +185,7 @@ class GatewayCalls:
         places: dict[NodeId, list[str]] = {}
         for address in found:
             if wanted is None or address.name in wanted:
-                places.setdefault(NodeId(address.node, address.incarnation), []).append(
-                    address.name
-                )
+                places.setdefault(address.node_id, []).append(address.name)
         described = DescribedActors()
         async with trio.open_nursery() as nursery:
             for (name, incarnation), actors in places.items():

@@ -27,6 +27,7 @@ from actors.errors import (
     StoreOutcomeUnknownError,
 )
 from actors.groups import Answer, checked_group_name
+from actors.identifiers import NodeId
 from actors.method import Address, BoundMethod, Method
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.own_logger import own_logger
@@ -44,7 +45,6 @@ from runtime.groups.memberships import (
     prefix_of,
 )
 from runtime.hosting.cell import ActorCell
-from runtime.identifiers import ActorId, NodeId
 from runtime.limited_log import LimitedLog
 from runtime.membership.members import Members
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
@@ -114,7 +114,7 @@ class Groups:
 
     def on_ending(self, cell: ActorCell) -> None:
         """The actor takes no more mail: it leaves all its groups."""
-        for group in self._memberships.on_ended(ActorId(cell.address.name, cell.address.epoch)):
+        for group in self._memberships.on_ended(cell.address.actor_id):
             self._changed(group)
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
@@ -127,7 +127,7 @@ class Groups:
 
     def leave(self, group: str, address: Address) -> bool:
         """Undo one `join`; False if it is not a member."""
-        left = self._memberships.leave(group, ActorId(address.name, address.epoch))
+        left = self._memberships.leave(group, address.actor_id)
         if left:
             self._changed(group)
         return left
@@ -461,8 +461,8 @@ class ProcessGroup(Generic[A]):
             self._handles = tuple(
                 handle for one in found for handle in [self._handle(one)] * one.times
             )
-            self._nodes = tuple(_node(one) for one in found for _ in range(one.times))
-            self._local = sum(one.times for one in found if _node(one) == here)
+            self._nodes = tuple(one.address.node_id for one in found for _ in range(one.times))
+            self._local = sum(one.times for one in found if one.address.node_id == here)
             assert len(self._nodes) == len(self._handles) >= self._local
         return self._handles
 
@@ -515,7 +515,7 @@ class ProcessGroup(Generic[A]):
 
         by_node: dict[str, list[BoundMethod[P, object]]] = {}
         for one, bound in await self._bound(method):
-            if not self._is_unreachable(_node(one)):
+            if not self._is_unreachable(one.address.node_id):
                 by_node.setdefault(one.address.node, []).append(bound)
         try:
             # One task for each node: a node whose link has no room delays only its own members.
@@ -540,7 +540,7 @@ class ProcessGroup(Generic[A]):
 
         async def call(index: int, one: GroupMembership, bound: BoundMethod[P, R]) -> None:
             # Before it takes one of the places: it would keep it until its deadline.
-            if self._is_unreachable(_node(one)):
+            if self._is_unreachable(one.address.node_id):
                 answers[index] = Answer(self._handle(one), None, _passed_over(one, bound))
                 return
             async with limit:
@@ -606,10 +606,6 @@ class ProcessGroup(Generic[A]):
             if options.is_default
             else handle.options(timeout=options.timeout, retry=options.retry)
         )
-
-
-def _node(one: GroupMembership) -> NodeId:
-    return NodeId(one.address.node, one.address.incarnation)
 
 
 def _passed_over(one: GroupMembership, bound: BoundMethod[..., Any]) -> NodeUnreachableError:

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address
-from runtime.identifiers import ActorId, NodeId
 
 # The records of groups in the store, and their keys.
 #
@@ -217,7 +217,7 @@ class LocalMemberships:
 
     def join(self, group: str, address: Address) -> None:
         """Add an actor to the group, once more if it is a member already."""
-        actor = ActorId(address.name, address.epoch)
+        actor = address.actor_id
         held = self._groups.setdefault(group, _LocalGroup())
         shard = held.place.get(actor)
         if shard is None:
@@ -359,7 +359,7 @@ class LocalMemberships:
 
     def _put(self, held: _LocalGroup, shard: _Shard, membership: GroupMembership) -> None:
         address = membership.address
-        shard.members[ActorId(address.name, address.epoch)] = membership
+        shard.members[address.actor_id] = membership
         self._changes += 1
         held.version = self._changes
         self._mark(shard)

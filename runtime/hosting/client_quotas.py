@@ -16,13 +16,13 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from actors.errors import NotAllowedError
+from actors.identifiers import ActorId
 from actors.method import Address
 from actors.peers import VerifiedPeer
 from actors.supervision import ExitReason
 from runtime.audit import AuditLog
 from runtime.hosting.cell import ActorCell, RefusedElsewhereError
 from runtime.hosting.held_bytes import ByteBudget
-from runtime.identifiers import ActorId
 from runtime.links.client_names import quota_key
 
 CLIENT_ACTORS: Final = 1000
@@ -140,7 +140,7 @@ class ClientQuotas:
             for address in started:
                 # What has ended meanwhile is not heard of again.
                 if self._is_living(address):
-                    self._actors[ActorId(address.name, address.epoch)] = key
+                    self._actors[address.actor_id] = key
                     count -= 1
             assert count >= 0, "no more start than were asked for"
             self._counts[key] -= count
@@ -158,7 +158,7 @@ class ClientQuotas:
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
         """The actor counts no more."""
-        key = self._actors.pop(ActorId(address.name, address.epoch), None)
+        key = self._actors.pop(address.actor_id, None)
         if key is not None:
             self._counts[key] -= 1
             self._drop_empty(key)

@@ -10,9 +10,9 @@ import trio
 
 from actors.actor import NodeInterface
 from actors.errors import LeaseLostError, SupervisorGaveUpError
+from actors.identifiers import ActorId
 from actors.supervision import ExitReason
 from runtime.hosting.cell import ActorCell, EndedElsewhereError
-from runtime.identifiers import ActorId
 from runtime.user_errors import summary_of, text_of, traceback_of
 
 EXITS_KEPT = 4096

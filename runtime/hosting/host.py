@@ -31,6 +31,7 @@ from actors.errors import (
     UnderstudyError,
 )
 from actors.filters import Filter, on_side
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address, MethodDefinition
 from actors.options import SpawnOptions
 from actors.own_logger import own_logger
@@ -70,7 +71,6 @@ from runtime.hosting.starts import STARTING, EndedInStartError, Starts, starts_a
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
-from runtime.identifiers import ActorId, NodeId
 from runtime.limited_log import LimitedLog
 from runtime.statistics.call_statistics import class_of, reason_of
 from runtime.statistics.counts import NodeCounts
@@ -788,11 +788,7 @@ class ActorHost:
                 waiting = cell.end(reason)
                 assert not waiting, "what stops at once has no mail"
                 self.extensions.on_ending(cell)
-        named = [
-            ActorId(cell.address.name, cell.address.epoch)
-            for cell in stopping
-            if cell.address.registered
-        ]
+        named = [cell.address.actor_id for cell in stopping if cell.address.registered]
         # Shielded, and bounded, as in `stop`. Before the ends are reported.
         with trio.CancelScope(shield=True):
             if named:
@@ -1008,7 +1004,7 @@ class ActorHost:
         nursery_of = self._nurseries.pop(cell, None)
         if nursery_of is not None:
             nursery_of.cancel()
-        self.exits.add(ActorId(cell.address.name, cell.address.epoch), reason)
+        self.exits.add(cell.address.actor_id, reason)
         self.extensions.on_ending(cell)
         self.extensions.on_ended(cell.address, reason)
         if not cell.running:

@@ -18,6 +18,7 @@ import trio
 from actors import errors
 from actors.actor import Actor
 from actors.errors import ActorClassError, CallCycleError, DecodeError, UnderstudyError
+from actors.identifiers import ActorId
 from actors.messages import message, message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions, check_name
@@ -28,7 +29,6 @@ from runtime.hosting.client_quotas import ClientQuotas
 from runtime.hosting.host import ActorHost, StopAnswer
 from runtime.hosting.named_starts import may_be_claimed_together, start_named
 from runtime.hosting.start_tickets import StartTickets
-from runtime.identifiers import ActorId
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.user_errors import text_of
 from runtime.wire.classes import find_class, import_class, is_imported

@@ -21,11 +21,11 @@ from actors.errors import (
     ActorStartError,
     CallCycleError,
 )
+from actors.identifiers import ActorId
 from actors.method import Address
 from runtime.hosting.actor_turns import ActorTurns, start_mark
 from runtime.hosting.cell import ActorCell, why_not_started, with_note
 from runtime.hosting.chains import Chain
-from runtime.identifiers import ActorId
 from runtime.user_errors import text_of
 
 START_FAILURES_KEPT = 1024
@@ -184,7 +184,7 @@ class Starts:
         released, because a node that finds the name free begins a start of its own.
         """
         if address.registered:
-            self._failures[ActorId(address.name, address.epoch)] = failure
+            self._failures[address.actor_id] = failure
             while len(self._failures) > START_FAILURES_KEPT:
                 self._failures.popitem(last=False)
 

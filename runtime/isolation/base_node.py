@@ -19,6 +19,7 @@ from actors.exact import exact
 from actors.foreign_names import HasForeignNames, names_for_clusters
 from actors.functions import RunsFunctions
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import Address
 from actors.options import SpawnChanges, SpawnOptions
 from actors.pools import JournalSummary
@@ -30,7 +31,6 @@ from runtime.environment import Environment
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
-from runtime.identifiers import NodeId
 from runtime.isolation.node_api import NodeApi
 from runtime.lifetime import AskingBlock
 from runtime.pools.member_plan import PoolSize

@@ -25,6 +25,7 @@ from actors.class_names import module_name
 from actors.errors import CallError, DecodeError, HandshakeError, ProtocolError, SpawnError
 from actors.filters import Filter
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import Address, method
 from actors.own_logger import own_logger
 from actors.supervision import ExitReason
@@ -40,7 +41,6 @@ from runtime.hosting.completion_log import CompletionLog
 from runtime.hosting.host import ActorHost, NameClaims
 from runtime.hosting.stacks import read_stacks
 from runtime.hosting.workers import TaskWorkers
-from runtime.identifiers import NodeId
 from runtime.isolation.child_debugging import KeptFailures, child_debugging
 from runtime.isolation.child_groups import GroupsClient, JoiningClient
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService

@@ -12,13 +12,13 @@ import trio
 
 from actors.errors import CallError
 from actors.groups import checked_group_name
+from actors.identifiers import NodeId
 from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.groups.groups import Followed
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.cell import ActorCell
-from runtime.identifiers import NodeId
 from runtime.isolation.node_api import NodeApi
 
 FOLLOWED_GROUP_LOOK_SECONDS = 5.0

@@ -11,12 +11,12 @@ import trio
 from actors.actor import Ended
 from actors.errors import CallError, CallTimeoutError
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import Address, MethodDefinition
 from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.hosting.actor_state import ActorState
-from runtime.identifiers import NodeId
 from runtime.isolation.child_keyring import CHILD_KEYRING_SERVICE, ChildKeyringService
 from runtime.isolation.messages import (
     CHILD_DEBUG_SERVICE,

@@ -21,6 +21,7 @@ import trio
 from actors.actor import Actor, Ended, Member
 from actors.errors import ActorNotFoundError, RemoteError, UnderstudyError
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import (
     Address,
     BoundMethod,
@@ -41,7 +42,6 @@ from runtime.groups.groups import Groups, ProcessGroup
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.node_service import StartFailed, actor_class
 from runtime.hosting.start_tickets import StartTickets
-from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.isolation.child_process import ChildProcessHandle
 from runtime.isolation.messages import (
@@ -249,7 +249,7 @@ class NodeApi:
         name, why = address.name, ExitReason("stopped", reason)
         self._lifetime.check()
         # An `on_stop` may stop other actors of its node, also where that was given up, and leaves.
-        here = NodeId(address.node, address.incarnation) == self._endpoint.identity
+        here = address.node_id == self._endpoint.identity
         with self._lifetime.asking(
             lambda: f"{name} was not stopped", acts=True, alone=here, waits=False
         ) as asking:
@@ -265,7 +265,7 @@ class NodeApi:
                 self._lookups.forget(name)
                 return
             address = found
-            here = NodeId(address.node, address.incarnation) == self._endpoint.identity
+            here = address.node_id == self._endpoint.identity
         invocation = self._endpoint.host.workers.running.get(trio.lowlevel.current_task())
         if invocation is not None and invocation.cell.address == address:
             # An actor that stops itself cannot wait for its own end: it ends when this method has.

@@ -12,13 +12,13 @@ import trio
 from actors.actor import Member
 from actors.errors import CallError, UnderstudyError
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.messages import import_path
 from actors.method import Address
 from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.functions.function_names import FunctionCall
-from runtime.identifiers import NodeId
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.isolation.child_groups import GroupsClient
 from runtime.isolation.node_api import NodeApi
@@ -179,9 +179,9 @@ class NodeClient(BaseNode):
 
     def see(self, members: tuple[Member, ...]) -> None:
         """Set the present members. Links to former members end."""
-        before = {NodeId(member.name, member.incarnation) for member in self._members}
+        before = {member.node_id for member in self._members}
         self._members = members
-        for identity in before - {NodeId(member.name, member.incarnation) for member in members}:
+        for identity in before - {member.node_id for member in members}:
             if identity != self._identity:
                 self._endpoint.on_peer_ended(
                     identity, "it has left the cluster or its lease has ended"

@@ -15,6 +15,7 @@ import trio
 
 from actors.actor import Actor
 from actors.class_names import class_name, module_name
+from actors.identifiers import NodeId
 from actors.messages import MAIN_ALIAS
 from actors.method import Address
 from actors.options import SpawnOptions
@@ -23,7 +24,6 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.instances import plain_instance
 from runtime.hosting.item_batches import BATCH_METHODS
-from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy, forwarded
 from runtime.isolation.child_debugging import KeptFailures
 from runtime.isolation.child_process import ChildProcessHandle

@@ -29,10 +29,10 @@ from actors.errors import (
     WrongSecretError,
     WrongStoreError,
 )
+from actors.identifiers import NodeId
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.environment import Environment
-from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.client_names import quota_key
 from runtime.links.dial_turns import DialTurns

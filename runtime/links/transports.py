@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 from actors.errors import ListenError
-from runtime.identifiers import HostPort
+from runtime.host_port import HostPort
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.fork_guard import FORK_GUARD
 from runtime.links.interfaces import own_address

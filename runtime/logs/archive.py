@@ -22,9 +22,9 @@ import attrs
 import trio
 
 from actors.errors import CallError, LeaseLostError, StoreError
+from actors.identifiers import NodeId
 from actors.own_logger import own_logger
 from runtime.environment import Environment
-from runtime.identifiers import NodeId
 from runtime.logs.capture import LogCapture
 from runtime.logs.ring import LogEntry, cut, entry_of
 from runtime.logs.service import ActorEnds

@@ -23,12 +23,12 @@ import attrs
 import trio
 
 from actors.call_context import CURRENT
+from actors.identifiers import NodeId
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
 from runtime.hosting.lazy_nursery import own_task_of
 from runtime.hosting.starts import STARTING
 from runtime.hosting.threads import THREAD_TURN
-from runtime.identifiers import NodeId
 from runtime.logs.ring import LINE_BYTES, LogEntry, LogRing, cut
 from runtime.user_errors import sendable
 
@@ -200,7 +200,7 @@ class LogCapture:
 
     def owns(self, cell: ActorCell) -> bool:
         """True for an actor of this node."""
-        return NodeId(cell.address.node, cell.address.incarnation) == self.identity
+        return cell.address.node_id == self.identity
 
 
 class RecordFactory:

@@ -8,7 +8,7 @@ import ipaddress
 
 from actors.options import is_unsendable_text
 from actors.own_logger import own_logger
-from runtime.identifiers import HostPort
+from runtime.host_port import HostPort
 from runtime.links.interfaces import is_unspecified
 from runtime.links.transports import (
     Network,

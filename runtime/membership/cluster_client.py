@@ -21,6 +21,7 @@ from actors.errors import (
     NotAllowedError,
     ProtocolError,
 )
+from actors.identifiers import NodeId
 from actors.method import Address
 from actors.own_logger import own_logger
 from actors.peers import PeerRole
@@ -29,7 +30,6 @@ from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, raise_alone
 from runtime.hosting.host import ActorHost
 from runtime.hosting.node_service import store_service
-from runtime.identifiers import NodeId
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
 from runtime.links.peers import ClosedEarlyError

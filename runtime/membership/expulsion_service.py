@@ -16,7 +16,6 @@ from actors.errors import CallError, ExpelledError, LeaseLostError
 from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
-from runtime.identifiers import NodeId
 from runtime.membership.expulsions import MOST_EXPELLED, Expulsion, Expulsions
 from runtime.membership.members import Members, SeenMember, expulsion_key
 from runtime.store.interface import Compare, Get, Put, Store
@@ -190,7 +189,7 @@ class ExpulsionService(Actor):
 
     def _certificate(self, seen: SeenMember) -> str:
         """The certificate that the node has shown on its link; "" if it has shown none."""
-        identity = NodeId(seen.member.name, seen.member.incarnation)
+        identity = seen.member.node_id
         link = self._endpoint.peers.links.get(identity)
         return link.verified.certificate if link is not None and link.verified is not None else ""
 
@@ -211,7 +210,7 @@ class ExpulsionService(Actor):
         if not stopped:
             # Its actors may run on: only when it cannot rely on its lease any more may others get
             # their names. It cannot renew it where a node serves the store, which has cut the link.
-            identity = NodeId(seen.member.name, seen.member.incarnation)
+            identity = seen.member.node_id
             with trio.move_on_after(self._environment.timings.lease):
                 while self._members.is_current(identity):
                     await self._members.wait_changed()

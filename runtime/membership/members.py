@@ -24,12 +24,12 @@ from actors.errors import (
     StoreCompactedError,
     StoreError,
 )
+from actors.identifiers import NodeId
 from actors.messages import message
 from actors.options import checked_labels, checked_resources
 from actors.own_logger import own_logger
 from runtime.environment import Environment, Process
 from runtime.hosting.leased_names import LeasedNames
-from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
@@ -189,11 +189,7 @@ class Members:
 
     def living(self) -> list[Member]:
         """The members that are not proven to have ended, by name."""
-        return [
-            member
-            for member in self.all()
-            if self.is_current(NodeId(member.name, member.incarnation))
-        ]
+        return [member for member in self.all() if self.is_current(member.node_id)]
 
     def find(self, name: str) -> SeenMember | None:
         """The member of this name."""
@@ -232,9 +228,7 @@ class Members:
         have ended.
         """
         others = [
-            NodeId(member.name, member.incarnation)
-            for member in self.all()
-            if member.state == "up" and member.name != own
+            member.node_id for member in self.all() if member.state == "up" and member.name != own
         ]
         return [node for node in others if self.is_current(node)]
 

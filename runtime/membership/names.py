@@ -25,12 +25,12 @@ from actors.errors import (
     StoreError,
     StoreOutcomeUnknownError,
 )
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address
 from actors.options import is_unsendable_text
 from actors.own_logger import own_logger
 from actors.reference import Reference
 from runtime.hosting.completion_records import Change, CommittedRecords
-from runtime.identifiers import ActorId, NodeId
 from runtime.limited_log import LimitedLog
 from runtime.membership.owed_deletions import OwedDeletions
 from runtime.membership.restart_intents import NAMES, SUPERVISED, RestartIntents

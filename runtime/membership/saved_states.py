@@ -23,8 +23,8 @@ from actors.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from actors.identifiers import ActorId
 from runtime.hosting.completion_records import Change, CommittedRecords, RequestClient, RequestId
-from runtime.identifiers import ActorId
 from runtime.store.interface import (
     Compare,
     Delete,

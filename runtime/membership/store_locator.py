@@ -20,11 +20,11 @@ from actors.errors import (
     ProtocolError,
     WrongStoreError,
 )
+from actors.identifiers import NodeId
 from actors.own_logger import own_logger
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.node_service import store_service
-from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.membership.cluster_client import (
     contact_facts,

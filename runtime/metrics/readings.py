@@ -16,7 +16,6 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
-from runtime.identifiers import NodeId
 from runtime.links.encryption import EncryptedNetwork
 from runtime.links.transports import Network, SocketNetwork
 from runtime.membership.members import Members, Registration
@@ -199,7 +198,7 @@ def _read_members(found: Readings, parts: NodeParts) -> None:
     peers = parts.endpoint.peers
     for member in members[:MOST_PEERS]:
         if member.name != parts.name:
-            away = peers.is_unreachable(NodeId(member.name, member.incarnation))
+            away = peers.is_unreachable(member.node_id)
             found.put("understudy_node_unreachable", away, member.name)
     for proof in ("kernel", "lease"):
         # Also 0: an increase is only seen of a series that was there before.

@@ -12,6 +12,7 @@ from runtime.node.node import Node
 if TYPE_CHECKING:
     import trio
 
+    from actors.identifiers import NodeId
     from runtime.calls.client import CallClient
     from runtime.calls.endpoint import RpcEndpoint
     from runtime.environment import Environment
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from runtime.groups.groups import Groups
     from runtime.hosting.cell import ActorCell
     from runtime.hosting.host import ActorHost
-    from runtime.identifiers import NodeId
     from runtime.isolation import Isolation
     from runtime.links.keyring import Keyring
     from runtime.links.link import Link

@@ -28,6 +28,7 @@ from actors.errors import (
 )
 from actors.filters import Filter
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import Address
 from actors.own_logger import own_logger
 from actors.supervision import ExitReason
@@ -52,7 +53,6 @@ from runtime.hosting.host import ActorHost
 from runtime.hosting.leased_names import LeasedNames
 from runtime.hosting.node_service import NODE_SERVICE, NodeService, store_service
 from runtime.hosting.threads import NODE_THREADS
-from runtime.identifiers import NodeId
 from runtime.isolation import Isolation, IsolationFactory, NodeApi
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.links.encryption import EncryptedNetwork
@@ -524,7 +524,7 @@ class Node(BaseNode):
         return tuple(
             member.name
             for member in self.members()
-            if self._endpoint.peers.is_unreachable(NodeId(member.name, member.incarnation))
+            if self._endpoint.peers.is_unreachable(member.node_id)
         )
 
     def watch_members(self) -> MembersWatch:
@@ -720,7 +720,7 @@ class Node(BaseNode):
             return await ask_for_tree(
                 self._endpoint,
                 self._names,
-                [NodeId(one.name, one.incarnation) for one in self.members()],
+                [one.node_id for one in self.members()],
                 self.cluster,
             )
 
@@ -739,7 +739,7 @@ class Node(BaseNode):
         for member in self._members.all():
             seen = self._members.find(member.name)
             if seen is not None and seen.record.lease == lease:
-                link = links.get(NodeId(member.name, member.incarnation))
+                link = links.get(member.node_id)
                 return -math.inf if link is None else link.last_much
         # That of a client or an agent, whose leases are not known here: each may be the holder.
         others = (link for node, link in links.items() if self._members.current(node) is None)
@@ -1062,7 +1062,7 @@ class Node(BaseNode):
 
     def _may_live(self, address: Address) -> bool:
         """False if this node knows that the actor has ended, even if the store does not yet."""
-        identity = NodeId(address.node, address.incarnation)
+        identity = address.node_id
         if not self._members.is_current(identity):
             return False
         # Of its own actors this node knows more than the store: the watch of the names lags.
@@ -1103,7 +1103,7 @@ class Node(BaseNode):
 
     def _gone(self, member: Member) -> None:
         """Handle the end of an incarnation, which the store has reported."""
-        node = NodeId(member.name, member.incarnation)
+        node = member.node_id
         if node != self._endpoint.identity:
             how, reason = "left", ""
             if member.state == "draining":

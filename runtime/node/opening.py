@@ -21,6 +21,7 @@ from actors.actor import Actor, Member
 from actors.errors import JoinError, LeaseLostError, ListenError, NodeNotFoundError
 from actors.exact import exact
 from actors.filters import Filter, checked_filters
+from actors.identifiers import NodeId
 from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from actors.own_logger import own_logger
@@ -34,7 +35,6 @@ from runtime.hosting.breakpoints import breakpoint_hook
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import NODE_THREADS
-from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory, WithoutProcesses
 from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
 from runtime.links.keyring import GivenSecret, Keyring

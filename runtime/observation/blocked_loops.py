@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
+from actors.identifiers import NodeId
 from runtime.environment import Environment
 from runtime.hosting.stacks import MOST_FRAMES
-from runtime.identifiers import NodeId
 
 REPORTS_KEPT = 100
 """Reports of blocked loops that are kept, one for each node: the latest ones."""

@@ -16,6 +16,7 @@ import trio
 
 from actors.actor import Actor, Member
 from actors.errors import CallError, StoreError
+from actors.identifiers import NodeId
 from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.pending_calls import PendingCall
@@ -24,7 +25,6 @@ from runtime.hosting.actor_state import ActorStates
 from runtime.hosting.host import ActorHost
 from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import read_stacks
-from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.observation.actor_listing import ActorListing
 from runtime.observation.blocked_loops import BlockedLoops

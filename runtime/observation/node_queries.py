@@ -17,10 +17,10 @@ from actors.errors import (
     NotAllowedError,
     StoreError,
 )
+from actors.identifiers import NodeId
 from actors.method import Address
 from actors.supervisor import SupervisorStatus
 from runtime.calls.endpoint import RpcEndpoint
-from runtime.identifiers import NodeId
 from runtime.membership.names import Names
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.tree import CLUSTER, KnownActor, Tree, assemble
@@ -119,8 +119,7 @@ class _NodeQueries:
         self.owners += [
             (address, owner.supervisor)
             for address, owner in owners
-            if NodeId(address.node, address.incarnation) in self.silent
-            and address.name not in known
+            if address.node_id in self.silent and address.name not in known
         ]
         if more:
             self.unread.append(

@@ -52,6 +52,7 @@ from actors.errors import (
     StaleEpochError,
     UnderstudyError,
 )
+from actors.identifiers import ActorId
 from actors.method import MethodDefinition
 from actors.own_logger import own_logger
 from actors.pools import MapCounts, OnError
@@ -62,7 +63,6 @@ from runtime.calls.error_codec import RAISED as RAISED_CODE
 from runtime.calls.error_codec import CallPlace, place_of, rebuild
 from runtime.environment import Environment
 from runtime.hosting.running_batch import RAISED, REFUSED, RETURNED, UNSENDABLE
-from runtime.identifiers import ActorId
 from runtime.pools.batch_sizes import Batch
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import MapSchedule

@@ -48,6 +48,7 @@ from actors.errors import (
 )
 from actors.groups import Answer
 from actors.handle import Handle
+from actors.identifiers import ActorId
 from actors.keywords import names_keywords
 from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
@@ -61,7 +62,6 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.filtered_calls import caller_for
 from runtime.environment import Environment, first
 from runtime.hosting.item_batches import BATCH_METHODS
-from runtime.identifiers import ActorId
 from runtime.membership.journals import Journals, check_journal_name
 from runtime.pools.batch_sizes import KnownPace
 from runtime.pools.journal_driver import JournalDriver
@@ -236,8 +236,7 @@ class PoolMembers:
         self.view = view
         # What was called is this epoch of the member: no call waits for another one when it ends.
         self._addresses = {
-            ActorId(address.name, address.epoch): attrs.evolve(address, registered=False)
-            for address in view.members
+            address.actor_id: attrs.evolve(address, registered=False) for address in view.members
         }
         loads = self.endpoint.actor_loads
         self._loads = {

@@ -20,10 +20,10 @@ from actors.errors import (
     OwnerDiedError,
     ReferenceReleasedError,
 )
+from actors.identifiers import NodeId, ReferenceId
 from actors.own_logger import own_logger
 from actors.reference import Reference
 from runtime.environment import Environment, first
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.lifetime import Lifetime
 from runtime.references.memory.values import Segment
 from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Generic, Literal, TypeVar
 
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 
 T = TypeVar("T")
 

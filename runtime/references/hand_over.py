@@ -18,8 +18,8 @@ from typing import Any
 import trio
 
 from actors.errors import OutcomeUnknownError, UnderstudyError
+from actors.identifiers import NodeId, ReferenceId
 from actors.own_logger import own_logger
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.owned_values import OwnedValues
 from runtime.references.table import Effect, ReferenceState, ReferenceTable
 

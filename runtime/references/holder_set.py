@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 
 
 class HolderSet:

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 import actors
-from runtime.identifiers import NodeId, ReferenceId
+from actors.identifiers import NodeId, ReferenceId
 from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 

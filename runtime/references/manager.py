@@ -16,9 +16,9 @@ import attrs
 import trio
 
 from actors.errors import DecodeError, ProtocolError
+from actors.identifiers import NodeId, ReferenceId
 from actors.reference import Reference
 from runtime.environment import Environment
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.lifetime import Lifetime
 from runtime.references.fetcher import ValueFetcher
 from runtime.references.hand_over import HandOver

@@ -14,8 +14,8 @@ from actors.errors import (
     ReferenceNotReadyError,
     ReferenceReleasedError,
 )
+from actors.identifiers import NodeId, ReferenceId
 from runtime.environment import Environment, Process
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.memory.values import Segment, ValueStore
 from runtime.references.state_changes import StateChanges
 from runtime.references.table import Effect, ReferenceState, ReferenceTable, StateChanged

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import trio
 
 from actors.errors import ActorNotFoundError, CallError, OutcomeUnknownError
+from actors.identifiers import NodeId, ReferenceId
 from actors.own_logger import own_logger
 from runtime.environment import Environment
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.table import Effect, ReferenceTable
 from runtime.references.values import FailedValue
 

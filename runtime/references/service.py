@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar
 import trio
 
 from actors.errors import CallError, ProtocolError
+from actors.identifiers import NodeId, ReferenceId
 from actors.method import method
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.annotation_checks import ArgumentTypes
 from runtime.environment import Process
 from runtime.hosting.requesters import Asker, RequesterChecked, named_at, reader_at
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.references import inspection
 from runtime.references.manager import ReferenceManager
 from runtime.references.owned_values import Reader

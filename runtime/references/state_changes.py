@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import trio
 
-from runtime.identifiers import ReferenceId
+from actors.identifiers import ReferenceId
 from runtime.lifetime import Lifetime
 from runtime.references.table import ReferenceState
 

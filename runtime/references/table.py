@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import attrs
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
-from runtime.identifiers import NodeId, ReferenceId
+from actors.identifiers import NodeId, ReferenceId
 from runtime.references.forks import Forks
 from runtime.references.holder_set import HolderSet
 from runtime.references.values import FailedValue

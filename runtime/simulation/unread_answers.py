@@ -19,10 +19,10 @@ import trio
 from actors import Actor, method
 from actors.errors import AnswerDroppedError, NotExecutedError, UnderstudyError
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import real_seconds
-from runtime.identifiers import NodeId
 from runtime.links.transports import Connection
 from runtime.simulation.first_contacts import open_endpoint
 from runtime.simulation.network import SimulatedNetwork

@@ -23,9 +23,9 @@ from actors.errors import (
     ReferenceReleasedError,
     UnderstudyError,
 )
+from actors.identifiers import NodeId
 from actors.options import CallChanges
 from actors.retry import RetryPolicy
-from runtime.identifiers import NodeId
 from runtime.node import Node, internals_of
 from runtime.references.table import state_of
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster

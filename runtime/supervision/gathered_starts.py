@@ -16,10 +16,10 @@ import trio
 from actors.actor import Actor, Member
 from actors.class_names import class_name
 from actors.errors import OutcomeUnknownError
+from actors.identifiers import NodeId
 from actors.method import Address
 from actors.options import SpawnOptions
 from runtime.gatherer import Gatherer
-from runtime.identifiers import NodeId
 from runtime.lifetime import AskingBlock
 
 Outcome = Address | Exception
@@ -92,7 +92,7 @@ class StartGatherer:
         return await self._gatherer.request(
             # Those without names do not wait while the store, which claims names, cannot be
             # reached.
-            (NodeId(member.name, member.incarnation), named),
+            (member.node_id, named),
             StartKind(member, cls, named, _all_but_name(options), options),
             options.name or "",
             alone,

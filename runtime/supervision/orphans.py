@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from actors.errors import CallError, StoreError
+from actors.identifiers import ActorId
 from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.hosting.host import ActorHost
-from runtime.identifiers import ActorId
 
 ORPHAN_LOOK_SECONDS = 5.0
 """Seconds between checks for orphans. A late check loses nothing: orphans only use memory."""

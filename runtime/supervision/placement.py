@@ -14,8 +14,8 @@ import attrs
 
 from actors.actor import Member
 from actors.errors import NodeNotFoundError, NoPlacementError
+from actors.identifiers import NodeId
 from actors.options import SpawnOptions
-from runtime.identifiers import NodeId
 
 CALLS_ONLY = "understudy.calls-only"
 """The label of nodes that only make calls, such as those of scripts (`runtime.blocking`): they get
@@ -37,9 +37,9 @@ class Turns(dict[NodeId, int]):
         """These were chosen, in this order, of `members`: other nodes are forgotten."""
         for member in chosen:
             self._latest += 1
-            self[_identity(member)] = self._latest
+            self[member.node_id] = self._latest
         if len(self) > 2 * len(members):
-            for gone in self.keys() - set(map(_identity, members)):
+            for gone in self.keys() - {member.node_id for member in members}:
                 del self[gone]
 
 
@@ -94,15 +94,15 @@ def choose_node(
             f"no node fits {options.name or 'the actor'}: {reasons}{more}", actor=options.name
         )
     counts = {
-        member.name: loads[_identity(member)].actors if _identity(member) in loads else 0
+        member.name: loads[member.node_id].actors if member.node_id in loads else 0
         for member in fitting
     }
     extreme = max if options.placement == "pack" else min
     wanted = extreme(counts.values())
     best = [member for member in fitting if counts[member.name] == wanted]
     # Actors without names are no load, because the store does not know them: turns spread them.
-    turn = extreme(turns.get(_identity(member), 0) for member in best)
-    best = [member for member in best if turns.get(_identity(member), 0) == turn]
+    turn = extreme(turns.get(member.node_id, 0) for member in best)
+    best = [member for member in best if turns.get(member.node_id, 0) == turn]
     return best[int(draw * len(best))]
 
 
@@ -125,8 +125,8 @@ def spread_over(
     # Without resources all nodes that fit now will fit: only the numbers of actors change.
     queue = [
         (
-            loads[_identity(member)].actors if _identity(member) in loads else 0,
-            turns.get(_identity(member), 0),
+            loads[member.node_id].actors if member.node_id in loads else 0,
+            turns.get(member.node_id, 0),
             random(),
             place,
         )
@@ -155,17 +155,13 @@ def _one_by_one(
     chosen: list[Member] = []
     for _ in range(count):
         member = choose_node(members, options, present, random())
-        before = present.get(_identity(member), NodeLoad())
+        before = present.get(member.node_id, NodeLoad())
         taken = dict(before.taken)
         for name, amount in options.resources.items():
             taken[name] = taken.get(name, 0.0) + amount
-        present[_identity(member)] = NodeLoad(before.actors + 1, taken)
+        present[member.node_id] = NodeLoad(before.actors + 1, taken)
         chosen.append(member)
     return chosen
-
-
-def _identity(member: Member) -> NodeId:
-    return NodeId(member.name, member.incarnation)
 
 
 def _lacks(member: Member, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> str:
@@ -173,7 +169,7 @@ def _lacks(member: Member, options: SpawnOptions, loads: Mapping[NodeId, NodeLoa
     for key, value in options.labels.items():
         if member.labels.get(key) != value:
             return f"does not carry the label {key}={value}"
-    load = loads.get(_identity(member))
+    load = loads.get(member.node_id)
     for name, amount in options.resources.items():
         left = member.resources.get(name, 0.0) - (
             load.taken.get(name, 0.0) if load is not None else 0.0

@@ -32,6 +32,7 @@ from actors.errors import (
     StoreError,
 )
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.messages import import_path, path_by_file
 from actors.method import Address
 from actors.options import SpawnOptions
@@ -47,7 +48,6 @@ from runtime.hosting.host import StopAnswer, birthplace
 from runtime.hosting.instances import name_part
 from runtime.hosting.node_service import NODE_SERVICE
 from runtime.hosting.starts import starts_at_once
-from runtime.identifiers import NodeId
 from runtime.lifetime import AskingBlock
 from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members
@@ -177,7 +177,7 @@ class ActorPlacement:
         if seen is None:
             return None
         member = seen.member
-        is_current = self._members.is_current(NodeId(member.name, member.incarnation))
+        is_current = self._members.is_current(member.node_id)
         return member if is_current else None
 
     def _chosen(self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> Member:
@@ -217,7 +217,7 @@ class ActorPlacement:
 
     @contextmanager
     def _starting(self, name: str, options: SpawnOptions, member: Member) -> Iterator[None]:
-        self._loads.on_placed(name, NodeId(member.name, member.incarnation), options.resources)
+        self._loads.on_placed(name, member.node_id, options.resources)
         try:
             yield
         finally:
@@ -237,7 +237,7 @@ class ActorPlacement:
         """
         # Not if the claim has been reported: the release of the name may have been, too.
         if address.registered and self._lookups.will_report(address.epoch):
-            node = NodeId(address.node, address.incarnation)
+            node = address.node_id
             self._loads.put(address.name, PlacedActor(node, resources, address.epoch))
 
     def on_placed_many(
@@ -245,7 +245,7 @@ class ActorPlacement:
     ) -> None:
         """Count actors that are about to start, until `on_started_many`."""
         for name, member in zip(names, places, strict=False):  # no names: none counts
-            self._loads.on_placed(name, NodeId(member.name, member.incarnation), resources)
+            self._loads.on_placed(name, member.node_id, resources)
 
     def on_started_many(
         self,
@@ -543,7 +543,7 @@ class ActorSpawner:
                     # Certainly not started. Where its node has ended meanwhile, there may be
                     # another one, or a new one of the name that `options.on` gives: a machine that
                     # is started again after a crash, before the lease of its predecessor has ended.
-                    place = NodeId(member.name, member.incarnation)
+                    place = member.node_id
                     if again == 1 or not self._members.is_gone(place):
                         raise
                     member = None
@@ -652,7 +652,7 @@ class ActorSpawner:
         """
         on_node: dict[NodeId, list[tuple[str, int]]] = {}
         for address in addresses:
-            node = NodeId(address.node, address.incarnation)
+            node = address.node_id
             on_node.setdefault(node, []).append((address.name, address.epoch))
         for node, actors in on_node.items():
             service = self._endpoint.node_service(*node)
@@ -801,7 +801,7 @@ class ActorSpawner:
         """
         if not address.epoch or self.spans is not NO_SPANS or CURRENT.get() is not None:
             return False
-        place = NodeId(address.node, address.incarnation)
+        place = address.node_id
         actor = (address.name, address.epoch)
 
         kind = (place, reason)
@@ -838,7 +838,7 @@ class ActorSpawner:
                 return cast("ExitReason", ended)
             except CallError:
                 # A node that is newer than the view is no member yet, and not gone either.
-                if self._members.is_gone(NodeId(address.node, address.incarnation)):
+                if self._members.is_gone(address.node_id):
                     return ExitReason("node died", f"node {address.node} is gone")
             # Only the session with the node was lost, or the store is away: watch again.
             await trio.sleep(WATCH_RETRY_SECONDS)
@@ -851,7 +851,7 @@ class ActorSpawner:
         for name, (address, started_for) in (await self._names.owned(names)).items():
             # The view may not have a node yet that has just joined, which would not count as live.
             await self._members.caught_up(address.incarnation)
-            lives = self._members.is_current(NodeId(address.node, address.incarnation))
+            lives = self._members.is_current(address.node_id)
             if started_for == supervisor and lives:
                 found[name] = address
         return found

@@ -11,11 +11,11 @@ import trio
 
 from actors.actor import Ended
 from actors.errors import CallError
+from actors.identifiers import ActorId
 from actors.method import MethodDefinition
 from actors.supervision import ExitReason
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
-from runtime.identifiers import ActorId
 from runtime.user_errors import guarded
 from runtime.watching.tables import WatchEntry
 

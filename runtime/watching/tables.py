@@ -13,8 +13,8 @@ from typing import TypeVar
 import attrs
 
 from actors.call_context import CallContext
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address
-from runtime.identifiers import ActorId, NodeId
 
 K = TypeVar("K")
 
@@ -43,7 +43,7 @@ class Target:
         return cls(
             address.name,
             address.epoch,
-            NodeId(address.node, address.incarnation),
+            address.node_id,
             address.registered,
         )
 

@@ -20,13 +20,13 @@ from actors.actor import Ended, Watch
 from actors.call_context import CURRENT
 from actors.errors import CallError, MailboxFullError, NotExecutedError, StoreError
 from actors.handle import Handle
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address, method
 from actors.own_logger import own_logger
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.requesters import Asker, RequesterChecked, hosting_at, named_at
-from runtime.identifiers import ActorId, NodeId
 from runtime.membership.members import Members
 from runtime.membership.names import Names
 from runtime.watching.notices import Notices, live
@@ -401,7 +401,7 @@ class Watcher:
 
     def on_ended(self, address: Address, reason: ExitReason) -> None:
         """An actor of this node has ended: report it to all nodes that asked."""
-        for node in self._watched.on_ended(ActorId(address.name, address.epoch)):
+        for node in self._watched.on_ended(address.actor_id):
             if node == self._here:
                 self._finish(Target.of(address), reason)
             else:
@@ -703,7 +703,7 @@ class ActorWatchingAdapter:
 
 
 def _actor(cell: ActorCell) -> ActorId:
-    return ActorId(cell.address.name, cell.address.epoch)
+    return cell.address.actor_id
 
 
 def _check_lives(cell: ActorCell) -> None:

@@ -27,7 +27,7 @@ from typing import NamedTuple, NoReturn
 import attrs
 
 from actors.errors import EncodeError, ProtocolError
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 
 # Received segments: memory into which a socket writes and which then becomes bytes or an array,
 # without a copy.

@@ -48,9 +48,9 @@ from actors.errors import (
     WrongPeerError,
     WrongSecretError,
 )
+from actors.identifiers import NodeId
 from actors.options import CONTROL_CHARACTERS, is_unprintable
 from actors.peers import may_act_as
-from runtime.identifiers import NodeId
 from runtime.printable import plain
 from runtime.wire.frames import Kind
 from runtime.wire.tags import BUILTIN_TAGS

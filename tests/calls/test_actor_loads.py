@@ -6,9 +6,9 @@ import gc
 
 import pytest
 
+from actors.identifiers import ActorId
 from runtime.calls.actor_loads import KNOWN_SECONDS, ActorLoads
 from runtime.calls.protocol import SHORT_REST, reply_frame, with_depth
-from runtime.identifiers import ActorId
 from runtime.wire.codec import Codec
 from runtime.wire.frames import HEADER, FrameReader, Kind
 

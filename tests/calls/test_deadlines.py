@@ -10,12 +10,12 @@ from trio.testing import MockClock
 
 from actors import Actor, RetryPolicy, method
 from actors.errors import CallTimeoutError, DeadlineExceededError, NodeUnreachableError
+from actors.identifiers import NodeId
 from runtime import Node
 from runtime.calls.deadlines import FEWEST_TO_CLEAR, Deadlines, Waiting
 from runtime.calls.error_codec import CallPlace
 from runtime.calls.pending_calls import PendingCall
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.testing import Platform
 from tests.breakable_network import BreakableNetwork

@@ -19,8 +19,8 @@ from actors.errors import (
     MailboxFullError,
     OutcomeUnknownError,
 )
+from actors.identifiers import NodeId
 from runtime import Node, open_node
-from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.testing import Faults, Platform
 from tests.live_pair import in_virtual_time, open_pair

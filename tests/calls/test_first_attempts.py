@@ -13,10 +13,10 @@ import trio
 
 from actors import Actor, RetryPolicy, method
 from actors.errors import CallTimeoutError
+from actors.identifiers import NodeId
 from runtime import Node
 from runtime.calls.call_sender import CONFIRM_SECONDS
 from runtime.calls.pending_calls import Confirmations
-from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.node import internals_of
 from runtime.testing import Platform

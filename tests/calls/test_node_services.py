@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from actors.identifiers import NodeId
 from runtime.calls import endpoint as endpoints
-from runtime.identifiers import NodeId
 from runtime.node.internals import internals_of
 from tests.live_pair import Pair, pair, timings
 

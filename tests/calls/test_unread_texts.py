@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from actors.identifiers import NodeId
 from runtime.calls import dispatch
 from runtime.calls.replies import ReplyEncoder
-from runtime.identifiers import NodeId
 from runtime.wire.codec import Codec
 from tests.failures.error_examples import check_shown, said
 

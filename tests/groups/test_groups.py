@@ -17,9 +17,9 @@ from actors.errors import (
     NodeUnreachableError,
     NotExecutedError,
 )
+from actors.identifiers import NodeId
 from runtime import open_node
 from runtime.groups.groups import GROUP_LOOK_SECONDS
-from runtime.identifiers import NodeId
 from runtime.node import Node, internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.testing import Platform

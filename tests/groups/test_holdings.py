@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from actors.identifiers import ActorId, NodeId
 from actors.method import Address
 from runtime.groups.memberships import (
     MOST_RECORDS,
@@ -15,7 +16,6 @@ from runtime.groups.memberships import (
     plain,
     prefix_of,
 )
-from runtime.identifiers import ActorId, NodeId
 from tests.invariants import checked_in_module
 
 look_through_tables = checked_in_module(LocalMemberships)

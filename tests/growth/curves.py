@@ -14,9 +14,9 @@ import attrs
 import trio
 
 from actors import Actor, ChildSpec, Reference, Supervisor, method
+from actors.identifiers import ActorId
 from runtime import open_local_cluster, open_node
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import ActorId
 from runtime.membership.names import Names
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.etcd.address import EtcdAddress

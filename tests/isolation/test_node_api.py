@@ -18,11 +18,11 @@ from actors.errors import (
     SpawnError,
 )
 from actors.handle import Handle
+from actors.identifiers import NodeId
 from actors.messages import import_path
 from actors.method import Address, BoundMethod, MethodDefinition
 from actors.options import NO_CALL_OPTIONS
 from actors.supervision import ExitReason
-from runtime.identifiers import NodeId
 from runtime.isolation.messages import ISOLATION_SERVICE
 from runtime.isolation.node_api import OPERATIONS, IsolationService, NodeApi, NodeApiProxy
 from runtime.node import Node, internals_of

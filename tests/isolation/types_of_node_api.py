@@ -9,9 +9,9 @@ from typing import assert_type
 
 from actors import Ended, Reference, SpawnOptions
 from actors.actor import Member
+from actors.identifiers import NodeId
 from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
-from runtime.identifiers import NodeId
 from runtime.isolation.node_api import NodeApiProxy
 
 

@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from actors import Actor, method
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.node import Node, internals_of

@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 import trio
 
+from actors.identifiers import NodeId
 from runtime import open_node
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import NodeId
 from runtime.logs.archive import (
     ABOUT,
     GONE,

@@ -19,8 +19,8 @@ from actors.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from actors.identifiers import ActorId
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import ActorId
 from runtime.membership.names import Names
 from runtime.membership.owed_deletions import GIVE_BACK_AFTER
 from runtime.store.embedded_store import EmbeddedStore

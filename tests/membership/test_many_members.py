@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from actors.actor import Member
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.membership.expulsions import Expulsions
 from runtime.membership.members import PREFIX, Members, NodeRecord, Registration
 from runtime.store.embedded_store import EmbeddedStore

@@ -19,8 +19,8 @@ from actors.errors import (
     NodeDiedError,
     NotAMemberError,
 )
+from actors.identifiers import NodeId
 from runtime import Node, open_node
-from runtime.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.testing import Platform
 from tests.breakable_network import BreakableNetwork

@@ -21,13 +21,13 @@ from actors.errors import (
     WrongCertificateError,
     WrongPeerError,
 )
+from actors.identifiers import NodeId
 from actors.method import Address, BoundMethod, MethodDefinition
 from actors.options import NO_CALL_OPTIONS
 from actors.peers import VerifiedPeer
 from runtime import open_node
 from runtime.calls.rights import PLAIN_SERVICE, SERVICE_RIGHTS
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import NodeId
 from runtime.links.encryption import system_network
 from runtime.links.link import Link
 from runtime.links.peers import Peers

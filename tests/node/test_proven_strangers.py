@@ -12,7 +12,7 @@ import trio
 
 from actors import Actor, method
 from actors.errors import BadArgumentsError
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.membership.members import Members
 from runtime.node import internals_of

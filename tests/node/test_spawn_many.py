@@ -24,9 +24,9 @@ from actors.errors import (
     OutcomeUnknownError,
     SpawnManyError,
 )
+from actors.identifiers import NodeId
 from actors.options import SpawnOptions
 from runtime import open_local_cluster
-from runtime.identifiers import NodeId
 from runtime.node import Node, internals_of
 from runtime.supervision.placement import NodeLoad, choose_node, spread_over
 from tests.live_pair import Pair

@@ -28,9 +28,9 @@ from actors.errors import (
     WrongPeerError,
     WrongSecretError,
 )
+from actors.identifiers import NodeId
 from runtime import open_node
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import NodeId
 from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
 from runtime.node import Node, internals_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from actors.identifiers import NodeId
 from runtime.hosting.stacks import blocked_report
-from runtime.identifiers import NodeId
 from runtime.observation.blocked_loops import REPORT_SECONDS, REPORTS_KEPT, BlockedLoops
 
 NODE = NodeId("w1", 5)

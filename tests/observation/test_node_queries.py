@@ -11,9 +11,9 @@ import trio
 
 from actors import Actor, ChildSpec, DynamicSupervisor, Supervisor, method
 from actors.errors import StoreUnavailableError
+from actors.identifiers import NodeId
 from actors.messages import import_path
 from runtime import draw_tree
-from runtime.identifiers import NodeId
 from runtime.membership.names import Names
 from runtime.node import Node, internals_of
 from runtime.observation import node_queries

@@ -10,10 +10,10 @@ import attrs
 import pytest
 import trio
 
+from actors.identifiers import ActorId
 from actors.pools import MapCounts
 from runtime.environment import first
 from runtime.hosting import item_batches
-from runtime.identifiers import ActorId
 from runtime.pools import map_run, map_schedule, member_plan, pool, supervisor, waiting_items
 from runtime.pools.batch_sizes import Batch, BatchSizes, KnownPace
 from runtime.pools.map_schedule import MapSchedule

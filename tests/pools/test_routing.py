@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from itertools import pairwise
 
-from runtime.identifiers import ActorId
+from actors.identifiers import ActorId
 from runtime.pools.pool import Router
 
 SEEDS = 20

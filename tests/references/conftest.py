@@ -10,9 +10,9 @@ import attrs
 import pytest
 
 from actors import Reference
+from actors.identifiers import NodeId
 from runtime import open_node
 from runtime.environment import SystemEnvironment
-from runtime.identifiers import NodeId
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings

@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.references.holder_set import HolderSet
 
 HOLDER = NodeId("holder", 1)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.references.forks import Forks
 
 PEER = NodeId("peer", 1)

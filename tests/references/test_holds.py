@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from runtime.identifiers import NodeId, ReferenceId
+from actors.identifiers import NodeId, ReferenceId
 from runtime.references.table import (
     Ask,
     BorrowedReferences,

@@ -12,8 +12,8 @@ import trio
 
 from actors import Reference
 from actors.errors import OutcomeUnknownError, OwnerDiedError, RemoteError
+from actors.identifiers import NodeId, ReferenceId
 from runtime import Node, open_node
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.node import internals_of
 from runtime.references.hand_over import HandOver
 from runtime.references.owned_values import OwnedValues

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 import runtime
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.references.inspection import MOST_LISTED, Listing, OwnerTotals, calling_site, report
 from runtime.references.table import state_of

@@ -20,7 +20,7 @@ from actors.errors import (
     OutcomeUnknownError,
     RemoteError,
 )
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.node import internals_of
 from runtime.references.owned_values import OwnedValues
 from runtime.references.protocol import MOST_UPDATES, UpdateBatch

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.references.manager import ReferenceParts
 from runtime.references.table import ReferenceState, state_of
 from tests.failures.error_examples import check_shown, said

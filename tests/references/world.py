@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import attrs
 
+from actors.identifiers import NodeId, ReferenceId
 from actors.reference import Reference
-from runtime.identifiers import NodeId, ReferenceId
 from runtime.references.manager import InFlightReferences, ReferenceParts
 from runtime.references.protocol import UpdateBatch, UpdateQueue
 from runtime.references.table import (

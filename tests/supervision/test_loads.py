@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.supervision.placement import NodeLoads, PlacedActor
 from tests.invariants import checked_in_module
 

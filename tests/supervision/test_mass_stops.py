@@ -12,10 +12,10 @@ import trio
 from trio.testing import MockClock
 
 from actors import Actor, ChildSpec, DynamicSupervisor, ExitReason
+from actors.identifiers import ActorId
 from runtime import open_node
 from runtime.hosting.host import ActorHost
 from runtime.hosting.orderly_stop import STOPS_IN_A_ROW
-from runtime.identifiers import ActorId
 from runtime.node import internals_of
 from runtime.supervision.supervisor_work import BEGUN_IN_A_ROW, SupervisionWork
 from runtime.testing import Platform

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from actors.actor import Member
 from actors.errors import NodeNotFoundError, NoPlacementError
+from actors.identifiers import NodeId
 from actors.options import SpawnOptions
-from runtime.identifiers import NodeId
 from runtime.supervision.placement import (
     CALLS_ONLY,
     NodeLoad,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from runtime.identifiers import ActorId, NodeId
+from actors.identifiers import ActorId, NodeId
 from runtime.watching.tables import Target, WatcherTable, WatchTable
 from tests.invariants import checked_in_module
 

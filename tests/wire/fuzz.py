@@ -25,9 +25,9 @@ import attrs
 import trio
 
 from actors.errors import HandshakeError, ProtocolError
+from actors.identifiers import NodeId
 from actors.peers import VerifiedPeer
 from runtime import Node, open_node
-from runtime.identifiers import NodeId
 from runtime.links.link import Link, UnhandledFrameError
 from runtime.links.peers import _read_answer, _read_offer
 from runtime.node import internals_of

@@ -22,7 +22,7 @@ from actors.errors import (
     WrongPeerError,
     WrongSecretError,
 )
-from runtime.identifiers import NodeId
+from actors.identifiers import NodeId
 from runtime.wire.frames import Kind
 from runtime.wire.handshake import (
     CONTROL_LIMIT,

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import attrs
 
-from runtime.identifiers import HostPort
+from runtime.host_port import HostPort
 from runtime.private_files import refuse_open_file
 
 SCHEME = "etcd"

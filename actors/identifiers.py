@@ -1,4 +1,4 @@
-"""The identifiers of a node's life, of an actor's life, of a referenced value, and of a socket.
+"""The identifiers of a node's life, of an actor's life, and of a referenced value.
 
 All are tuples: they equal, hash and order like plain tuples of the same items, and cbor2 writes
 them as such. So they can be compared with what a peer or the store has sent, and be looked up by
@@ -24,15 +24,6 @@ class ActorId(NamedTuple):
 
     name: str
     epoch: int
-
-
-class HostPort(NamedTuple):
-    """Where a TCP socket listens or is dialled. `host`: a name or an address, without the brackets
-    of IPv6.
-    """
-
-    host: str
-    port: int
 
 
 ReferenceId = tuple[str, int, int]
