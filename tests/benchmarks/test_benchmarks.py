@@ -21,7 +21,7 @@ from tests.benchmarks.rows.encrypted import share_of_sockets
 ROOT = Path(__file__).resolve().parents[2]
 
 UNITS = {"calls/s", "actors/s", "items/s", "1/s", "MiB/s", "GiB/s", "ms", "KiB", "MiB", "steps"}
-UNITS |= {"x real"}
+UNITS |= {"x real", "% of plain"}
 
 
 def run(target: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -127,6 +127,23 @@ def connections(node: Node, *names: str) -> list[int]:
     ]
 
 
+def certify(places: Sequence[Place], authority: Authority) -> dict[str, int]:
+    """New certificates for all, and the serial number of each that is shown to the driver."""
+    serials = {}
+    for place in places:
+        place.certify(authority)
+        serials[place.name] = authority.issued["own"].serial_number
+    del serials["driver"]
+    return serials
+
+
+async def shown(node: Node, serials: dict[str, int]) -> None:
+    await until(
+        lambda: all(serial(node, name) == number for name, number in serials.items()),
+        "the new certificates are shown",
+    )
+
+
 @pytest.mark.timeout(280)
 async def test_certificates_and_the_ca_of_real_nodes_are_replaced_and_no_call_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -156,27 +173,12 @@ async def test_certificates_and_the_ca_of_real_nodes_are_replaced_and_no_call_fa
             load = Load(node, [echo, other], relay)
             nursery = await stack.enter_async_context(trio.open_nursery())
             await load.run(nursery)
-
-            async def shown(authority: Authority, serials: dict[str, int]) -> None:
-                await until(
-                    lambda: all(serial(node, name) == number for name, number in serials.items()),
-                    "the new certificates are shown",
-                )
-
-            def certify(authority: Authority) -> dict[str, int]:
-                serials = {}
-                for place in places:
-                    place.certify(authority)
-                    serials[place.name] = authority.issued["own"].serial_number
-                del serials["driver"]
-                return serials
-
             for _ in range(3):
-                await shown(old, certify(old))
+                await shown(node, certify(places, old))
             for place in (*places, left_out):
                 place.trust(old, new)
             for _ in range(3):
-                await shown(new, certify(new))
+                await shown(node, certify(places, new))
             load.cutting = False
             before = connections(node, "w1", "w2")
             for place in places:

@@ -140,6 +140,26 @@ def cluster(shell: Shell) -> TalkingCluster:
     return TalkingCluster(shell)
 
 
+def check_other_commands(cluster: TalkingCluster) -> None:
+    """They say so, too, once the death of w1 is known."""
+    where = ("--address", cluster.address)
+    while "node w1 has ended: " not in (gone := cluster.shell.run("stack", "w1", *where)).stderr:
+        pass
+    check_mistake(gone, "no node has that name", "`understudy logs w1` shows them")
+    gone = cluster.shell.run("inspect", "talker", *where)
+    check_mistake(gone, "node w1, on which it ran, has ended: `understudy logs talker`")
+    # One that has logged nothing may have been there all the same.
+    gone = cluster.shell.run("inspect", "quiet", *where)
+    check_mistake(
+        gone, "node w1 (incarnation ", "may have been there", "`understudy logs w1` shows"
+    )
+    status = cluster.shell.run("status", *where)
+    assert "ended: node w1, incarnation " in status.stdout
+    assert status.returncode == 0
+    facts = json.loads(cluster.shell.run("status", "--json", *where).stdout)
+    assert [one["name"] for one in facts["ended"]] == ["w1"]
+
+
 @pytest.mark.cluster
 def test_logs_of_actors_and_nodes_and_of_nodes_that_are_stopped_or_killed(
     cluster: TalkingCluster,
@@ -188,23 +208,7 @@ def test_logs_of_actors_and_nodes_and_of_nodes_that_are_stopped_or_killed(
     assert "failing" in deaths.stdout
     assert "SystemExit: it fails" in deaths.stdout
 
-    # Other commands say so, too, once its death is known.
-    where = ("--address", cluster.address)
-    while "node w1 has ended: " not in (gone := cluster.shell.run("stack", "w1", *where)).stderr:
-        pass
-    check_mistake(gone, "no node has that name", "`understudy logs w1` shows them")
-    gone = cluster.shell.run("inspect", "talker", *where)
-    check_mistake(gone, "node w1, on which it ran, has ended: `understudy logs talker`")
-    # One that has logged nothing may have been there all the same.
-    gone = cluster.shell.run("inspect", "quiet", *where)
-    check_mistake(
-        gone, "node w1 (incarnation ", "may have been there", "`understudy logs w1` shows"
-    )
-    status = cluster.shell.run("status", *where)
-    assert "ended: node w1, incarnation " in status.stdout
-    assert status.returncode == 0
-    facts = json.loads(cluster.shell.run("status", "--json", *where).stdout)
-    assert [one["name"] for one in facts["ended"]] == ["w1"]
+    check_other_commands(cluster)
 
     cluster.reader.join()
     written = [json.loads(line) for line in cluster.written]

@@ -104,11 +104,7 @@ class HoldingCluster(Cluster):
         return facts
 
 
-@pytest.mark.cluster
-def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: Shell) -> None:
-    cluster = HoldingCluster(shell, traces=False)
-    while len(cluster.facts()["values"][0]["holders"]) < 2:
-        pass  # the founder registers itself a moment later
+def check_table(cluster: HoldingCluster) -> None:
     done = cluster.refs("--where")
     assert done.returncode == 0, done
     head, columns, *rows = done.stdout.splitlines()
@@ -124,7 +120,8 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
         "by",
         "where",
     ]
-    assert [rows[0].split()[index] for index in (0, 2, 3, -3, -2, -1)] == [
+    first = rows[0].split()
+    assert [first[0], *first[2:4], *first[-3:]] == [
         "w1",
         "3.0",
         "MiB",
@@ -132,13 +129,8 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
         "worker.scan",
         "-",
     ]
-    assert [rows[1].split()[index] for index in (0, 2, 3, -3, -2)] == [
-        "w1",
-        "2.0",
-        "KiB",
-        "script",
-        "put",
-    ]
+    second = rows[1].split()
+    assert [second[0], *second[2:4], *second[-3:-1]] == ["w1", "2.0", "KiB", "script", "put"]
     assert rows[2].split()[0] == "script"
     assert "its owner" in rows[2]
     assert rows[3:6] == [
@@ -147,6 +139,30 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
         "w1: 2 values, 3.0 MiB",
     ]
     assert "--trace-references" in rows[6]
+
+
+def check_status(cluster: HoldingCluster) -> None:
+    status = cluster.shell.run("status", "--address", cluster.address).stdout
+    assert (
+        "references: owns 2 values of 3.0 MiB (3.0 MiB of 1.0 GiB in memory), holds 0 of other "
+        "nodes, keeps 0 B of fetched values" in status
+    )
+    node = next(
+        node
+        for node in json.loads(
+            cluster.shell.run("status", "--address", cluster.address, "--json").stdout
+        )["nodes"]
+        if node["name"] == "w1"
+    )
+    assert node["references"]["owned"] == 2
+
+
+@pytest.mark.cluster
+def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: Shell) -> None:
+    cluster = HoldingCluster(shell, traces=False)
+    while len(cluster.facts()["values"][0]["holders"]) < 2:
+        pass  # the founder registers itself a moment later
+    check_table(cluster)
 
     only = cluster.refs("--node", "script").stdout.splitlines()
     assert only[0].startswith("cluster understudy: 1 value,")
@@ -161,20 +177,7 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
     assert len(sums) == 8
     assert [one["values"] for one in cluster.facts("--sums")["sums"]] == [1, 1, 1]
 
-    status = shell.run("status", "--address", cluster.address).stdout
-    assert (
-        "references: owns 2 values of 3.0 MiB (3.0 MiB of 1.0 GiB in memory), holds 0 of other "
-        "nodes, keeps 0 B of fetched values" in status
-    )
-    node = next(
-        node
-        for node in json.loads(shell.run("status", "--address", cluster.address, "--json").stdout)[
-            "nodes"
-        ]
-        if node["name"] == "w1"
-    )
-    assert node["references"]["owned"] == 2
-
+    check_status(cluster)
     cluster.script.send_signal(signal.SIGKILL)
     while (left := cluster.facts())["total"]["values"] > 1:
         pass  # until its death is known

@@ -77,15 +77,8 @@ def empty() -> Report:
     )
 
 
-def large(
-    nodes: int = 20,
-    seconds: float = 300.0,
-    events: int = 20_000,
-    text: str = "counter-17.add(3) from n4, attempt 2",
-) -> Report:
-    """Made up: faults for the first two thirds of the time, then calm, and calls all along."""
-    chance = random.Random(7)
-    names = tuple(f"n{number}" for number in range(nodes))
+def faults(names: tuple[str, ...], seconds: float, chance: random.Random) -> list[TraceEvent]:
+    """The starts of the nodes, and faults for the first two thirds of the time."""
     found = [TraceEvent(0.01 * number, name, "start", "") for number, name in enumerate(names)]
     found += [
         TraceEvent(0.5 + 0.03 * number, name, "up", "epoch 1") for number, name in enumerate(names)
@@ -102,10 +95,8 @@ def large(
             TraceEvent(at + 1.0, node, "pause", "6 s"),
             TraceEvent(at + 7.0, node, "resume", ""),
         ]
-        kind, text_of_cut = (
-            chance.choice(["partition", "clog"]),
-            f"{chance.choice(names)} | all others",
-        )
+        kind = chance.choice(["partition", "clog"])
+        text_of_cut = f"{chance.choice(names)} | all others"
         found += [
             TraceEvent(at + 5.0, "", kind, text_of_cut),
             TraceEvent(at + 11.0, "", "heal", text_of_cut),
@@ -114,6 +105,19 @@ def large(
             TraceEvent(at + 3.0, "", "cut", "n1 - n2"),
             TraceEvent(at + 8.0, chance.choice(names), "slow disk", "20 ms a write"),
         ]
+    return found
+
+
+def large(
+    nodes: int = 20,
+    seconds: float = 300.0,
+    events: int = 20_000,
+    text: str = "counter-17.add(3) from n4, attempt 2",
+) -> Report:
+    """Made up: faults for the first two thirds of the time, then calm, and calls all along."""
+    chance = random.Random(7)
+    names = tuple(f"n{number}" for number in range(nodes))
+    found = faults(names, seconds, chance)
     found += [
         TraceEvent(seconds * 0.7, "", "calm", ""),
         TraceEvent(seconds * 0.62, "n1", "wrong", "read 4, but 5 was acknowledged"),

@@ -8,11 +8,23 @@ from contextlib import AsyncExitStack
 import trio
 
 from tests.benchmarks.floor import open_floor
-from tests.benchmarks.measuring import Call, Row, Settings, at_least, at_most, in_turn, sequential
+from tests.benchmarks.measuring import (
+    Call,
+    Figure,
+    Row,
+    Settings,
+    at_least,
+    at_most,
+    in_turn,
+    sequential,
+)
 from tests.benchmarks.memory import floor_weight
 from tests.benchmarks.ours import Bench, Crowd, Idle, Numbered, open_bench
 
 COUNT = 20_000
+
+_Pair = tuple[Figure, Figure]
+"""What is measured, and what it is beside."""
 
 
 async def measure(settings: Settings) -> list[Row]:
@@ -63,6 +75,10 @@ async def measure(settings: Settings) -> list[Row]:
         many = await in_turn(settings.rounds, spawn_many, objects)
         elsewhere = await in_turn(settings.rounds, lambda: on_another(Idle, ()), in_series)
         built = await in_turn(settings.rounds, lambda: on_another(Numbered, (1,)), in_series)
+    return _rows(count, one, many, elsewhere, built)
+
+
+def _rows(count: int, one: _Pair, many: _Pair, elsewhere: _Pair, built: _Pair) -> list[Row]:
     return [
         at_most(
             Row("new actor elsewhere and its first answer", "ms", *one, against="floor, one call"),
