@@ -39,8 +39,8 @@ from runtime.environment import Environment
 from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import FUNCTION_SERVICE, FunctionService
 from runtime.membership.members import Members
+from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.placement import NodeLoad, choose_node
-from runtime.supervision.spawner import ActorPlacement
 from runtime.wire.codec import Codec
 
 ONCE: Final = RetryPolicy(max_retries=0)

@@ -101,9 +101,10 @@ from runtime.references.inspection import totals
 from runtime.references.manager import MemoryOptions
 from runtime.store.interface import Store
 from runtime.store.measured_store import MeasuredStore
+from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.orphans import Orphans
 from runtime.supervision.singletons import Candidacies
-from runtime.supervision.spawner import ActorPlacement, ActorSpawner
+from runtime.supervision.spawner import ActorSpawner
 from runtime.supervision.supervisor_work import SupervisionWork
 from runtime.watching.watcher import (
     WATCHING_SERVICE,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Literal, cast
 
 import attrs
@@ -23,9 +23,7 @@ from actors.errors import (
     MethodNotFoundError,
     NodeDiedError,
     NodeDrainingError,
-    NodeNotFoundError,
     NodeUnreachableError,
-    NoPlacementError,
     OutcomeUnknownError,
     RemoteError,
     SpawnError,
@@ -49,248 +47,12 @@ from runtime.hosting.instances import name_part
 from runtime.hosting.node_service import NODE_SERVICE
 from runtime.hosting.starts import starts_at_once
 from runtime.lifetime import AskingBlock
-from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members
 from runtime.membership.names import Names
-from runtime.membership.restart_intents import CLUSTER, NAMES
-from runtime.store.interface import StoreEvent
+from runtime.membership.restart_intents import CLUSTER
+from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.gathered_starts import StartGatherer
-from runtime.supervision.placement import (
-    NodeLoad,
-    NodeLoads,
-    PlacedActor,
-    Turns,
-    choose_node,
-    spread_over,
-)
 from runtime.tracing import NO_SPANS, Spans
-
-# The choice of a node: the decision of `runtime.supervision.placement`, with this node's view of
-# the members and their loads.
-
-
-_NOTHING = nullcontext()
-"""For actors without names, which are no load."""
-
-
-class ActorPlacement:
-    """Chooses nodes for the actors that this node starts. While `lookups` follows the names, it
-    counts their changes (`on_changed` and `forget`, which `Lookups.run` calls); otherwise it reads
-    all names for each placement.
-    """
-
-    def __init__(
-        self,
-        members: Members,
-        names: Names,
-        environment: Environment,
-        lookups: Lookups,
-    ) -> None:
-        self._members = members
-        self._names = names
-        self._environment = environment
-        self._lookups = lookups
-        self._loads = NodeLoads()
-        self._turns = Turns()
-        self._freed = (0, trio.Event())
-        """What `NodeLoads.freed` was when this event was made: it is set once that is out of date.
-        """
-
-    def check_invariants(self) -> None:
-        """Assert what must hold between any two steps: for tests and simulations."""
-        self._loads.check_invariants()
-
-    def on_changed(self, event: StoreEvent) -> None:
-        """A name was claimed or released."""
-        if not self._loads.counts_changes:
-            # No placement here has asked for loads yet: the record need not be read.
-            return
-        name = event.key.removeprefix(NAMES)
-        owner = None
-        if event.kind != "delete":
-            owner = self._names.readable_owner(name, event.value)
-        if owner is None:
-            self._loads.on_gone(name, event.revision)
-            self._wake()
-        else:
-            self._loads.put(
-                name,
-                PlacedActor(NodeId(owner.node, owner.incarnation), owner.resources, event.revision),
-            )
-
-    def forget(self) -> None:
-        """Drop all loads, because changes of names may have been missed."""
-        self._loads.forget()
-        self._wake()
-
-    async def wait_freed(self) -> None:
-        """Wait until resources were given back somewhere, as far as this node follows the names:
-        what waits for room looks again then, and after a while in any case.
-        """
-        await self._freed[1].wait()
-
-    def _wake(self) -> None:
-        known, event = self._freed
-        if known != self._loads.freed:
-            self._freed = (self._loads.freed, trio.Event())
-            event.set()
-
-    async def place(self, options: SpawnOptions) -> Member:
-        """Choose the node for an actor with these options. Raises `NodeNotFoundError` or
-        `NoPlacementError`.
-        """
-        member = await self._find(options)
-        if options.on is None:
-            # Before any other choice: this one counts for the next.
-            self._turns.on_chosen([member], self._members.living())
-        return member
-
-    async def _find(self, options: SpawnOptions) -> Member:
-        if options.on is None or options.resources:
-            await self._ask()
-        # Taken before `forget`, which replaces the table: what was read serves this placement only.
-        loads = self._loads.of
-        if not self._lookups.is_following:
-            self._loads.forget()
-        try:
-            return self._chosen(options, loads)
-        except (NodeNotFoundError, NoPlacementError) as error:
-            # A node that fits may have joined, and this node's view of the members be older than
-            # that. So read the store once.
-            try:
-                await self._members.caught_up(self._members.revision + 1)
-            except StoreError:
-                raise error from None
-        # Outside of the handler: an error of the second choice does not show that of the first.
-        return self._chosen(options, loads)
-
-    def named(self, options: SpawnOptions) -> Member | None:
-        """Return the node that these options name, if it is there and nothing is asked of it; else
-        None: see `place`.
-        """
-        if options.on is None or options.labels or options.resources:
-            return None
-        return self._living(options.on)
-
-    def _living(self, node: str) -> Member | None:
-        seen = self._members.find(node)
-        if seen is None:
-            return None
-        member = seen.member
-        is_current = self._members.is_current(member.node_id)
-        return member if is_current else None
-
-    def _chosen(self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> Member:
-        named = self.named(options)
-        if named is not None:
-            return named
-        # One member is enough to choose a node by its name, however many there are. The error for
-        # a name that no member has lists all.
-        named = None if options.on is None else self._living(options.on)
-        living = self._members.living() if named is None else [named]
-        return choose_node(living, options, loads, self._environment.random(), self._turns)
-
-    async def place_many(self, options: SpawnOptions, count: int) -> list[Member]:
-        """Choose the nodes for `count` actors with these options. Raises what `place` raises if one
-        of them fits nowhere.
-        """
-        if not count:
-            return []
-        # For its waits and its errors; the choice below uses the members and loads that it has
-        # read.
-        await self._find(options)
-        living = self._members.living()
-        chosen = spread_over(
-            living, options, self._loads.of, count, self._environment.random, self._turns
-        )
-        if options.on is None:
-            self._turns.on_chosen(chosen, living)
-        return chosen
-
-    def starting(self, options: SpawnOptions, member: Member) -> AbstractContextManager[None]:
-        """Count an actor with `member`'s load while it is being started, before its name is
-        claimed.
-        """
-        if options.name is None:
-            return _NOTHING
-        return self._starting(options.name, options, member)
-
-    @contextmanager
-    def _starting(self, name: str, options: SpawnOptions, member: Member) -> Iterator[None]:
-        self._loads.on_placed(name, member.node_id, options.resources)
-        try:
-            yield
-        finally:
-            self._loads.on_settled(name)
-            self._wake()
-
-    def on_over(self, name: str) -> None:
-        """Within `starting`: the actor has ended, and its name was made for it alone. Its resources
-        are free for the next placement, before the release of the name is reported.
-        """
-        self._loads.on_over(name)
-        self._wake()
-
-    def on_started(self, address: Address, resources: Mapping[str, float]) -> None:
-        """Count an actor that has started until its claim is reported: otherwise the next placement
-        would find its resources free.
-        """
-        # Not if the claim has been reported: the release of the name may have been, too.
-        if address.registered and self._lookups.will_report(address.epoch):
-            node = address.node_id
-            self._loads.put(address.name, PlacedActor(node, resources, address.epoch))
-
-    def on_placed_many(
-        self, names: Sequence[str], places: Sequence[Member], resources: Mapping[str, float]
-    ) -> None:
-        """Count actors that are about to start, until `on_started_many`."""
-        for name, member in zip(names, places, strict=False):  # no names: none counts
-            self._loads.on_placed(name, member.node_id, resources)
-
-    def on_started_many(
-        self,
-        names: Sequence[str],
-        outcomes: Sequence[Address | Exception],
-        resources: Mapping[str, float],
-    ) -> None:
-        """Count those that have started with their addresses, and the others no more."""
-        for name, outcome in zip(names, outcomes, strict=False):
-            if isinstance(outcome, Address):
-                self.on_started(outcome, resources)
-            self._loads.on_settled(name)
-        self._wake()
-
-    def on_stopped(self, address: Address) -> None:
-        """An actor has been stopped for this node: its resources are free for the next placement,
-        before the release of its name is reported.
-        """
-        if not address.registered:
-            return
-        # The release is later than the claim, and any later claim of the name later than both.
-        if self._lookups.will_report(address.epoch):
-            # The claim must not count when it is reported.
-            self._loads.on_stopped(address.name, address.epoch + 1)
-        else:
-            self._loads.on_gone(address.name, address.epoch + 1)
-        self._wake()
-
-    async def _ask(self) -> None:
-        # Again if changes were missed during the request, or another placement has dropped the
-        # loads.
-        while not self._loads.known:
-            expected = self._loads.expect()
-            owners = await self._names.owners()
-            names = [
-                (
-                    address.name,
-                    PlacedActor(
-                        NodeId(owner.node, owner.incarnation), owner.resources, address.epoch
-                    ),
-                )
-                for address, owner in owners
-            ]
-            self._loads.fill(names, expected)
-
 
 WATCH_RETRY_SECONDS = 0.05
 """Seconds until an actor is watched again after the session with its node was lost."""

@@ -36,7 +36,7 @@ from runtime.environment import SystemEnvironment
 from runtime.functions.service import FUNCTION_SERVICE, most_workers
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform
-from runtime.supervision.spawner import ActorPlacement
+from runtime.supervision.actor_placement import ActorPlacement
 from runtime.timings import Timings
 from tests.functions import functions_used as used
 from tests.isolation.actors_used import Counter
