@@ -260,7 +260,7 @@ RETIRED_IN_NAMES = RETIRED - {
     "alone",  # `raise_alone`, and an ordinary word
     "coordination",
     "deaths",  # a method of `Supervisor` that users call
-    "hands",  # `_shake_hands`
+    "hands",  # `shake_hands`
     "neighbour",
 }
 """Those that no function, attribute, parameter or variable has either. What is left out is an

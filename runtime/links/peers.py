@@ -10,17 +10,14 @@ ended.
 from __future__ import annotations
 
 import logging
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
-import cbor2
 import trio
 
 from actors.errors import (
-    EncryptionError,
     ExpelledError,
     HandshakeError,
     HandshakeTimeoutError,
@@ -36,16 +33,32 @@ from runtime.environment import Environment
 from runtime.limited_log import LimitedLog
 from runtime.links.client_names import quota_key
 from runtime.links.dial_turns import DialTurns
-from runtime.links.encryption import is_certificate_refused, tls_reason
+from runtime.links.handshakes import (
+    ClosedEarlyError,
+    ProvenPeer,
+    RefusedCertificateError,
+    next_in_time,
+    send_frame,
+    shake_hands,
+    verified_peer,
+)
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link, LinkCounters, Receiver
 from runtime.links.loans import FEATURE, LendingPools
-from runtime.links.settlement import Offer, SettlementAnswer, SettlementAnswerKind
+from runtime.links.settlement import (
+    Offer,
+    SettlementAnswer,
+    SettlementAnswerKind,
+    encode_answer,
+    encode_offer,
+    read_answer,
+    read_offer,
+)
 from runtime.links.transports import Connection, Network, SocketConnection, why_not_dialled
 from runtime.statistics.call_statistics import reason_of
 from runtime.statistics.counts import LabelledCount
-from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
-from runtime.wire.handshake import ANY_NAME, Acceptor, Channel, Dialer, Introduction, Peer
+from runtime.wire.frames import Frame, FrameReader, Kind, Limits, encode_frame
+from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
 
 LEFT = "this node has left"
 """Why the links of a node end that leaves."""
@@ -66,26 +79,6 @@ of records and answers.
 """
 
 logger = own_logger("understudy.links")
-
-
-class RefusedCertificateError(EncryptionError):
-    """A peer that has proven itself, by its certificate, refuses that of this process."""
-
-
-class ClosedEarlyError(ProtocolError):
-    """The peer closed a connection before it was settled: it may have given the dial up for
-    another.
-    """
-
-
-@attrs.frozen
-class _ProvenPeer:
-    """The result of a handshake. `secret`: the one that both sides have proven."""
-
-    peer: Peer
-    reader: FrameReader
-    verified: VerifiedPeer
-    secret: bytes = attrs.field(repr=False)
 
 
 @attrs.frozen
@@ -348,7 +341,7 @@ class Peers:
         for link in tuple(self.links.values()):
             link.drop_connection()
 
-    def _check_still_admitted(self, settled: _ProvenPeer) -> None:
+    def _check_still_admitted(self, settled: ProvenPeer) -> None:
         """Refuse a peer that was expelled, or whose secret was removed, since its handshake: it may
         draw that out. Without an await before the session opens. Raises HandshakeError.
         """
@@ -494,7 +487,7 @@ class Peers:
             link.last_heard = self._environment.now()
         return link
 
-    def _on_proven(self, link: Link, settled: _ProvenPeer, connection: Connection) -> None:
+    def _on_proven(self, link: Link, settled: ProvenPeer, connection: Connection) -> None:
         """The peer has proven who it is: before each connection carries the session."""
         link.on_verified(settled.verified)
         if settled.peer.role == "client":
@@ -735,72 +728,14 @@ class Peers:
         ]
         return sorted(usable, key=lambda address: not address.startswith("unix:"))
 
-    async def _shake_hands(self, connection: Connection, side: Dialer | Acceptor) -> _ProvenPeer:
-        reader = FrameReader(UNPROVEN)
-        answer = side.start() if isinstance(side, Dialer) else None
-        while True:
-            step = await self._step(connection, reader, answer, over=side.peer is not None)
-            if step is None:
-                assert side.peer is not None
-                reader.limits = self.limits
-                verified = verified_peer(side.peer, connection.channel)
-                return _ProvenPeer(side.peer, reader, verified, side.secret)
-            try:
-                answer = side.receive(step.kind, step.control)
-            except ExpelledError as error:
-                if error.proven:
-                    self._policy.expelled(error)
-                raise
-            if isinstance(side, Acceptor) and side.error is not None:
-                # The refusal goes to the dialer first, so that both sides name the same reason.
-                if answer is not None:
-                    await self._step(connection, reader, answer, over=True)
-                raise side.error
-
-    async def _step(
-        self,
-        connection: Connection,
-        reader: FrameReader,
-        answer: tuple[Kind, bytes] | None,
-        *,
-        over: bool,
-    ) -> Frame | None:
-        """Send what the last frame of a handshake is answered with, and take the next one, unless
-        it is `over`.
-
-        Each step has a time of its own: the other side may be a process among hundreds that begin
-        in the same moment.
-        """
+    async def _shake_hands(self, connection: Connection, side: Dialer | Acceptor) -> ProvenPeer:
         seconds = self._timings.handshake
-        with trio.move_on_after(seconds):
-            if answer is not None:
-                await _send(connection, *answer)
-            if over:
-                return None
-            frame, *more = await _next_frames(connection, reader)
-            if more:
-                raise ProtocolError(
-                    "the peer sent more than one frame at a time during the handshake"
-                )
-            return frame
-        raise HandshakeTimeoutError(
-            f"the peer did not go on with the handshake within {seconds:g} s; does the "
-            "address lead to a node?"
-        )
-
-    async def _next_in_time(
-        self, connection: Connection, reader: FrameReader, what: str
-    ) -> list[Frame]:
-        """Return the frame that is due, which errors call `what`, and any that came with it. Raises
-        HandshakeTimeoutError.
-        """
-        seconds = self._timings.handshake
-        with trio.move_on_after(seconds):
-            return await _next_frames(connection, reader)
-        raise HandshakeTimeoutError(f"the peer sent no {what} within {seconds:g} s")
+        proven = await shake_hands(connection, side, seconds, self._policy.expelled)
+        proven.reader.limits = self.limits
+        return proven
 
     async def _offer(
-        self, link: Link, connection: Connection, settled: _ProvenPeer
+        self, link: Link, connection: Connection, settled: ProvenPeer
     ) -> tuple[FrameReader, list[Frame]] | None:
         """Offer to go on with the session over a connection that we dialled; opens it and returns
         the frames that came along.
@@ -811,11 +746,11 @@ class Peers:
         assert not link.connected, "what has been received must not change while it is on offer"
         offer = link.settlement.dial(link.session.acknowledgement())
         try:
-            await _send(connection, Kind.RESUME, _encode_offer(offer))
-            frame, *early = await self._next_in_time(
-                connection, settled.reader, "answer to the resume offer"
+            await send_frame(connection, Kind.RESUME, encode_offer(offer))
+            frame, *early = await next_in_time(
+                connection, settled.reader, self._timings.handshake, "answer to the resume offer"
             )
-            answer = _read_answer(frame)
+            answer = read_answer(frame)
             # It was given up where a dial of the peer's was accepted in the very pass of the
             # scheduler in which the answer arrived.
             if not link.settlement.is_open(offer) or link.ended is not None:
@@ -868,7 +803,7 @@ class Peers:
                 "the cluster"
             )
 
-    async def _carry_first(self, link: Link, connection: Connection, settled: _ProvenPeer) -> None:
+    async def _carry_first(self, link: Link, connection: Connection, settled: ProvenPeer) -> None:
         """Carry a link over the connection of a first contact; from then on it is redialled like
         any other.
         """
@@ -898,12 +833,14 @@ class Peers:
             if link.ended is None:
                 self._keep_connected(link)
 
-    async def _carry_accepted(self, settled: _ProvenPeer, connection: Connection) -> None:
-        frame, *early = await self._next_in_time(connection, settled.reader, "resume offer")
-        offer = _read_offer(frame)
+    async def _carry_accepted(self, settled: ProvenPeer, connection: Connection) -> None:
+        frame, *early = await next_in_time(
+            connection, settled.reader, self._timings.handshake, "resume offer"
+        )
+        offer = read_offer(frame)
         link = await self._free_link(settled, offer)
         if isinstance(link, SettlementAnswerKind):
-            await _send(connection, Kind.RESUME, _encode_answer(SettlementAnswer(link)))
+            await send_frame(connection, Kind.RESUME, encode_answer(SettlementAnswer(link)))
             return
         self._check_still_admitted(settled)
         # No await from the judgement to the opening: two connections never carry one session.
@@ -917,7 +854,7 @@ class Peers:
         link.fenced = self._membership.is_outdated(settled.peer)
         self._on_proven(link, settled, connection)
         try:
-            link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
+            link.open(connection, offer.received, encode_frame(Kind.RESUME, encode_answer(answer)))
         except ProtocolError as error:
             # It says that it has what was never sent: whatever is on this session is not what the
             # peer takes it for. Nothing else would end the session.
@@ -926,7 +863,7 @@ class Peers:
         self._keep_connected(link)
         await self._run(link, connection, settled.reader, early)
 
-    async def _free_link(self, settled: _ProvenPeer, offer: Offer) -> Link | SettlementAnswerKind:
+    async def _free_link(self, settled: ProvenPeer, offer: Offer) -> Link | SettlementAnswerKind:
         """The link that an offer is for, with no connection any more; or why the offer is refused.
         Raises `WrongPeerError`.
         """
@@ -990,102 +927,3 @@ def _is_same_client(one: VerifiedPeer | None, other: VerifiedPeer) -> bool:
         and "node" not in (one.role, other.role)
         and quota_key(one) == quota_key(other)
     )
-
-
-def verified_peer(peer: Peer, channel: Channel) -> VerifiedPeer:
-    """Return the identity and role of a peer. Only after a handshake, which has proven that the
-    peer's certificate, if any, grants the rights that it asks for.
-    """
-    certified = channel.certified
-    if certified is None or not certified.role:
-        # Every member knows the secret, or is this user over a Unix socket.
-        role = peer.rights or "node"
-        return VerifiedPeer(role, peer.name, peer.name, peer.incarnation, "secret")
-    # A node's certificate may be for every name.
-    name = peer.name if certified.name == ANY_NAME else certified.name
-    role = peer.rights or certified.role
-    return VerifiedPeer(
-        role,
-        name,
-        peer.name,
-        peer.incarnation,
-        "certificate",
-        channel.fingerprint,
-        certified.role if certified.role != role else None,
-    )
-
-
-async def _send(connection: Connection, kind: Kind, control: bytes) -> None:
-    data = memoryview(encode_frame(kind, control))
-    while data:
-        count = connection.send_some((data,))
-        data = data[count:]
-        if data:
-            await connection.wait_writable()
-
-
-async def _next_frames(connection: Connection, reader: FrameReader) -> list[Frame]:
-    """Return the next frames, at least one."""
-    while True:
-        try:
-            data = await connection.receive()
-        except ssl.SSLError as error:
-            # In TLS 1.3 a client learns that its certificate is refused when it first reads.
-            # Not the word of a stranger: the handshake has verified the peer's own certificate.
-            kind = RefusedCertificateError if is_certificate_refused(error) else EncryptionError
-            raise kind(f"the peer refused the connection: {tls_reason(error)}") from None
-        if not data:
-            raise ClosedEarlyError("the peer closed the connection during the handshake")
-        if frames := reader.feed(data):
-            return frames
-
-
-def _encode_offer(offer: Offer) -> bytes:
-    return cbor2.dumps(list(attrs.astuple(offer)))
-
-
-def _encode_answer(answer: SettlementAnswer) -> bytes:
-    return cbor2.dumps([int(answer.kind), answer.link, answer.received])
-
-
-def _read_offer(frame: Frame) -> Offer:
-    """A RESUME frame of a dialer; see `runtime.links.settlement`. Raises ProtocolError for anything
-    else.
-    """
-    offer = Offer(*_numbers(frame, 5))
-    if not offer.link or not offer.dial:
-        raise ProtocolError("a resume offer without the number of a link or of a dial")
-    return offer
-
-
-def _read_answer(frame: Frame) -> SettlementAnswer:
-    """A RESUME frame of an acceptor; see `runtime.links.settlement`. Raises ProtocolError for
-    anything else.
-    """
-    kind, link, received = _numbers(frame, 3)
-    # What a later version may have more reasons for is not accepted, at any rate.
-    return SettlementAnswer(
-        SettlementAnswerKind(kind)
-        if kind <= max(SettlementAnswerKind)
-        else SettlementAnswerKind.STALE,
-        link,
-        received,
-    )
-
-
-def _numbers(frame: Frame, count: int) -> list[int]:
-    """The first `count` numbers of a RESUME; more of them are for later versions."""
-    if frame.kind != Kind.RESUME:
-        raise ProtocolError(
-            f"a frame of kind {frame.kind} where a resume offer, or its answer, was expected"
-        )
-    try:
-        fields = cbor2.loads(frame.control, max_depth=2, allow_indefinite=False)
-    except (cbor2.CBORError, ValueError, TypeError) as error:
-        raise ProtocolError(f"a malformed resume offer: {error}") from error
-    if not isinstance(fields, list) or len(fields) < count:
-        raise ProtocolError("a malformed resume offer")
-    numbers = fields[:count]
-    if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
-        raise ProtocolError("a malformed resume offer")
-    return numbers

@@ -35,8 +35,10 @@ from __future__ import annotations
 from enum import IntEnum
 
 import attrs
+import cbor2
 
 from actors.errors import ProtocolError
+from runtime.wire.frames import Frame, Kind
 
 
 class SettlementAnswerKind(IntEnum):
@@ -176,3 +178,56 @@ class Settlement:
         self._accepted = offer.dial
         self._open_dial = 0
         return SettlementAnswer(SettlementAnswerKind.ACCEPTED, self.number, received)
+
+
+def encode_offer(offer: Offer) -> bytes:
+    """The control part of a dialer's RESUME frame."""
+    return cbor2.dumps(list(attrs.astuple(offer)))
+
+
+def encode_answer(answer: SettlementAnswer) -> bytes:
+    """The control part of an acceptor's RESUME frame."""
+    return cbor2.dumps([int(answer.kind), answer.link, answer.received])
+
+
+def read_offer(frame: Frame) -> Offer:
+    """A RESUME frame of a dialer. Raises ProtocolError for anything
+    else.
+    """
+    offer = Offer(*_numbers(frame, 5))
+    if not offer.link or not offer.dial:
+        raise ProtocolError("a resume offer without the number of a link or of a dial")
+    return offer
+
+
+def read_answer(frame: Frame) -> SettlementAnswer:
+    """A RESUME frame of an acceptor. Raises ProtocolError for
+    anything else.
+    """
+    kind, link, received = _numbers(frame, 3)
+    # What a later version may have more reasons for is not accepted, at any rate.
+    return SettlementAnswer(
+        SettlementAnswerKind(kind)
+        if kind <= max(SettlementAnswerKind)
+        else SettlementAnswerKind.STALE,
+        link,
+        received,
+    )
+
+
+def _numbers(frame: Frame, count: int) -> list[int]:
+    """The first `count` numbers of a RESUME; more of them are for later versions."""
+    if frame.kind != Kind.RESUME:
+        raise ProtocolError(
+            f"a frame of kind {frame.kind} where a resume offer, or its answer, was expected"
+        )
+    try:
+        fields = cbor2.loads(frame.control, max_depth=2, allow_indefinite=False)
+    except (cbor2.CBORError, ValueError, TypeError) as error:
+        raise ProtocolError(f"a malformed resume offer: {error}") from error
+    if not isinstance(fields, list) or len(fields) < count:
+        raise ProtocolError("a malformed resume offer")
+    numbers = fields[:count]
+    if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
+        raise ProtocolError("a malformed resume offer")
+    return numbers

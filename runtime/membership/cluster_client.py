@@ -30,9 +30,9 @@ from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, raise_alone
 from runtime.hosting.host import ActorHost
 from runtime.hosting.node_service import store_service
+from runtime.links.handshakes import ClosedEarlyError
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
-from runtime.links.peers import ClosedEarlyError
 from runtime.links.transports import Network, why_not_dialled
 from runtime.membership.names import Names
 from runtime.membership.remote_store import RemoteStore, StoreService

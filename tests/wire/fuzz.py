@@ -29,7 +29,7 @@ from actors.identifiers import NodeId
 from actors.peers import VerifiedPeer
 from runtime import Node, open_node
 from runtime.links.link import Link, UnhandledFrameError
-from runtime.links.peers import _read_answer, _read_offer
+from runtime.links.settlement import read_answer, read_offer
 from runtime.node import internals_of
 from runtime.testing import Platform
 from runtime.wire.frames import HEADER, UNPROVEN, Frame, FrameReader, Kind, encode_frame
@@ -335,7 +335,7 @@ def offer_spoiled_resume(mutator: Mutator, offers: Sequence[Frame]) -> None:
     """A RESUME that is spoiled."""
     try:
         for frame in FrameReader().feed(mutator.frame(mutator.draw.choice(offers))):
-            mutator.draw.choice((_read_offer, _read_answer))(frame)
+            mutator.draw.choice((read_offer, read_answer))(frame)
     except ProtocolError:
         pass
 
