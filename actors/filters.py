@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import CoroutineType, MappingProxyType
+from types import MappingProxyType
 from typing import ClassVar, Literal, cast
 
 from actors.call_context import CallContext, call_context
-from actors.errors import CallError, FilterFailedError, FilterRefusedError
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from actors.short_repr import short_repr
@@ -164,97 +163,3 @@ def checked_filters(filters: object) -> tuple[Filter, ...]:
 def on_side(filters: Sequence[Filter], side: Side) -> tuple[Filter, ...]:
     """Return those that run on this side, in order."""
     return tuple(one for one in filters if side in one.sides)
-
-
-class FilteredRun:
-    """One call on its way through filters, in order; `last()` is what they are around."""
-
-    __slots__ = ("_call", "_filters", "_last", "error", "reached", "returned")
-
-    def __init__(
-        self, filters: tuple[Filter, ...], call: Call, last: Callable[[], Awaitable[object]]
-    ) -> None:
-        self._filters = filters
-        self._call = call
-        self._last = last
-        self.reached = False
-        """True once the last filter has gone on."""
-        self.returned = False
-        """True once what they are around has returned."""
-        self.error: BaseException | None = None
-        """What it has raised."""
-
-    async def run(self) -> object:
-        """Run the call. Raises what it raises, or for a filter that raises `FilterRefusedError` or
-        `FilterFailedError`; what a filter raises in place of an error of the call is raised as it
-        is.
-        """
-        try:
-            value = await self._step(0, self._call)
-            if type(value) is CoroutineType:
-                value.close()
-                raise self._unawaited()
-            return value
-        except Exception as error:
-            # The call's own error, or what a filter has made of it: the caller gets it as it is.
-            if error is self.error or (self.error is not None and not self.returned):
-                raise
-            # A filter's own mistake before the method, after it, or while that may still run: the
-            # outcome follows from which it is.
-            if not self.reached:
-                if isinstance(error, CallError) and error.outcome == "not executed":
-                    raise
-                raise FilterRefusedError(self._text(error, "the method did not run")) from error
-            if isinstance(error, CallError):
-                raise
-            text = "the method has run, and its result is lost" if self.returned else "it may run"
-            raise FilterFailedError(self._text(error, text)) from error
-        finally:
-            # What an error refers to must not be in a circle with it.
-            self.error = None
-
-    def _unawaited(self) -> CallError:
-        """The error for a filter that forgets an `await`: the caller would get the coroutine."""
-        call, cls = self._call, FilterFailedError if self.reached else FilterRefusedError
-        return cls(
-            f"a filter on the {call.side} side returned a coroutine around {call.actor}."
-            f"{call.method}: write `return await next(call)` in it; the method "
-            f"{'may have run' if self.reached else 'did not run'}"
-        )
-
-    def _text(self, error: Exception, then: str) -> str:
-        call = self._call
-        return (
-            f"a filter on the {call.side} side raised {type(error).__name__} around "
-            f"{call.actor}.{call.method}: {then}"
-        )
-
-    async def _step(self, place: int, call: Call) -> object:
-        if call is not self._call:
-            raise TypeError("a filter passes next(...) the call that it was given, and no other")
-        if place == len(self._filters):
-            return await self._at_last()
-        gone_on = False
-
-        async def go_on(call: Call) -> object:
-            nonlocal gone_on
-            if gone_on:
-                raise RuntimeError(
-                    f"{type(self._filters[place]).__name__} has called next(...) twice for one "
-                    "call: call it once; to repeat calls, give them a RetryPolicy"
-                )
-            gone_on = True
-            return await self._step(place + 1, call)
-
-        return await self._filters[place].call(go_on, call)
-
-    async def _at_last(self) -> object:
-        self.reached = True
-        try:
-            value = await self._last()
-        except BaseException as error:  # noqa: ASYNC103
-            # Cancelled too: a filter may raise something else in its place.
-            self.error = error
-            raise
-        self.returned = True
-        return value

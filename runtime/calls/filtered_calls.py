@@ -14,9 +14,10 @@ import trio
 
 from actors.call_context import CURRENT, CallContext
 from actors.errors import CallTimeoutError, DeadlineExceededError
-from actors.filters import Call, CallKind, Filter, FilteredRun
+from actors.filters import Call, CallKind, Filter
 from actors.method import Bound, BoundMethod, BoundStream, Caller, Stream
 from actors.reference import Reference
+from runtime.hosting.filtered_run import FilteredRun
 from runtime.user_errors import is_cancellation, is_interrupt
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class FilteredCaller:
             run = FilteredRun(
                 self.filters, call, lambda: self.client.attempt(bound, args, kwargs, call)
             )
-            return await run.run()
+            return await run.run_alone()
         return await self._within(expires, call, bound, args, kwargs)
 
     async def _within(
@@ -75,7 +76,7 @@ class FilteredCaller:
 
         run = FilteredRun(self.filters, call, last)
         with scope:
-            return await run.run()
+            return await run.run_alone()
         # Only a filter can have taken too long.
         cls = CallTimeoutError if run.reached else DeadlineExceededError
         then = "the method has run" if run.reached else "the method did not run and will not"
@@ -93,7 +94,8 @@ class FilteredCaller:
     ) -> None:
         """Make the one-way call within the client-side filters."""
         call = self._seen("send", bound, args, kwargs)
-        await FilteredRun(self.filters, call, lambda: self.client.send(bound, args, kwargs)).run()
+        run = FilteredRun(self.filters, call, lambda: self.client.send(bound, args, kwargs))
+        await run.run_alone()
 
     def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
@@ -101,7 +103,7 @@ class FilteredCaller:
         """Make the call within the client-side filters, and return a reference to its result."""
         call = self._seen("remote", bound, args, kwargs)
         run = FilteredRun(self.filters, call, lambda: self.client.remote(bound, args, kwargs))
-        return cast("Coroutine[Any, Any, Reference[R]]", run.run())
+        return cast("Coroutine[Any, Any, Reference[R]]", run.run_alone())
 
     def stream(
         self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
@@ -187,7 +189,7 @@ class _StreamFilters:
         """The task."""
         try:
             with self._scope:
-                await self._run.run()
+                await self._run.run_alone()
         except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
             if is_cancellation(error) or is_interrupt(error):
                 raise

@@ -241,13 +241,8 @@ class CompletionLog:
         """Return the invocation of this actor whose method runs in this task, or in a task that
         opened this one's nursery; None if there is none.
         """
-        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-        while task is not None:
-            invocation = self._workers.running.get(task)
-            if invocation is not None:
-                return invocation if invocation.cell is cell else None
-            task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
-        return None
+        invocation = self._workers.running_here()
+        return invocation if invocation is not None and invocation.cell is cell else None
 
     async def _found(self, invocation: Invocation) -> CompletedAnswer | None:
         """Return the recorded answer to a call made before; None if it is to run."""

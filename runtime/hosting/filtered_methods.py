@@ -6,6 +6,7 @@ without filters does not even look for them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,9 +15,10 @@ import attrs
 import trio
 
 from actors.errors import CallError, FilterFailedError
-from actors.filters import Call, Filter, FilteredRun
+from actors.filters import Call, Filter
 from actors.method import InThread, MethodDefinition
 from runtime.hosting.cell import Invocation, RefusedElsewhereError
+from runtime.hosting.filtered_run import FilteredRun
 
 Running = Mapping[trio.lowlevel.Task, Invocation]
 
@@ -58,10 +60,10 @@ class FilteredMethod(MethodDefinition):
     ) -> object:
         """Run the filters around one run of the method."""
         try:
-            invocation = self.running[trio.lowlevel.current_task()]
-            run = FilteredRun(
-                self.filters, _call_of(invocation, self.name, args, kwargs), lambda: method
-            )
+            task = trio.lowlevel.current_task()
+            invocation = self.running[task]
+            call = _call_of(invocation, self.name, args, kwargs)
+            run = FilteredRun(self.filters, call, lambda: method, task)
             try:
                 value = await run.run()
                 # A stream has ended with its last item: there is no value to send.
@@ -72,8 +74,10 @@ class FilteredMethod(MethodDefinition):
                     raise RefusedElsewhereError(error) from error
                 raise
         finally:
-            # Where no filter has gone on to it. Otherwise it has ended, and this does nothing.
-            method.close()
+            # Where no filter has gone on to it. One that runs in a nursery which a filter has left
+            # open is not closed here: it is cancelled, in its own task.
+            if inspect.getcoroutinestate(method) == inspect.CORO_CREATED:
+                method.close()
 
 
 def filtered(

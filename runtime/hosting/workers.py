@@ -140,6 +140,11 @@ def scopes_of(task: Any) -> object:
     return task._cancel_status
 
 
+def status_of(scope: Any) -> object:
+    """Return what `scopes_of` returns directly within the scope."""
+    return scope._cancel_status
+
+
 def close_left_open(task: Any) -> None:
     """Cancel all tasks in nurseries that were left open in the task."""
     for nursery in task.child_nurseries:
@@ -274,7 +279,7 @@ class TaskWorkers:
         """The invocation whose method runs directly in a task. Others may only read it."""
         self.tasks: set[trio.lowlevel.Task] = set()
         """The tasks of all workers."""
-        threads.turn = lambda: self.running.get(trio.lowlevel.current_task())
+        threads.turn = self.running_here
 
     def record(self, recorder: TimelineRecorder | None) -> None:
         """Record the turns that begin from now on; None: stop."""
@@ -343,6 +348,18 @@ class TaskWorkers:
         finally:
             if first:
                 self._ready += 1
+
+    def running_here(self) -> Invocation | None:
+        """The invocation whose method runs in this task, or in one that has opened a nursery around
+        it: a method, or a filter around it, may go on in tasks of its own. None outside of methods.
+        """
+        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        while task is not None:
+            invocation = self.running.get(task)
+            if invocation is not None:
+                return invocation
+            task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
+        return None
 
     def queued(self) -> Iterator[ActorCell]:
         """Return the cells that wait for a worker."""
@@ -553,7 +570,7 @@ class TaskWorkers:
                 self._doubt_if_in_doubt()
             self._raised(invocation, error)
         except BaseException as error:  # noqa: ASYNC103  user code raises these as well
-            if self._goes_on(invocation, error):
+            if self._goes_on(invocation, worker, error):
                 raise
             # A group may hold a cancellation besides, which is raised afresh here.
             await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
@@ -566,11 +583,18 @@ class TaskWorkers:
             if timed:
                 worker.drop_deadline()
 
-    def _goes_on(self, invocation: Invocation, error: BaseException) -> bool:
+    def _goes_on(self, invocation: Invocation, worker: TaskWorker, error: BaseException) -> bool:
         """Report a method that raised something other than an Exception. Returns True if it must
         not be raised further here.
         """
         if is_cancellation(error):
+            task = trio.lowlevel.current_task()
+            if not worker.scope.cancel_called and scopes_of(task) is not status_of(worker.scope):
+                # By a nursery that the method has left open, in which a task has failed. Nothing
+                # else would report it.
+                left_open = LeftOpenError(invocation, task)
+                self._raised(invocation, RuntimeError(str(left_open)))
+                raise left_open
             self._cancelled(invocation)
         if is_cancellation(error) or is_interrupt(error):
             # An interrupt ends the process, and no caller gets it as an error of the method.

@@ -266,7 +266,7 @@ class NodeApi:
                 return
             address = found
             here = address.node_id == self._endpoint.identity
-        invocation = self._endpoint.host.workers.running.get(trio.lowlevel.current_task())
+        invocation = self._endpoint.host.workers.running_here()
         if invocation is not None and invocation.cell.address == address:
             # An actor that stops itself cannot wait for its own end: it ends when this method has.
             self._nursery.start_soon(self._spawner.stop_address, address, why)

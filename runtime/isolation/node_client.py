@@ -203,7 +203,7 @@ class NodeClient(BaseNode):
         if not isinstance(handle, Handle):
             raise TypeError(f"stop takes a handle, not {handle!r}")
         host = self._endpoint.host
-        invocation = host.workers.running.get(trio.lowlevel.current_task())
+        invocation = host.workers.running_here()
         if invocation is not None and invocation.cell.address.name == handle.name:
             host.nursery_of(invocation.cell).start_soon(self._api.stop, handle.address, reason)
             await trio.lowlevel.checkpoint()

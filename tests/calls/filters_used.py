@@ -44,9 +44,24 @@ class Behaviour(Filter):
                 raise ValueError("before")
             case "refuse":
                 raise NotExecutedError("this tenant may not")
+            case "exit before":
+                raise SystemExit(3)
+            case "interrupt before":
+                raise KeyboardInterrupt("by no signal")
             case "raise after":
                 await next(call)
                 raise ValueError("after")
+            case "exit after":
+                await next(call)
+                raise SystemExit(3)
+            case "open nursery":
+                nursery = await trio.open_nursery().__aenter__()
+                nursery.start_soon(trio.sleep_forever)
+                return await next(call)
+            case "nursery":
+                return await _in_nursery(next, call)
+            case "system task":
+                return await _in_system_task(next, call)
             case "translate":
                 try:
                     return await next(call)
@@ -82,6 +97,36 @@ class Behaviour(Filter):
         raise AssertionError("not reached")
 
 
+async def _in_nursery(next: Next, call: Call) -> object:
+    values: list[object] = []
+
+    async def go_on() -> None:
+        values.append(await next(call))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.lowlevel.checkpoint)
+        nursery.start_soon(go_on)
+    return values[0]
+
+
+async def _in_system_task(next: Next, call: Call) -> object:
+    """Go on in a task that is in no nursery of the filter."""
+    ended, values, errors = trio.Event(), list[object](), list[RuntimeError]()
+
+    async def go_on() -> None:
+        try:
+            values.append(await next(call))
+        except RuntimeError as error:
+            errors.append(error)
+        ended.set()
+
+    trio.lowlevel.spawn_system_task(go_on)
+    await ended.wait()
+    if errors:
+        raise errors.pop()
+    return values[0]
+
+
 CLASS_NOTES: list[str] = []
 
 
@@ -95,6 +140,11 @@ class Adder(Actor):
     async def add(self, amount: int, *, more: int = 0) -> int:
         self.runs += 1
         return amount + more
+
+    @method
+    async def end_itself(self) -> None:
+        self.runs += 1
+        await self.node.stop(await self.node.lookup(self.name, Adder))
 
     @method(idempotent=True)
     async def add_again(self, amount: int) -> int:

@@ -15,8 +15,10 @@ import pytest
 import actors.filters
 import runtime.calls.filtered_calls
 import runtime.hosting.filtered_methods
+import runtime.hosting.filtered_run
 import runtime.statistics.call_statistics
 import runtime.statistics.histograms
+import runtime.tracing
 from actors import Actor, Call, Filter, Next, method
 from runtime import open_node
 from runtime.calls import call_sender
@@ -26,7 +28,14 @@ from tests.benchmarks.removed_code import InstructionCount, RemovedCode, without
 from tests.live_pair import SECRET, Pair
 
 MEASURING = (runtime.statistics.call_statistics, runtime.statistics.histograms)
-FILTERING = (actors.filters, runtime.calls.filtered_calls, runtime.hosting.filtered_methods)
+FILTERING = (
+    actors.filters,
+    runtime.calls.filtered_calls,
+    runtime.hosting.filtered_methods,
+    runtime.hosting.filtered_run,
+    # Traces are made by a filter.
+    runtime.tracing,
+)
 
 
 class Adder(Actor):
@@ -81,7 +90,7 @@ async def test_a_call_without_filters_runs_nothing_that_filters(pair: Pair, wher
     assert await functions_of(adder, FILTERING) == set()
     async with open_node("f", join=pair.here.address, secret=SECRET, filters=[GoesOn()]) as node:
         filtered = await node.lookup("adder", Adder)
-        assert "filters.FilteredRun.run" in await functions_of(filtered, FILTERING)
+        assert "filtered_run.FilteredRun.run" in await functions_of(filtered, FILTERING)
 
 
 async def test_code_without_a_part_gives_the_same_results(pair: Pair) -> None:

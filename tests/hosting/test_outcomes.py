@@ -33,6 +33,33 @@ class Slow(Actor):
             raise ValueError("raised as it is cancelled")
 
 
+class Careless(Actor):
+    """Leaves a nursery open in which a task fails."""
+
+    @method
+    async def leave_open(self) -> None:
+        nursery = await trio.open_nursery().__aenter__()
+        nursery.start_soon(self._fail)
+        await trio.sleep_forever()
+
+    async def _fail(self) -> None:
+        raise LookupError("in the nursery")
+
+    @method
+    async def work(self) -> str:
+        return "done"
+
+
+async def test_a_method_that_its_own_open_nursery_cancels_has_an_outcome(
+    pair: Pair, where: str
+) -> None:
+    careless = await pair.here.options(on=where).spawn(Careless)
+    with trio.fail_after(60):
+        with pytest.raises(RuntimeError, match="has left a cancel scope or nursery open"):
+            await careless.leave_open()
+        assert await careless.work() == "done"
+
+
 class Outcomes:
     """A sink that writes down what it hears."""
 
