@@ -26,6 +26,7 @@ from runtime.elastic.worker_output import _CHUNK, Console, Streams, open_streams
 from runtime.environment import Environment
 from runtime.processes.child_process import LineSplitter, read_available
 from runtime.processes.exit_status import ExitStatus
+from runtime.processes.inherited_environment import without_secrets
 
 logger = own_logger("understudy.elastic")
 
@@ -156,7 +157,7 @@ class WorkerGroup:
         reader, writer = os.pipe()
         try:
             environment = environment_of(
-                os.environ,
+                without_secrets(os.environ),
                 self._settings,
                 placement,
                 local_rank,

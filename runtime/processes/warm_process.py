@@ -13,6 +13,7 @@ import trio
 
 from runtime.processes.exit_status import ForkServerStartError
 from runtime.processes.fork_loop import children_of, kill_group_quietly, kill_quietly, state_of
+from runtime.processes.inherited_environment import without_secrets
 
 _POLL_TIME = 0.002
 """Seconds between two looks at processes that are being killed: the kernel reports the stop of a
@@ -101,6 +102,7 @@ def launch() -> Warm:
             stdout=output_writer,
             stderr=output_writer,
             pass_fds=[theirs.fileno()],
+            env=without_secrets(os.environ),
             start_new_session=True,
         )
     except BaseException:

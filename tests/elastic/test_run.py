@@ -24,6 +24,7 @@ import trio
 from runtime import open_local_cluster
 from runtime.elastic import guardian, record
 from runtime.elastic.runner import ERROR_FILE
+from runtime.processes.inherited_environment import SECRET_VARIABLES
 from tests import forked_python
 from tests.process_states import lives, state_of
 from tests.waiting import until_blocking
@@ -117,10 +118,12 @@ def test_a_script_finds_what_torchrun_would_give_it(shell: Shell) -> None:
         script,
         "--rank=${local_rank}",
         "$x",
+        **dict.fromkeys(SECRET_VARIABLES, "a secret of the agent"),
     )
     assert (done.returncode, done.stderr) == (0, "")
     for rank in ("0", "1"):
         found = json.loads(shell.said(f"said-{rank}"))
+        assert not SECRET_VARIABLES & found.keys()
         expected = {
             "RANK": rank,
             "LOCAL_RANK": rank,

@@ -17,8 +17,11 @@ import trio
 from actors import ChildSpec, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, CallError, RemoteError
 from runtime import open_local_cluster, open_node
+from runtime.command_line import dashboard, gateway
+from runtime.membership.cluster_secret import VARIABLE
 from runtime.node import Node, internals_of
 from runtime.processes import open_fork_server
+from runtime.processes.inherited_environment import SECRET_VARIABLES
 from runtime.simulation import Simulation, run_scenario
 from tests.isolation.actors_used import Counter, Guest, Quitter, Starter, Victim
 from tests.isolation.conftest import SECRET, is_running
@@ -101,6 +104,22 @@ async def test_a_subprocess_that_an_isolated_actor_has_started_ends_with_it(
         else:
             await node.stop(starter)
         await until_gone([pid, started])
+
+
+async def test_no_process_of_an_isolated_actor_inherits_the_secret_of_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert {VARIABLE, dashboard.TOKEN_VARIABLE, gateway.TOKEN_VARIABLE} == SECRET_VARIABLES
+    for name in SECRET_VARIABLES:
+        monkeypatch.setenv(name, SECRET)
+    monkeypatch.setenv("UNDERSTUDY_SPIN", "off")
+    async with open_node("alone") as node:
+        starter = await node.options(isolation="process").spawn(Starter)
+        with trio.fail_after(60):
+            pid, started = await starter.start()
+        assert started in living(b"UNDERSTUDY_SPIN=off"), "it inherits what the process has"
+        server: int = internals_of(node).isolation._server.pid  # type: ignore[attr-defined]
+        assert not living(SECRET.encode()) & {pid, started, server}
 
 
 async def test_a_block_that_raises_leaves_no_process_behind() -> None:
