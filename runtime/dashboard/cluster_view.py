@@ -35,8 +35,14 @@ MOST_AT_ONCE = 12
 MOST_NODES = 300
 MOST_LINKS = 900
 
+STEP_SECONDS = 2.0
+"""What the clock of the dashboard does at once, and is more than this, is that it was set."""
+
 Member = Mapping[str, Any]
 Answer = Mapping[str, Any]
+
+_History = deque[tuple[float | None, ...]]
+"""Points of some sparklines: a time, and a value for each."""
 
 
 class _Place(NamedTuple):
@@ -71,9 +77,7 @@ class _KnownNode:
     rate: float | None = None
     received: float | None = None
     actor_rates: dict[str, float] = attrs.field(factory=dict)
-    history: deque[tuple[float | None, ...]] = attrs.field(
-        factory=lambda: deque[tuple[float | None, ...]](maxlen=HISTORY)
-    )
+    history: _History = attrs.field(factory=lambda: _History(maxlen=HISTORY))
 
 
 class ClusterView:
@@ -87,7 +91,9 @@ class ClusterView:
         self._events: deque[tuple[str, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
         self._numbered = 0
         self._began = False
-        self._totals: deque[tuple[float | None, ...]] = deque(maxlen=HISTORY)
+        self._totals: _History = deque(maxlen=HISTORY)
+        self._wall_at_zero = 0.0
+        """The time since 1970 at which the clock that never jumps was at its zero."""
 
     def observe(
         self,
@@ -100,6 +106,7 @@ class ClusterView:
         """Take in one round: the members, and what each has answered to `overview`, or why it is
         `silent`, by name. `wall`: seconds since 1970 UTC; `now`: on a clock that never jumps.
         """
+        self._follow_clock(wall, now)
         left_out = max(0, len(members) - MOST_NODES)
         shown = members[:MOST_NODES]
         self._leave_out({one["name"] for one in members} - {one["name"] for one in shown})
@@ -120,6 +127,14 @@ class ClusterView:
     def place_of(self, name: str) -> str:
         """The node on which an actor was seen last; "" if it was not."""
         return self._places.get(name, _NOWHERE).node
+
+    def ahead_of(self, node: NodeId) -> float:
+        """By how many seconds the clock of a node is ahead of the dashboard's, as far as known."""
+        known = self._nodes.get(node.name)
+        if known is None or known.member["incarnation"] != node.incarnation:
+            return 0.0
+        ahead: float = known.answer.get("ahead", 0.0)
+        return ahead
 
     @property
     def has_begun(self) -> bool:
@@ -169,6 +184,23 @@ class ClusterView:
         """
         for name in names & self._nodes.keys():
             del self._nodes[name]
+
+    def _follow_clock(self, wall: float, now: float) -> None:
+        """Where the clock of the dashboard was set, set the times that are kept as well: what
+        happened a minute ago stays so.
+        """
+        step, self._wall_at_zero = wall - now - self._wall_at_zero, wall - now
+        if not self._began or abs(step) < STEP_SECONDS:
+            return
+        for known in self._nodes.values():
+            known.heard = None if known.heard is None else known.heard + step
+            known.gone_at = None if known.gone_at is None else known.gone_at + step
+            known.history = _set_by(step, known.history)
+        self._totals = _set_by(step, self._totals)
+        self._events = deque(
+            [(number, {**row, "at": row["at"] + step}) for number, row in self._events],
+            maxlen=MOST_EVENTS,
+        )
 
     def _meet(self, wall: float, member: Member) -> None:
         name = member["name"]
@@ -228,7 +260,7 @@ class ClusterView:
                 left = known.member["state"] == "draining"
                 text = f"{name} has left" if left else f"{name} has died"
                 self._event(wall, "left" if left else "gone", text, node=name)
-            elif wall - known.gone_at > GONE_SECONDS or wall < known.gone_at:
+            elif wall - known.gone_at > GONE_SECONDS:
                 del self._nodes[name]
         # Nodes that come and go faster than they are forgotten: the longest gone go first.
         gone = [name for name, known in self._nodes.items() if known.gone_at is not None]
@@ -359,6 +391,7 @@ class ClusterView:
             "labels": dict(member["labels"]),
             "resources": {key: _number(value) for key, value in member["resources"].items()},
             "joined": member["joined"],
+            "ahead": round(answer.get("ahead", 0.0)),
             "problem": known.silent,
             "heard": known.heard if known.silent or known.gone_at is not None else None,
             "gone_at": known.gone_at,
@@ -490,6 +523,12 @@ def _served(answer: Answer) -> int:
 
 def _received(answer: Answer) -> int:
     return sum(one["bytes_received"] for one in answer["links"])
+
+
+def _set_by(step: float, history: _History) -> _History:
+    """The same points, so many seconds later."""
+    later = (((at or 0.0) + step, *values) for at, *values in history)
+    return _History(later, maxlen=HISTORY)
 
 
 def _rate(before: int, after: int, seconds: float) -> float:

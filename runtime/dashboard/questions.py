@@ -71,6 +71,9 @@ REMEMBERED_SECONDS = 3600.0
 SAVED_SECONDS = 10.0
 """How old the size of an actor's saved state may be that is shown."""
 
+AHEAD_SECONDS = 2.0
+"""By how much two clocks may differ before a page says so."""
+
 MOST_DEATHS = 200
 MOST_TEXT = 400
 MOST_TRACEBACK = 8192
@@ -100,6 +103,8 @@ class ClusterQuestions:
         self._view = view
         self.members: list[dict[str, Any]] = list(client.status["members"])
         self._deaths: set[str] | None = None
+        self._deaths_at = 0.0
+        """When they were looked at last, by the clock of the dashboard."""
         self._archived: list[dict[str, Any]] = []
         self._archived_at = -math.inf
         self._call_view = CallView()
@@ -132,14 +137,12 @@ class ClusterQuestions:
             if not self._view.has_begun:
                 nursery.start_soon(self._remember_ends)
             answers, silent = await self._ask_nodes(
-                lambda member: self._inspection(member).overview(member["name"] in chosen)
+                lambda member: self._overview(member, member["name"] in chosen)
             )
         if answers and not any("members" in one for one in answers.values()):
             # None of the chosen has answered: others know who is still there.
             others = [one for one in self.members if one["name"] in answers][:ASKED_FOR_MEMBERS]
-            more, _ = await self._ask_nodes(
-                lambda member: self._inspection(member).overview(True), others
-            )
+            more, _ = await self._ask_nodes(lambda member: self._overview(member, True), others)
             answers.update(more)
         self.members = [dict(one) for one in agreed_members(answers.values(), self.members)]
         self._client.follow(self.members)
@@ -153,6 +156,13 @@ class ClusterQuestions:
             {name: one for name, one in answers.items() if name in present},
             {name: why for name, why in silent.items() if name in present},
         )
+
+    async def _overview(self, member: dict[str, Any], with_members: bool) -> dict[str, Any]:
+        """The overview of a node, with `ahead`: by how much its clock is ahead of ours."""
+        sent = self._environment.wall_time()
+        found: dict[str, Any] = await self._inspection(member).overview(with_members)
+        found["ahead"] = seconds_ahead(found.get("time"), sent, self._environment.wall_time())
+        return found
 
     async def _remember_ends(self) -> None:
         """Tell the view which nodes have ended lately, as the store has it."""
@@ -271,12 +281,14 @@ class ClusterQuestions:
                 self._archived = await archived_ends(self._client.store)
 
     def _note_deaths(self, rows: Rows) -> None:
-        known = set(rows)
+        known, wall = set(rows), self._environment.wall_time()
         for key, row in rows.items():
             if self._deaths is not None and key not in self._deaths:
                 text = f"{row['name']} ended, {row['kind']}: {row['text']}"
-                self._view.died(row["at"], row["name"], row["node"] or "", _cut(text, MOST_TEXT))
-        self._deaths = known
+                # It was since the last look, whatever the clock of its node says.
+                at = min(max(row["at"], self._deaths_at), wall)
+                self._view.died(at, row["name"], row["node"] or "", _cut(text, MOST_TEXT))
+        self._deaths, self._deaths_at = known, wall
 
     # Calls.
 
@@ -499,7 +511,7 @@ class ClusterQuestions:
             self._add_lines(identities[node], report["lines"])
         problems = _silent(silent)
         problems.update(_problems(await self._add_ended(set(identities.values()))))
-        latest = sorted(self._lines.items(), key=lambda pair: pair[1]["time"])[-MOST_LINES:]
+        latest = sorted(self._lines.items(), key=lambda pair: pair[1]["at"])[-MOST_LINES:]
         self._lines = dict(latest)
         return self._snapshot(lines=self._lines, problems=problems)
 
@@ -522,9 +534,12 @@ class ClusterQuestions:
         return []
 
     def _add_lines(self, node: NodeId, lines: list[dict[str, Any]]) -> None:
+        # In the order of our clock: by its own, all lines of a node could be the latest, or none.
+        ahead = self._view.ahead_of(node)
         for line in lines:
             self._lines[f"{node.name}\n{node.incarnation}\n{line['number']}"] = {
                 "time": line["time"],
+                "at": line["time"] - ahead,
                 "level": line["level"],
                 "node": node.name,
                 "actor": line["actor"],
@@ -576,6 +591,17 @@ class _Walk:
     branch: Branch
     depth: int
     above: str
+
+
+def seconds_ahead(theirs: object, sent: float, received: float) -> float:
+    """By how many seconds a node's clock is ahead of ours, where `theirs` was read between two
+    times of ours; 0 for less than `AHEAD_SECONDS`, and for a node that does not say it.
+    """
+    if not isinstance(theirs, int | float) or not math.isfinite(theirs):
+        return 0.0
+    ahead = theirs - (sent + received) / 2
+    # Ours may have been set meanwhile.
+    return ahead if abs(ahead) > AHEAD_SECONDS + abs(received - sent) else 0.0
 
 
 def _add_branches(rows: Rows, root: Branch) -> int:

@@ -48,6 +48,7 @@ class Overviews:
             "links": links[:MOST_LINKS],
             "links_left_out": max(0, len(links) - MOST_LINKS),
             "memory_mib": memory_mib(),
+            "time": self._environment.wall_time(),
             **actors,
         }
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from actors.identifiers import NodeId
 from runtime.dashboard.cluster_view import (
     GONE_SECONDS,
     MOST_AT_ONCE,
@@ -12,6 +15,7 @@ from runtime.dashboard.cluster_view import (
     ClusterView,
     agreed_members,
 )
+from runtime.dashboard.questions import seconds_ahead
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
 from runtime.logs.archive import NodeEnd
 
@@ -78,13 +82,15 @@ class World:
     def __init__(self) -> None:
         self.view = ClusterView()
         self.now = 100.0
+        self.zero = 1e9
+        """The time since 1970 at which the clock that never jumps was at its zero."""
 
     def see(
         self, members: list[dict[str, Any]], seconds: float = 1.0, **answers: dict[str, Any]
     ) -> TopicSnapshot:
         self.now += seconds
         silent = {one["name"]: "no answer" for one in members if one["name"] not in answers}
-        snapshot = self.view.observe(self.now + 1e9, self.now, members, answers, silent)
+        snapshot = self.view.observe(self.now + self.zero, self.now, members, answers, silent)
         self.view.check_invariants()
         return snapshot
 
@@ -226,6 +232,68 @@ def test_nodes_that_lose_each_other_are_an_event_and_so_is_that_they_find_each_o
     world.see(three, 1.0, **{**whole, "w3": w3})
     told_of = told(world.see(three[:2], w1=whole["w1"], w2=whole["w2"]))
     assert [kind for kind, _ in told_of] == ["cut", "found", "cut"]
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_what_has_happened_stays_as_old_as_it_is_when_the_clock_is_set(step: float) -> None:
+    world = World()
+    both, answers = [member("w1"), member("w2")], {"w1": overview("w1"), "w2": overview("w2")}
+    world.see(both, 1.0, **answers)
+    # One is silent, then gone; all that the page knows of it has a time.
+    world.see(both, w1=answers["w1"])
+    world.see(both[:1], w1=answers["w1"])
+
+    def ages() -> list[list[float]]:
+        found = world.see(both[:1], w1=answers["w1"])
+        node = found.sections["nodes"]["w2"]
+        return [
+            [found.at - row["at"] for row in found.sections["events"].values()],
+            [found.at - node["heard"], found.at - node["gone_at"]],
+            [found.at - at for at, *_ in found.history["nodes"]["w2"]],
+            [found.at - at for at, *_ in found.history["cluster"]],
+        ]
+
+    before = ages()
+    world.zero += step
+    after = ages()
+    # A second has passed, and a point has come to the sums of the cluster.
+    assert after[:3] == [pytest.approx([age + 1 for age in kind]) for kind in before[:3]]
+    assert after[3] == pytest.approx([age + 1 for age in before[3]] + [0])
+    assert "w2" not in world.see(both[:1], GONE_SECONDS, w1=answers["w1"]).sections["nodes"]
+
+
+def test_a_node_whose_clock_differs_is_shown_with_the_difference() -> None:
+    world = World()
+    both = [member("w1"), member("w2")]
+    found = world.see(both, w1=overview("w1", ahead=3600.4), w2=overview("w2"))
+    assert [row["ahead"] for row in found.sections["nodes"].values()] == [3600, 0]
+    assert world.view.ahead_of(NodeId("w1", 1)) == 3600.4
+    # Not of the one that had the name before, nor of one that is not known.
+    assert world.view.ahead_of(NodeId("w1", 2)) == world.view.ahead_of(NodeId("w3", 1)) == 0
+    found = world.see(both, w1=overview("w1"), w2=overview("w2"))
+    assert found.sections["nodes"]["w1"]["ahead"] == 0, "it was set right"
+
+
+@pytest.mark.parametrize(
+    ("told", "received", "ahead"),
+    [
+        (3600.0, 1.0, 3599.5),
+        (-3600.0, 1.0, -3600.5),
+        # Less than what is worth a word, and less than the answer has taken.
+        (1.9, 0.0, 0.0),
+        (30.0, 60.0, 0.0),
+        # Our own clock was set between the two.
+        (0.0, 3600.0, 0.0),
+        (0.0, -3600.0, 0.0),
+        # Earlier versions tell none, and others anything.
+        (None, 1.0, 0.0),
+        ("soon", 1.0, 0.0),
+        (float("nan"), 1.0, 0.0),
+        (float("inf"), 1.0, 0.0),
+    ],
+)
+def test_how_far_a_clock_is_ahead(told: object, received: float, ahead: float) -> None:
+    assert seconds_ahead(told, 0.0, received) == ahead
 
 
 def test_a_large_partition_is_a_bounded_number_of_events() -> None:

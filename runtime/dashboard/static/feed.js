@@ -164,6 +164,9 @@ function grow(cluster, whole) {
   const { sections, history } = cluster;
   if (!whole) {
     const add = (list, row) => {
+      // Where the clock of the dashboard was set back, what went before moves along.
+      const back = Math.max(0, (list.at(-1)?.[0] ?? 0) - cluster.at);
+      if (back) for (const one of list) one[0] -= back;
       list.push([cluster.at, row.rate, row.waiting, row.received]);
       if (list.length > POINTS) list.splice(0, list.length - POINTS);
     };

@@ -31,6 +31,15 @@ function partition(lost) {
   return `${found.slice(0, MOST_LOST).join(", ")} ${found.length === 1 ? "have" : more > 0 ? `and ${count(more)} more pairs have` : "have"} lost each other: calls between them wait, within their deadlines, until they can connect again. Nothing is moved while both keep their leases.`;
 }
 
+const MOST_CLOCKS = 4;
+
+/** Clocks of nodes that differ from that of the dashboard, in a sentence for each; none for those that agree. */
+function clocks() {
+  const odd = Object.values(cluster("nodes")).filter((row) => row.ahead && isHere(row));
+  const told = odd.slice(0, MOST_CLOCKS).map((row) => ({ text: `The clock of ${row.name} is ${age(Math.abs(row.ahead))} ${row.ahead > 0 ? "ahead of" : "behind"} the dashboard's: the times of its log lines and deaths are off by as much. Calls, leases and deadlines do not go by it.` }));
+  return odd.length > MOST_CLOCKS ? [...told, { text: `The clocks of ${count(odd.length - MOST_CLOCKS)} more nodes differ as well.` }] : told;
+}
+
 function clusterPage(root) {
   const nodes = tile("Nodes"), actors = tile("Actors"), calls = tile("Calls served a second", new Spark("Calls served a second", { width: 220, height: 34, format: rate }));
   const waiting = tile("Calls waiting", new Spark("Calls waiting", { width: 220, height: 34 })), received = tile("Received a second", new Spark("Bytes received a second", { width: 220, height: 34, format: bytes }));
@@ -47,7 +56,7 @@ function clusterPage(root) {
     if (!data) return;
     const total = cluster("totals").cluster, history = data.history.cluster;
     const lost = Object.values(cluster("nodes")).filter((row) => cutOff(row).length);
-    problems.update([...(lost.length ? [{ text: partition(lost) }] : []), ...(total.store_away ? [{ text: `The store does not answer, as ${count(total.store_away)} of ${count(total.nodes)} nodes say: named actors pause at two thirds of their lease, and nothing is placed anew. The page of the store has more.` }] : [])]);
+    problems.update([...(lost.length ? [{ text: partition(lost) }] : []), ...clocks(), ...(total.store_away ? [{ text: `The store does not answer, as ${count(total.store_away)} of ${count(total.nodes)} nodes say: named actors pause at two thirds of their lease, and nothing is placed anew. The page of the store has more.` }] : [])]);
     text(nodes.value, count(total.nodes));
     text(nodes.note, total.silent ? `${total.silent} not answering` : lost.length ? `${lost.length} cut off` : total.nodes_left_out ? `${total.nodes_left_out} left out` : "all answer");
     attribute(nodes.note, "class", total.silent || lost.length ? "quiet" : null);
@@ -127,7 +136,7 @@ const noActors = () => empty("No actors", "Start one with node.spawn(…) or a s
 
 function nodePage(root, name) {
   const title = heading(name, "One node of the cluster.");
-  const state = h("p", { class: "stateline" }), told = facts(["State", "Address", "Process", "Incarnation", "Up for", "Python", "Labels", "Resources", "Store", "References"]);
+  const state = h("p", { class: "stateline" }), told = facts(["State", "Address", "Process", "Incarnation", "Up for", "Clock", "Python", "Labels", "Resources", "Store", "References"]);
   const calls = new Spark(`Calls a second on ${name}`, { width: 600, height: 60, format: rate }), waits = new Spark(`Calls waiting on ${name}`, { width: 600, height: 60 });
   const table = new Table(actorColumns(false), { label: `Actors on ${name}`, sort: "waiting", down: true, filter: "Filter actors", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
   const drain = actionButton("Drain and leave", () => ({ action: "drain-node", name }), `${name} takes no new work, moves its actors, and leaves the cluster.`);
@@ -147,7 +156,9 @@ function nodePage(root, name) {
     told.set("Address", row.address);
     told.set("Process", `pid ${row.pid}`);
     told.set("Incarnation", row.incarnation);
-    told.set("Up for", `${age(now() - row.joined)}`);
+    // By its own clock, if that is ahead.
+    told.set("Up for", `${age(now() - (row.joined > now() ? row.joined - row.ahead : row.joined))}`);
+    told.set("Clock", row.ahead ? `${age(Math.abs(row.ahead))} ${row.ahead > 0 ? "ahead of" : "behind"} the dashboard's` : "as the dashboard's");
     told.set("Python", row.python || "–");
     told.set("Labels", Object.entries(row.labels).map((pair) => pair.join("=")).join(", ") || "none");
     told.set("Resources", Object.entries(row.resources).map((pair) => pair.join("=")).join(", ") || "none");
@@ -419,7 +430,7 @@ function deathsPage(root) {
   root.append(heading("Deaths", "How actors ended, the latest first; open one to see its traceback."), problems.root, one);
   return () => {
     if (!topics.get("tree")) return;
-    problems.update(section("tree", "problems"));
+    problems.update([...clocks(), ...Object.values(section("tree", "problems"))]);
     hideUnknown(one, section("tree", "problems"), section("tree", "deaths"));
     list.update(section("tree", "deaths"), true);
     const more = section("tree", "totals").tree?.deaths_left_out;
@@ -564,10 +575,10 @@ function logsPage(root) {
     const data = topics.get("logs");
     if (!data || seen === data.at) return;
     seen = data.at;
-    problems.update(section("logs", "problems"));
+    problems.update([...clocks(), ...Object.values(section("logs", "problems"))]);
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean), least = Number(level.value);
     const shown = Object.entries(section("logs", "lines")).filter(([, line]) => line.level >= least && words.every((word) =>
-      `${line.node} ${line.actor} ${line.method} ${line.logger} ${line.text}`.toLowerCase().includes(word))).sort(([, a], [, b]) => b.time - a.time);
+      `${line.node} ${line.actor} ${line.method} ${line.logger} ${line.text}`.toLowerCase().includes(word))).sort(([, a], [, b]) => b.at - a.at);
     const wanted = new Set(shown.map(([key]) => key));
     for (const [key, line] of rows) if (!wanted.has(key)) { line.remove(); rows.delete(key); }
     let before = null;

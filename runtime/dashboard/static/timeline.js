@@ -67,7 +67,8 @@ export class TimeLine {
       if (one.kind === "silent") { silences.push([one.at, silent ?? life ?? one.at]); silent = null; }
       if (one.kind === "joined" && life !== null) { bar(one.at, life, "life"); life = null; }
     }
-    if (life !== null) bar(Math.max(now - SPAN, row?.joined ?? 0), life, "life");
+    // A node whose clock is ahead has joined in the future, by its own word.
+    if (life !== null) bar(Math.max(now - SPAN, row ? (row.joined > now ? row.joined - row.ahead : row.joined) : 0), life, "life");
     if (silent !== null && silent !== undefined) silences.push([now - SPAN, silent]);
     for (const [from, to] of silences) bar(from, to, "silence");
     for (const one of own) {
