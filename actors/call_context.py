@@ -86,7 +86,7 @@ class CallContext(Mapping[str, str]):
     ) -> CallContext:
         """Make a context. Headers that are malformed or too large are left out.
 
-        Raises TypeError or ValueError for values that are no texts, or larger than 8 KiB together.
+        Raises TypeError or ValueError for values that are not texts, or larger than 8 KiB together.
         """
         made = cls()
         traceparent = valid_traceparent(traceparent)
@@ -261,7 +261,7 @@ class CallContextVariable:
     def having(self, **values: str | None) -> Iterator[CallContext]:
         """Add these values to the context within the block; None takes a name away.
 
-        Raises TypeError or ValueError, before the block, for values that are no texts or that are,
+        Raises TypeError or ValueError, before the block, for values that are not texts or that are,
         with those already there, larger than 8 KiB.
         """
         context = self.get().with_values(values)

@@ -1,6 +1,6 @@
 """Filters: code of yours around calls, where they are made and where they run.
 
-For what belongs to many methods and to none of them: traces, authorization, limits, audits. The
+For what many methods need and none should contain: traces, authorization, limits, audits. The
 shape is that of Orleans' grain call filters and of gRPC's interceptors.
 """
 

@@ -424,8 +424,8 @@ class BoundMethod(Bound, NotAwaited, Generic[P, R]):
         by, or to hand on.
 
         It returns when the call was handed to the owner's connection, long before the value is
-        there: the outcome of the call, errors included, becomes known through the reference. No
-        deadline of the caller's covers the call, but for its own `timeout`. Until the reference is
+        there: the outcome of the call, errors included, becomes known through the reference. Only
+        its own `timeout` limits the call, and no deadline of the caller. Until the reference is
         handed on, the call is made again like any that certainly did not run; then it stays with
         the owner that was named.
         """

@@ -1,5 +1,5 @@
 """Who makes a call: the process at the other end of a connection, as far as it has proven who it
-is. What it merely says of itself, in arguments or in the call context, is no part of this.
+is. What it merely says of itself, in arguments or in the call context, is not part of this.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Reference(HasForeignNames, ProcessBound, Generic[R]):
         """This reference, as type checkers should see it where a method takes the value: `await
         stage.scale(reference.as_value(), 2.0)`.
 
-        A parameter whose annotation is no `Reference` gets the value: it is fetched where the
+        A parameter whose annotation is not a `Reference` gets the value: it is fetched where the
         method runs, before it starts.
         """
         return cast("R", self)
@@ -234,7 +234,7 @@ async def wait_any(
 
     After `timeout` seconds, or with fewer references than `count`, fewer are done; nothing is
     raised for that. All of them must be of one node, as they are outside simulations. Raises
-    ValueError for a `count` below one, or a negative `timeout`, and TypeError for what is no
+    ValueError for a `count` below one, or a negative `timeout`, and TypeError for what is not a
     reference.
     """
     given = _listed(references, "wait_any")

@@ -1,4 +1,4 @@
-"""The blocking door: a cluster for scripts, threads and programs that know of no event loop.
+"""The blocking door: a cluster for scripts, threads and programs without an event loop.
 
 `with connect("HOST:7400") as cluster` or `with open_local_cluster() as cluster`; then
 `counter = cluster.lookup("counter", Counter)` gives a handle whose methods block and return the

@@ -158,8 +158,8 @@ class LocalCluster:
         - `resources`: amounts by name, such as `{"gpus": 2}`, which actors and functions may take.
         - `blocked_limit`: seconds for which a blocked loop keeps its membership.
 
-        Raises `JoinError`, which says why it could not join, `TypeError` or `ValueError` for labels
-        and resources that are none, and `NotAMemberError` after the cluster's block.
+        Raises `JoinError`, which says why it could not join, `TypeError` or `ValueError` for
+        invalid labels and resources, and `NotAMemberError` after the cluster's block.
         """
         self.node._lifetime.check()
         if name is None:

@@ -1,4 +1,4 @@
-"""Chapter 1, broken: a seat that is taken, and a method that is none."""
+"""Chapter 1, broken: a seat that is taken, and a method without its mark."""
 
 import trio
 

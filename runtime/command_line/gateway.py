@@ -99,7 +99,7 @@ def _token(token_file: Path | None) -> str | None:
     type=click.IntRange(min=1),
     default=ServerLimits().most_connections,
     show_default=True,
-    help="Connections at once; more are answered 503.",
+    help="Connections at once; one more closes the one that has waited longest for its client.",
 )
 @click.option(
     "--head-timeout",

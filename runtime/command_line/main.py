@@ -102,7 +102,7 @@ COMMANDS = {
         "(RANK, WORLD_SIZE, MASTER_ADDR, ...)."
     ),
     "secret": "Change the secret of a running cluster, and see which nodes have which.",
-    "shell": "A prompt of Python inside a cluster, where await works.",
+    "shell": "Open Python's prompt inside a cluster, with `await`.",
     "simulate": (
         "Run a whole cluster in this process on a virtual clock, under the faults that a seed "
         "draws, and check the promises."

@@ -94,7 +94,7 @@ def rotate(
 @secret.command(epilog="Example:  understudy secret status")
 @cluster_options
 def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
-    """Show which secrets each node accepts, by ids that tell nothing of them, and where from. Exit
+    """Show which secrets each node accepts, by ids that reveal nothing, and where from. Exit
     status 1 if a node does not answer.
     """
     keyring, tls = security_for(address, secret_file)

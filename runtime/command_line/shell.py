@@ -45,11 +45,11 @@ def shell(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """A prompt of Python inside a cluster, where await works.
+    """Open Python's prompt inside a cluster, with `await`.
 
-    It runs lines of its standard input if that is no terminal, until one fails. `cluster`, `node`,
-    `lookup`, `spawn`, `options`, `nursery` and `trio` are there. Exit status 1 if CODE, or a piped
-    line, raises.
+    It runs lines of its standard input if that is not a terminal, until one fails. `cluster`,
+    `node`, `lookup`, `spawn`, `options`, `nursery` and `trio` are there. Exit status 1 if CODE, or
+    a piped line, raises.
     """
     if as_json and code is None:
         raise click.UsageError("--json prints the value of -c CODE: give both")

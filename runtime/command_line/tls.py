@@ -100,7 +100,7 @@ def ca(directory: Path, days: int) -> None:
     "--role", type=click.Choice(get_args(CertifiedRole)), default="node", show_default=True
 )
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True)
-@click.option("--out", help="Begin of the names of the two files. Default: the name.")
+@click.option("--out", help="Beginning of the names of the two files. Default: the name.")
 @click.option(
     "--host",
     "hosts",

@@ -54,8 +54,8 @@ def tree(
     """Show the supervisors of a cluster and their children; with NAME only what is below that
     supervisor.
 
-    A supervisor that does not answer within a second is shown with what the cluster's names tell,
-    and the exit status is 1.
+    A supervisor that does not answer within a second is shown with the children that the store has
+    by their names, and the exit status is 1.
     """
     display = _TreeDisplay(name, deaths=deaths, as_json=as_json, watch=watch)
     if watch:

@@ -259,7 +259,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """The handle of the actor of this name, wherever it runs; waits while its supervisor
         restarts it.
 
-        Raises `ActorNotFoundError`, `ClassMismatchError` if it is none of class `actor`, and
+        Raises `ActorNotFoundError`, `ClassMismatchError` if it is not of class `actor`, and
         `DirectoryUnavailableError` while the store is away.
         """
         given: object = exact(name)

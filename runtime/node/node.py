@@ -489,9 +489,9 @@ class Node(BaseNode):
         ).removeprefix("tcp:")
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
-        """Stop an actor and wait until it has ended. Stopping one that has ended already is no
-        error. Its running methods and its `on_stop` have 5 seconds, and are cancelled then; a
-        supervisor ends when its children have, each of which has the `shutdown` of its `ChildSpec`.
+        """Stop an actor and wait until it has ended. You may stop one that has ended already. Its
+        running methods and its `on_stop` have 5 seconds, and are cancelled then; a supervisor ends
+        when its children have, each of which has the `shutdown` of its `ChildSpec`.
 
         A method may stop its own actor: that returns at once, and the actor ends when the method
         has returned.

@@ -273,7 +273,7 @@ async def open_node(
       reaches the mailbox. What it does not return True for is refused with `NotAllowedError`.
     - `client_actors`: how many actors that one client or operator has started may live here.
     - `role`: "operator", "client" or "observer" to join as a client of the cluster with the rights
-      of that role: it is no member, hosts no actors, and listens nowhere. None: that of the
+      of that role: it is not a member, hosts no actors, and listens nowhere. None: that of the
       certificate; without a certificate "node". A certificate of another role than "node" allows
       its own role, and one of an operator also "client" and "observer".
     - `platform`: for tests and simulated nodes, a `Platform`.

@@ -1,7 +1,7 @@
 """A pool as its users hold it: `pool = await node.pool("resize", Resizer, size=8)`, then `async for
 result in pool.map(Resizer.run, items)`.
 
-A pool is followed while it is held: its supervisor tells of the members, and each call tells of the
+A pool is followed while it is held: its supervisor reports the members, and each call reports the
 death of one at once.
 """
 
@@ -508,7 +508,7 @@ class Pool(ProcessBound, Generic[A]):
         results stay with their members, and references to them are given; items that run when you
         leave run to their end. `progress`: show a
         progress bar on stderr (by rich, the extra `cli`; lines of text without it, or if stderr is
-        no terminal). `journal`: a name under which the cluster's store keeps which items are done.
+        not a terminal). `journal`: a name under which the cluster's store keeps which items are done.
         A map whose driver died then goes on where it was, when it is called again with the same
         items: what was given as a result is given again, and not run again. In place of results
         that are too large to be kept, `AlreadyDone` is given.

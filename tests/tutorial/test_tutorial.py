@@ -41,6 +41,8 @@ def test_a_chapter_has_commands_and_shows_their_programs(page: Path) -> None:
     assert list(commands_of(page))
     for program in re.findall(r"literalinclude\} (\S+)", page.read_text()):
         assert (page.parent / program).is_file()
+    # The reader copies what the page shows: a part of a program does not run.
+    assert not re.search(r"^:(?:lines|pyobject|start-|end-)", page.read_text(), re.MULTILINE)
     assert "## Break it" in page.read_text()
 
 
