@@ -390,8 +390,7 @@ class NodeInterface(Spawner, Protocol):
         ...
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
-        """Stop an actor and wait until it has ended. You may stop one that has ended already.
-        """
+        """Stop an actor and wait until it has ended. You may stop one that has ended already."""
         ...
 
     def members(self) -> tuple[Member, ...]:

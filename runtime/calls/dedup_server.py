@@ -28,6 +28,7 @@ from runtime.hosting.completion_records import RequestClient, RequestId, request
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
 from runtime.links.link import Link
+from runtime.links.peers import LEFT
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame
 from runtime.wire.handshake import Role
@@ -157,6 +158,10 @@ class DedupServer:
         if client is not None:
             client.links.discard(link)
             if not client.links:
+                if link.ended == LEFT:
+                    # No other link follows. And code of an actor may have ended the nursery.
+                    self.on_ended(identity)
+                    return
                 self._orphans[identity] = None
                 if not client.orphaned:
                     client.orphaned = True

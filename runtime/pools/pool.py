@@ -508,10 +508,10 @@ class Pool(ProcessBound, Generic[A]):
         results stay with their members, and references to them are given; items that run when you
         leave run to their end. `progress`: show a
         progress bar on stderr (by rich, the extra `cli`; lines of text without it, or if stderr is
-        not a terminal). `journal`: a name under which the cluster's store keeps which items are done.
-        A map whose driver died then goes on where it was, when it is called again with the same
-        items: what was given as a result is given again, and not run again. In place of results
-        that are too large to be kept, `AlreadyDone` is given.
+        not a terminal). `journal`: a name under which the cluster's store keeps which items are
+        done. A map whose driver died then goes on where it was, when it is called again with the
+        same items: what was given as a result is given again, and not run again. In place of
+        results that are too large to be kept, `AlreadyDone` is given.
 
         Raises TypeError or ValueError for what makes no sense.
         """

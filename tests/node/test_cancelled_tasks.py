@@ -4,12 +4,12 @@ live on as one that serves nobody.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import trio
 
-from actors import Actor, method
+from actors import Actor, RetryPolicy, method
 from actors.errors import LeaseLostError
 from runtime import open_node
 from runtime.environment import SystemEnvironment
@@ -85,3 +85,48 @@ async def test_a_node_whose_background_tasks_were_cancelled_ends() -> None:
 
     with pytest.raises(LeaseLostError, match="alone cannot go on"):
         await run(cancel)
+
+
+class Partner(Actor):
+    @method(idempotent=True)
+    async def ask(self, number: int) -> int:
+        return number
+
+    @method(idempotent=True, concurrent=True)
+    async def wait(self) -> None:
+        await trio.sleep_forever()
+
+    @method(concurrent=True)
+    async def count(self) -> AsyncIterator[int]:
+        for number in range(1_000_000):
+            yield number
+
+
+async def test_a_node_whose_nursery_was_cancelled_closes_its_links_in_order() -> None:
+    """Calls of all kinds are under way from another node: ones that may be repeated, a stream, and
+    a result that is kept.
+    """
+    platform = Platform(environment=SystemEnvironment(TIMINGS))
+    patient = RetryPolicy(max_retries=3)
+
+    async def act(other: Node) -> None:
+        async with (
+            open_node("alone", join=other.address, secret=SECRET, platform=platform) as alone,
+            trio.open_nursery() as nursery,
+        ):
+            await alone.options(name="partner").spawn(Partner)
+            canceller = await alone.spawn(Canceller)
+            partner = await other.lookup("partner", Partner)
+            nursery.start_soon(partner.wait.options(retry=patient))
+            await partner.ask.options(retry=patient)(1)
+            kept = await partner.ask.remote(2)
+            async with partner.count() as numbers:
+                await anext(numbers)
+                await canceller.cancel.send()
+                await kept.fetch()
+                await trio.sleep_forever()
+
+    with trio.fail_after(60.0):
+        async with open_node("other", secret=SECRET, platform=platform) as other:
+            with pytest.raises(LeaseLostError, match="alone cannot go on"):
+                await act(other)
