@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal, get_args
 
 from runtime.logs.capture import FIELD_NAMES, LogFields
+from runtime.logs.ring import cut
 from runtime.printable import without_controls
 from runtime.stderr_writer import stderr_handler
 
@@ -19,6 +20,9 @@ LOG_FORMATS: tuple[str, ...] = get_args(LogFormat)
 
 CONTINUED = "\n  "
 """Begins the second and later lines of one record in a text log."""
+
+MOST_WRITTEN = 256 * 1024
+"""Characters of one record that are written: making a line of it takes time of the event loop."""
 
 _NOTHING = LogFields()
 
@@ -50,7 +54,8 @@ class TextFormatter(logging.Formatter):
         that shows the line is not controlled by them. Further lines of a text or a traceback are
         indented, so that none of them can pose as another record.
         """
-        return without_controls(super().format(record)).replace("\n", CONTINUED)
+        text = cut(super().format(record), MOST_WRITTEN)
+        return without_controls(text).replace("\n", CONTINUED)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
         """Return the line, with the actor and the method that have logged it, if they are known."""
@@ -71,12 +76,12 @@ class JsonFormatter(logging.Formatter):
             "time": iso(record.created),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": cut(record.getMessage(), MOST_WRITTEN),
         }
         fields = _fields_of(record)
         line.update(fields)
         if record.exc_info and record.exc_info[1] is not None:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = cut(self.formatException(record.exc_info), MOST_WRITTEN)
         if record.stack_info:
             line["stack"] = record.stack_info
         # ASCII: a lone surrogate, or a terminal that knows no Unicode, must not end the line.

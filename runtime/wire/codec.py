@@ -27,7 +27,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -43,6 +43,7 @@ from cbor2 import CBORTag, dump, dumps, loads
 from actors.converters import Converter, converter_at, converter_of
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import MessageType, import_path, message_type
+from actors.short_repr import short_repr
 from runtime.user_errors import guarded, is_interrupt, summary_of, text_of
 from runtime.wire import classes
 from runtime.wire.arrays import ONE_ITEM, TWO_ITEMS
@@ -135,6 +136,16 @@ MOST_SORTED_COPIES = MOST_COPIES // 16
 """Containers of a set that is sorted which are copies of others."""
 
 
+COUNTED_TEXTS = UNBOUNDED_ITEMS << 4
+"""Items of a container up to which the characters of its texts are counted: a value with more of
+them is written in parts anyway.
+"""
+
+
+LONG_TEXTS = 64 * 1024
+"""Characters in the texts of a value from which it is written in parts."""
+
+
 _MOST_IN_ROWS = 16 * 1024 * 1024
 """Scalars in a list of lists that is handed over as it is."""
 
@@ -166,7 +177,16 @@ class PlainWriter:
     the one that UTF-8 cannot encode.
     """
 
-    __slots__ = ("careful", "left", "max_depth", "segments", "shared", "steps", "threshold")
+    __slots__ = (
+        "careful",
+        "left",
+        "max_depth",
+        "segments",
+        "shared",
+        "steps",
+        "text",
+        "threshold",
+    )
 
     def __init__(
         self,
@@ -182,6 +202,8 @@ class PlainWriter:
         self.max_depth = max_depth
         self.careful = careful
         self.left = MANY_ITEMS
+        self.text = 0
+        """Characters of the texts so far, each of which takes at least a byte."""
         self.shared: SharedObjects | None = None
         """What was written for objects, from `MANY_ITEMS` of them on."""
 
@@ -191,8 +213,10 @@ class PlainWriter:
         """
         kind = type(value)
         if kind in SCALARS:
-            if self.careful and kind is str:
-                check_text(cast("str", value))
+            if kind is str:
+                self.text += len(cast("str", value))
+                if self.careful:
+                    check_text(cast("str", value))
             return value
         if depth >= self.max_depth:
             raise UnsendableError(
@@ -214,8 +238,7 @@ class PlainWriter:
             # it before cbor2 has read it, the list that is sent is the changed one; cbor2 refuses
             # objects all the same, because it knows none of the types of users.
             if SCALARS.issuperset(map(type, found)):
-                if len(found) > FEW_ITEMS:
-                    self.left -= len(found) >> 4
+                self.count_scalars(found)
                 return cast("list[object]", found)
             # Batches of items are lists of lists, with thousands of them.
             if (
@@ -226,6 +249,16 @@ class PlainWriter:
                 return cast("list[object]", found)
         return self.write_each(items, depth)
 
+    def count_scalars(self, items: Collection[object]) -> None:
+        """Count scalars that are handed over as they are."""
+        if len(items) > FEW_ITEMS:
+            self.left -= len(items) >> 4
+        if len(items) <= COUNTED_TEXTS:
+            self._count_texts(items)
+
+    def _count_texts(self, items: Iterable[object]) -> None:
+        self.text += sum(len(one) for one in items if type(one) is str)
+
     def _are_rows(self, rows: list[list[object]]) -> bool:
         """Return True if each row holds nothing but scalars, and they are few enough."""
         first = islice(chain.from_iterable(rows), FEW_ITEMS)
@@ -233,10 +266,15 @@ class PlainWriter:
             return False
         # One row may be there a million times, an empty one as well.
         count = len(rows) + sum(map(len, rows))
-        if count <= FEW_ITEMS:
-            return True
-        self.left -= count >> 4
-        return count <= _MOST_IN_ROWS and SCALARS.issuperset(map(type, chain.from_iterable(rows)))
+        if count > FEW_ITEMS:
+            self.left -= count >> 4
+            if count > _MOST_IN_ROWS or not SCALARS.issuperset(
+                map(type, chain.from_iterable(rows))
+            ):
+                return False
+        if count <= COUNTED_TEXTS:
+            self._count_texts(chain.from_iterable(rows))
+        return True
 
     def write_each(self, items: Sequence[object], depth: int) -> list[object]:
         """Like `write_all`, without a look at whether all are scalars."""
@@ -535,8 +573,7 @@ def _write_dict(writer: PlainWriter, value: dict[object, object], depth: int) ->
     # Other keys travel as pairs, so that the reader can count equal hashes before it builds a dict.
     in_place = _KEYS.issuperset(map(type, value))
     if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
-        if len(value) > FEW_ITEMS:
-            writer.left -= len(value) >> 4
+        writer.count_scalars(value.values())
         return value
     if not in_place:
         check_keys(value)
@@ -1064,7 +1101,7 @@ class Codec:
         Raises EncodeError with the path to the refused value, which begins with `path`. `segments`
         may have grown then; drop them.
         """
-        if is_in_place(value):
+        if is_in_place(value) and not (type(value) is str and len(value) > self._max_payload):
             try:
                 encoded = dumps(value)
                 # Inline, for the hot path.
@@ -1117,6 +1154,10 @@ class Codec:
             or all(map(is_in_place, args))
         ):
             return None
+        for one in args:
+            if type(one) is str and len(one) > MAX_IN_PLACE:
+                # It may have gigabytes: the walk says so before it is encoded.
+                return None
         try:
             encoded = ONE_ITEM + dumps(args[0]) if alone else dumps(args)
         except UnicodeEncodeError:
@@ -1310,7 +1351,10 @@ class Codec:
         if writer.shared is not None:
             # The caller of `encode_arguments` finds out which of them it is.
             self._refuse_copies(plain, writer.shared, path or "args")
-        if writer.left > MANY_ITEMS - UNBOUNDED_ITEMS:
+        if writer.text > self._max_payload:
+            # Before they are encoded: some texts may have gigabytes.
+            raise self._too_large(f"at least {writer.text}", path or "args")
+        if writer.left > MANY_ITEMS - UNBOUNDED_ITEMS and writer.text < LONG_TEXTS:
             return dumps(plain)
         parts = _BoundedParts(self._max_payload)
         try:
@@ -1413,7 +1457,9 @@ def _taker(segments: Sequence[Segment]) -> Callable[[object], Segment]:
 
     def take(index: object) -> Segment:
         if type(index) is not int or not 0 <= index < len(left):
-            raise ProtocolError(f"a reference to segment {index!r}, where there are {len(left)}")
+            raise ProtocolError(
+                f"a reference to segment {short_repr(index)}, where there are {len(left)}"
+            )
         segment = left[index]
         if segment is None:
             raise ProtocolError(f"a second reference to segment {index}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import re
 import sys
@@ -19,7 +20,7 @@ from runtime import open_node
 from runtime.command_line import call as call_command
 from runtime.command_line.main import main
 from runtime.command_line.node_answers import Answers
-from runtime.logs.formats import JsonFormatter, TextFormatter
+from runtime.logs.formats import MOST_WRITTEN, JsonFormatter, TextFormatter
 from runtime.node import Node, internals_of
 from tests import villain
 from tests.live_pair import SECRET
@@ -139,6 +140,17 @@ async def test_no_name_has_control_characters(name: str) -> None:
     with pytest.raises(ValueError, match="control characters"):
         async with open_node(name):
             raise AssertionError("it is open")
+
+
+def test_a_long_log_line_is_cut_before_it_is_looked_through() -> None:
+    # To escape 10 MiB character by character takes seconds of the event loop.
+    record = logging.LogRecord("villain", logging.ERROR, "", 0, "%s", ("\x1b" * 10**6,), None)
+    text = TextFormatter(times=False).format(record)
+    assert text.startswith("ERROR villain: " + r"\x1b" * 1000)
+    assert re.search(r"\.\.\. \[[0-9,]+ more characters are left out\]$", text)
+    assert len(text) < 5 * MOST_WRITTEN
+    line = json.loads(JsonFormatter().format(record))
+    assert len(line["message"]) < MOST_WRITTEN + 100
 
 
 def test_a_log_line_controls_no_terminal() -> None:
