@@ -8,7 +8,7 @@ limit makes way for it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import Final, Literal
 
 import attrs
@@ -76,15 +76,19 @@ class WorkerPool:
         self._most = most
         self._idle_seconds = idle_seconds
         self._workers: dict[int, _Worker] = {}
-        self._waiting: dict[int | None, deque[int]] = {}
-        """Tickets by memory limit, the oldest first. No deque is empty."""
+        self._waiting: dict[int | None, OrderedDict[int, None]] = {}
+        """Tickets by memory limit, the oldest first. None is empty. Any ticket may leave, the first
+        ones among many: a plain dict would look for its first key through all that have left.
+        """
+        self._count = 0
+        """How many tickets wait."""
         self._next_number = 0
         self._last_ticket = 0
 
     @property
     def is_full(self) -> bool:
         """True while no more calls may wait."""
-        return sum(map(len, self._waiting.values())) >= MOST_WAITING
+        return self._count >= MOST_WAITING
 
     @property
     def next_expiry(self) -> float | None:
@@ -103,14 +107,16 @@ class WorkerPool:
         assert ticket > self._last_ticket, "tickets grow, for the oldest is served first"
         assert not self.is_full
         self._last_ticket = ticket
-        self._waiting.setdefault(memory_limit, deque()).append(ticket)
+        self._waiting.setdefault(memory_limit, OrderedDict())[ticket] = None
+        self._count += 1
         return self._settle()
 
     def withdraw(self, ticket: int) -> list[Effect]:
         """The call waits no longer, and had no worker yet."""
         for memory_limit, tickets in self._waiting.items():
             if ticket in tickets:
-                tickets.remove(ticket)
+                del tickets[ticket]
+                self._count -= 1
                 if not tickets:
                     del self._waiting[memory_limit]
                 break
@@ -130,7 +136,7 @@ class WorkerPool:
         tickets = self._waiting.get(worker.memory_limit)
         refused: list[Effect] = []
         if tickets:
-            refused.append(Refuse(tickets.popleft()))
+            refused.append(Refuse(self._oldest(tickets)))
             if not tickets:
                 del self._waiting[worker.memory_limit]
         return refused + self._settle()
@@ -167,6 +173,7 @@ class WorkerPool:
         """Assert what must hold between any two events."""
         assert len(self._workers) <= self._most, "never more workers than cores"
         assert all(self._waiting.values()), "no empty queue is kept"
+        assert self._count == sum(map(len, self._waiting.values()))
         idle = {one.memory_limit for one in self._workers.values() if one.state == "idle"}
         assert not idle & set(self._waiting), "no call waits beside an idle worker of its kind"
         if self._waiting and not any(
@@ -177,13 +184,15 @@ class WorkerPool:
     def _settle(self) -> list[Effect]:
         effects: list[Effect] = []
         # The oldest call first, whatever its limit.
-        for memory_limit in sorted(self._waiting, key=lambda limit: self._waiting[limit][0]):
+        for memory_limit in sorted(
+            self._waiting, key=lambda limit: next(iter(self._waiting[limit]))
+        ):
             tickets = self._waiting[memory_limit]
             for number in self._idle(memory_limit):
                 if not tickets:
                     break
                 self._workers[number].state = "lent"
-                effects.append(Lend(tickets.popleft(), number))
+                effects.append(Lend(self._oldest(tickets), number))
             if not tickets:
                 del self._waiting[memory_limit]
                 continue
@@ -214,6 +223,11 @@ class WorkerPool:
                 effects.append(StopWorker(number))
                 wanted -= 1
         return effects
+
+    def _oldest(self, tickets: OrderedDict[int, None]) -> int:
+        """Take the ticket that has waited the longest."""
+        self._count -= 1
+        return tickets.popitem(last=False)[0]
 
     def _idle(self, memory_limit: int | None) -> list[int]:
         """The numbers of idle workers, the latest used first: the others may expire."""

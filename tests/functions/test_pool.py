@@ -185,6 +185,32 @@ TestPools.settings = settings(
 )
 
 
+class CountedTicket(int):
+    """Counts how often tickets are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedTicket.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_calls_that_are_withdrawn_together_cost_each_the_same() -> None:
+    pool = WorkerPool(2)
+    tickets = [CountedTicket(number) for number in range(1, 3001)]
+    for ticket in tickets:
+        pool.ask(ticket, None)
+    CountedTicket.compared = 0
+    # From the last on: each would be looked for through all that wait before it.
+    for ticket in reversed(tickets[5:]):
+        assert pool.withdraw(ticket) == []
+    assert CountedTicket.compared < 2 * len(tickets)
+    assert not pool.is_full
+    assert pool.started(1, 0.0) == [Lend(1, 1)]
+
+
 def test_tickets_grow() -> None:
     pool = WorkerPool(1)
     pool.ask(2, None)
