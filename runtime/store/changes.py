@@ -34,6 +34,12 @@ class Changes:
         """True if there is nothing to write."""
         return not self.revision
 
+    @property
+    def size(self) -> int:
+        """Bytes of the keys and values to write, roughly."""
+        values = sum(len(entry.value) for entry in self.entries.values() if entry is not None)
+        return sum(map(len, self.entries)) + values
+
     def note(self, machine: StoreMachine, before: int, leases_before: Mapping[int, float]) -> bool:
         """Add the changes of one step. `before` and `leases_before` are the revision and the leases
         before the step. Returns False if the step changed nothing that must be written.

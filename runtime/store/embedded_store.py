@@ -86,6 +86,10 @@ class Commit:
         self.over.set()
 
 
+PAGE_BYTES = 4096
+"""Of the files of SQLite, and of most file systems."""
+
+
 class Journal:
     """Commits the steps that are noted to `medium`.
 
@@ -102,8 +106,10 @@ class Journal:
         self._woken = trio.Event()
         self._closing = False
         self._log = LimitedLog(logger, now, burst=1)
-        self._refused = False
-        """True after a commit that the medium refused, until it takes one."""
+        self._refused_bytes = 0
+        """Of the last commit that the medium refused, in whole pages; 0 once it has taken one of
+        that size.
+        """
 
     def note(self, machine: StoreMachine, before: int, leases: Mapping[int, float]) -> None:
         """Add a step that the machine has just made to the next commit; see `Changes.note`."""
@@ -186,7 +192,7 @@ class Journal:
             # state.
             later, self._waiting = self._waiting, Commit()
             go_back(kept)
-            self._refused = True
+            self._refused_bytes = _pages(commit.changes)
             # Its caller has the error, too; who looks at a node that starts nothing reads its log.
             self._log.log(logging.ERROR, "the store could not write changes: %s", error)
             commit.fail(error)
@@ -194,9 +200,29 @@ class Journal:
         else:
             assert not commit.over.is_set(), "a commit ends once"
             commit.over.set()
-            if self._refused:
-                self._refused = False
-                self._log.log(logging.WARNING, "the store writes changes again")
+            if self._refused_bytes:
+                self._on_written_again(_pages(commit.changes))
+
+    def _on_written_again(self, size: int) -> None:
+        """Say what is known of the disk after a commit of this size: one that is full may take a
+        small commit, and refuse the next larger one.
+        """
+        if size >= self._refused_bytes:
+            self._refused_bytes = 0
+            self._log.log(logging.WARNING, "the store writes changes again")
+        else:
+            self._log.log(
+                logging.WARNING,
+                "the store has written %s bytes of changes, and could not write %s bytes before: "
+                "larger ones may still be refused",
+                f"{size:,}",
+                f"{self._refused_bytes:,}",
+            )
+
+
+def _pages(changes: Changes) -> int:
+    """The bytes of a commit in whole pages, at least one: files grow by these."""
+    return (changes.size // PAGE_BYTES + 1) * PAGE_BYTES
 
 
 T = TypeVar("T")

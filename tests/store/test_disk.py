@@ -283,7 +283,7 @@ async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_los
 ) -> None:
     store = await EmbeddedStore.on_disk(SystemEnvironment(), small_disk / "store")
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(500_000))
+    ballast.write_bytes(bytes(750_000))
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         acknowledged: list[str] = []
@@ -298,9 +298,15 @@ async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_los
         ballast.unlink()
         assert await store.put("room", b"again") == revision + 1
         # Once each, however many were refused: the log may be on the same disk.
-        refused, again = [line for line in caplog.messages if "changes" in line]
+        refused, small = [line for line in caplog.messages if "changes" in line]
         assert re.fullmatch("the store could not write changes: .*make room on it", refused)
-        assert again == "the store writes changes again"
+        # So little may fit into what a full disk has left.
+        assert re.match("the store has written 4,096 bytes .* may still be refused", small)
+        for number in range(2):
+            await store.put(f"large/{number}", bytes(2000))
+        assert "the store writes changes again" not in caplog.messages
+        await store.put("large", bytes(52_000))
+        assert caplog.messages[-1] == "the store writes changes again"
         store = await reopened(store, nursery, small_disk / "store")
         assert [entry.key for entry in (await store.range("key/")).entries] == acknowledged
         entry = await store.get("room")
@@ -322,7 +328,7 @@ async def all_at_once(store: EmbeddedStore, count: int) -> list[Exception]:
     async def put(number: int) -> None:
         try:
             await store.transaction(
-                [Compare("many", "create_revision", 0)], [Put(f"many/{number}", bytes(50_000))]
+                [Compare("many", "create_revision", 0)], [Put(f"many/{number}", bytes(5_000))]
             )
         except (StoreDataError, StoreUnavailableError) as error:
             errors.append(error)
