@@ -542,7 +542,9 @@ class AioNodeProcess(ProcessFacts):
         await self._door.now(self._process.kill)
 
     async def leave(self) -> ExitStatus:
-        """Ask the node to drain and leave, and wait until its process has ended."""
+        """Ask the node to drain and leave, and wait until its process has ended. Raises
+        `NodeUnreachableError` while it is paused, and if it has not left within a minute.
+        """
         return await self._door.wait(self._process.leave)
 
     async def wait(self) -> ExitStatus:

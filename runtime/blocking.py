@@ -966,7 +966,9 @@ class BlockingNodeProcess(ProcessFacts):
         self._door.now(self._process.kill)
 
     def leave(self) -> ExitStatus:
-        """Ask the node to drain and leave, and wait until its process has ended."""
+        """Ask the node to drain and leave, and wait until its process has ended. Raises
+        `NodeUnreachableError` while it is paused, and if it has not left within a minute.
+        """
         return self._door.wait(self._process.leave)
 
     def wait(self) -> ExitStatus:

@@ -19,11 +19,11 @@ import attrs
 import cbor2
 import trio
 
-from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
+from actors.errors import JoinError, NodeNotFoundError, NodeUnreachableError, UnderstudyError
 from actors.foreign_names import HasForeignNames, names_for_processes
 from actors.options import checked_labels, checked_resources
 from runtime.announcements import Announcement, announced
-from runtime.environment import SystemEnvironment
+from runtime.environment import SystemEnvironment, is_stopped
 from runtime.functions.function_names import call_hook, hook_path
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
@@ -40,6 +40,14 @@ LEAVE_SECONDS = 5.0
 What still runs then is killed.
 """
 
+MOST_LEAVE_SECONDS = 60.0
+"""How long `NodeProcess.leave` waits. A node drains within `Timings.drain`; one that takes so much
+longer has a blocked loop, which handles no signal.
+"""
+
+STOPPED_LOOK_SECONDS = 0.5
+"""Seconds between two looks whether a process that is to leave was stopped."""
+
 STARTING_AT_ONCE: Final = 4 * (os.cpu_count() or 2)
 """Nodes of one local cluster that start at the same moment; further ones wait for their turn. More
 would start none sooner, and take the cores from the founding node, which renews all leases.
@@ -53,6 +61,7 @@ class NodeProcess(HasForeignNames):
 
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
+        self._paused = False
 
     @property
     def name(self) -> str:
@@ -77,16 +86,50 @@ class NodeProcess(HasForeignNames):
 
     def pause(self) -> None:
         """Stop the process from running (SIGSTOP) until `resume`."""
+        # Noted, because the signal takes its way: the system does not show it at once.
+        self._paused = True
         self._child.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let a paused process go on."""
+        self._paused = False
         self._child.send_signal(signal.SIGCONT)
 
     async def leave(self) -> ExitStatus:
-        """Ask the node to drain and leave, and wait until its process has ended."""
+        """Ask the node to drain and leave, and wait until its process has ended. Raises
+        `NodeUnreachableError` while it is paused, and if it has not left within a minute.
+        """
+        if self._is_paused:
+            await trio.lowlevel.checkpoint()
+            raise self._not_left("it is paused, and was not asked: `resume` it first")
         self._child.send_signal(signal.SIGTERM)
-        return await self._child.wait()
+        with trio.move_on_after(MOST_LEAVE_SECONDS):
+            while True:
+                with trio.move_on_after(STOPPED_LOOK_SECONDS):
+                    return await self._child.wait()
+                if self._is_paused:
+                    raise self._not_left("it was paused meanwhile, and leaves after `resume`")
+        raise self._not_left(
+            f"it was asked {MOST_LEAVE_SECONDS:g} s ago, and has not ended: its event loop may be "
+            f"blocked, and `understudy stack {self.name}` shows by what"
+        )
+
+    async def leave_or_end(self) -> None:
+        """Ask the node to leave, and wait; kill it if it is paused, and could not."""
+        try:
+            await self.leave()
+        except NodeUnreachableError:
+            self.kill()
+
+    @property
+    def _is_paused(self) -> bool:
+        return self.running and (self._paused or is_stopped(self.pid))
+
+    def _not_left(self, why: str) -> NodeUnreachableError:
+        return NodeUnreachableError(
+            f"node {self.name} has not left the cluster: {why}; `kill` ends it as it is",
+            node=self.name,
+        )
 
     async def wait(self) -> ExitStatus:
         """Wait until the process has ended."""
@@ -209,7 +252,7 @@ class LocalCluster:
                 async with trio.open_nursery() as leaving:
                     for process in self._processes.values():
                         if process.running:
-                            leaving.start_soon(process.leave)
+                            leaving.start_soon(process.leave_or_end)
 
     def process(self, name: str) -> NodeProcess:
         """The process of the node called `name`. Raises `NodeNotFoundError`."""

@@ -52,13 +52,23 @@ def process_start(pid: int) -> str:
     """When process `pid` started, in the kernel's own unit; "" if it has ended or cannot be
     seen.
     """
+    fields = _process_fields(pid)
+    return "" if not fields or fields[0] in ("Z", "X", "x") else fields[19]
+
+
+def is_stopped(pid: int) -> bool:
+    """True if process `pid` is known to be stopped, by SIGSTOP for example: it runs nothing."""
+    return _process_fields(pid)[:1] == ["T"]
+
+
+def _process_fields(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on; nothing if it cannot be seen."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return ""
+        return []
     # The second field is the command in parentheses, and may itself contain anything.
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] in ("Z", "X", "x") else fields[19]
+    return text.rpartition(")")[2].split()
 
 
 def has_ended(pid: int, started: str) -> bool:
@@ -118,16 +128,25 @@ def raise_alone(group: BaseException) -> NoReturn:
     That the group was caught is no part of its history: it is left out of it.
     """
     error = unwrap(group)
+    try:
+        raise_as_it_is(error)
+    finally:
+        # This frame is in its traceback from now on, and would keep it alive.
+        del error, group
+
+
+def raise_as_it_is(error: BaseException) -> NoReturn:
+    """Raise it with the cause and the context that it has, although another one is handled."""
     chain = [place.__get__(error) for place in _CHAIN]
     try:
         raise error
     finally:
-        # Here, and not before: the raise has put the group in the place of the context, and setting
-        # a cause suppresses the context.
+        # Here, and not before: the raise has put what is handled in the place of the context, and
+        # setting a cause suppresses the context.
         for place, value in zip(_CHAIN, chain, strict=True):
             place.__set__(error, value)
-        # This frame is in its traceback from now on, and would keep it alive.
-        del error, group, chain
+        # As above.
+        del error, chain
 
 
 def first(error: BaseException) -> BaseException:

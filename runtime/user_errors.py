@@ -62,6 +62,10 @@ _CAUSE = cast("GetSetDescriptorType", vars(BaseException)["__cause__"])
 _CONTEXT = cast("GetSetDescriptorType", vars(BaseException)["__context__"])
 _ARGS = cast("Any", vars(BaseException)["args"])
 _MEMBERS = cast("Any", vars(BaseExceptionGroup)["exceptions"])
+_MESSAGE = cast("Any", vars(BaseExceptionGroup)["message"])
+
+_OF_NURSERY: Final = "Exceptions from Trio nursery"
+"""The message of the groups that trio makes."""
 
 
 _WRITE_ARGUMENTS: Final = frozenset(type.__getattribute__(cls, "__str__") for cls in BUILTIN)
@@ -194,7 +198,7 @@ def _bounded(error: BaseException) -> str:
 def repr_of(value: object) -> str:
     """`repr(value)`, fit for the wire, or what stands for it."""
     return _shown(
-        lambda: short_repr(value),
+        lambda: short_repr(value, MOST_TEXT),
         lambda failure: (
             f"<a {qualified_name(type(value))} whose repr() raised {class_name(type(failure))}>"
         ),
@@ -263,11 +267,28 @@ def skip_to_users_part(error: BaseException) -> None:
         end_with_users_part(error)
 
 
-def is_group_of_same(raised: BaseException, error: BaseException | None) -> bool:
-    """True if `raised` is another group of exactly the exceptions that `error` contains."""
-    if error is None or raised is error or not members_of(raised):
-        return False
-    return {id(one) for one in leaves(raised)} == {id(one) for one in leaves(error)}
+def without_nurseries(error: BaseException) -> BaseException:
+    """Return the exception itself without the groups that nurseries have made around it alone. A
+    group that user code has made stays, also if it contains just one.
+    """
+    while True:
+        members = [one for one in members_of(error) if _lasting(one)]
+        if len(members) != 1 or _MESSAGE.__get__(error) != _OF_NURSERY:
+            return error
+        error = members[0]
+
+
+def is_same_in_other_groups(raised: BaseException, error: BaseException) -> bool:
+    """True if `raised` has exactly the exceptions of `error`, in other groups or in none."""
+    ours = _lasting(raised)
+    return raised is not error and bool(ours) and ours == _lasting(error)
+
+
+def _lasting(error: BaseException) -> set[int]:
+    """The ids of the exceptions in it that are no cancellations: the scope that was cancelled
+    cancels at the next checkpoint again.
+    """
+    return {id(one) for one in leaves(error) if not issubclass(type(one), trio.Cancelled)}
 
 
 @final
@@ -293,8 +314,8 @@ class Checks:
 
 CHECKS: Final = Checks()
 
-_CHECKED_IN: Final = "runtime.isolation.base_node"
-"""The module of the methods that check what users give, where `CHECKS` lets errors end."""
+_CHECKED_IN: Final = frozenset({"runtime.isolation.base_node", "runtime.pools.pool"})
+"""The modules of the methods that check what users give, where `CHECKS` lets errors end."""
 
 
 def end_at_door(error: BaseException) -> None:
@@ -302,7 +323,7 @@ def end_at_door(error: BaseException) -> None:
     user: of an error of ours, and of a refusal by a check. All others may be bugs, and stay whole.
     """
     *_, (frame, _) = _frames(error)
-    if isinstance(error, UnderstudyError) or frame.f_globals.get("__name__") == _CHECKED_IN:
+    if isinstance(error, UnderstudyError) or frame.f_globals.get("__name__") in _CHECKED_IN:
         end_with_users_part(error)
 
 

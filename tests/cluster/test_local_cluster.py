@@ -20,7 +20,12 @@ from actors import (
     SpawnOptions,
     Supervisor,
 )
-from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
+from actors.errors import (
+    ActorNotFoundError,
+    NodeDiedError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+)
 from runtime import LocalCluster, cluster_processes, open_local_cluster
 from runtime.environment import process_start
 from runtime.processes import ChildProcess, ForkServer
@@ -109,6 +114,27 @@ async def test_a_node_that_is_not_there_is_named_in_the_error() -> None:
     async with open_local_cluster(nodes=0) as cluster:
         with pytest.raises(NodeNotFoundError, match="worker-9"):
             await cluster.node.options(on="worker-9").spawn(Ledger)
+
+
+async def test_a_paused_node_does_not_leave_and_says_so() -> None:
+    async with open_local_cluster(nodes=2) as cluster:
+        process, other = cluster.process("worker-1"), cluster.process("worker-2")
+        process.pause()
+        with pytest.raises(NodeUnreachableError, match=r"it is paused.*`resume`.*`kill`"):
+            await process.leave()
+        process.resume()
+        # Stopped by another process.
+        os.kill(other.pid, signal.SIGSTOP)
+        await _wait_stopped(other.pid)
+        with pytest.raises(NodeUnreachableError, match="it is paused"):
+            await other.leave()
+        os.kill(other.pid, signal.SIGCONT)
+        assert (await other.leave()).code == 0
+        # It was not asked while it was paused.
+        assert process.running
+        process.pause()
+    # The end of the block does not wait for what cannot leave.
+    assert not process.running
 
 
 async def test_a_paused_node_answers_when_it_goes_on() -> None:
