@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import attrs
+import trio
 
 from actors.call_context import CURRENT, CallContext
 from actors.errors import NotAllowedError
@@ -23,22 +24,21 @@ from actors.identifiers import NodeId
 from actors.method import Address, MethodDefinition
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer, may_call
+from actors.short_repr import short_repr
 from actors.supervisor import ChildSpec
 from runtime.audit import AuditLog
 from runtime.calls.protocol import CallRequest
 from runtime.calls.rights import ACTS, OPERATORS, service_refusal
 from runtime.calls.spawnable import checked_spawnable, child_classes
-from runtime.hosting.cell import ActorCell
+from runtime.hosting.authorization import Authorize, is_allowed
+from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError
 from runtime.hosting.client_quotas import CLIENT_ACTORS, ClientQuotas
 from runtime.hosting.held_bytes import ByteBudget
 from runtime.hosting.host import ActorHost
-from runtime.hosting.item_batches import BATCH_METHODS, calls_in
+from runtime.hosting.item_batches import BATCH_METHODS, JUDGED_AT_ONCE, calls_in
 from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.user_errors import is_interrupt, text_of, traceback_of
-
-Authorize = Callable[[Call], bool]
-"""A function of the application that decides whether a call may be made."""
 
 logger = own_logger("understudy.calls")
 
@@ -48,7 +48,7 @@ def checked_authorize(given: object) -> Authorize | None:
     if given is None:
         return None
     if not callable(given):
-        raise TypeError(f"authorize is a function that takes a Call, not {given!r}")
+        raise TypeError(f"authorize is a function that takes a Call, not {short_repr(given)}")
     if inspect.iscoroutinefunction(given):
         raise TypeError(
             "authorize is a plain function: it is called for each call, before the mailbox, and "
@@ -165,6 +165,19 @@ class CallAdmission:
         why = self._barred(peer, "call", address, definition, method, args, kwargs, context)
         return self._refused(peer, address.name, method, why) if why else None
 
+    async def judge_items(self, invocation: Invocation, rows: Sequence[object]) -> None:
+        """Judge the items of a large batch, which is about to run, in parts between which other
+        tasks have their turn. Raises `RefusedElsewhereError` if one of them may not run.
+        """
+        peer, address, method = invocation.verified or self.own, invocation.cell.address, "@items"
+        for start in range(0, len(rows), JUDGED_AT_ONCE):
+            args = (invocation.args[0], "", list(rows[start : start + JUDGED_AT_ONCE]))
+            why = self._unauthorized(peer, "call", address, method, args, {}, invocation.context)
+            if why:
+                refused = self._refused(peer, address.name, str(invocation.args[0]), why)
+                raise RefusedElsewhereError(refused)
+            await trio.lowlevel.checkpoint()
+
     def of_call(self, link: Link, kind: CallKind, call: CallRequest) -> NotAllowedError | None:
         """`refusal` for a call that has come over a link. One that is an act of administration is
         noted.
@@ -280,10 +293,14 @@ class CallAdmission:
     ) -> str:
         """Why the application does not allow the call; "" if it does."""
         assert self.authorize is not None
+        # It judges each item of a batch: how calls travel must not decide what is allowed.
+        calls = calls_in(method, args, kwargs)
+        if len(calls) > JUDGED_AT_ONCE:
+            # In its turn, right before it runs; see `judge_items`.
+            return ""
         token = CURRENT.set(context)
         try:
-            # It judges each item of a batch: how calls travel must not decide what is allowed.
-            for called, its_args, its_kwargs in calls_in(method, args, kwargs):
+            for called, its_args, its_kwargs in calls:
                 call = Call(
                     side="server",
                     kind=kind,
@@ -297,9 +314,7 @@ class CallAdmission:
                     kwargs=its_kwargs,
                     peer=peer,
                 )
-                # User code, on the loop: it must not wait. Only True allows, so that a function
-                # that forgets to return anything, or returns a coroutine, opens nothing.
-                if self.authorize(call) is not True:
+                if not is_allowed(self.authorize, call):
                     return "authorize did not return True"
             return ""
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
@@ -362,7 +377,8 @@ class CallAdmission:
         for path in asked:
             if not isinstance(path, str) or path not in self._spawnable:
                 return (
-                    f"only nodes may start {path!r} here; for others a node lists classes with "
+                    f"only nodes may start {short_repr(path)} here; for others a node lists "
+                    "classes with "
                     "--spawnable or open_node(spawnable=...)"
                 )
         return ""

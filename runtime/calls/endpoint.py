@@ -170,6 +170,8 @@ class RpcEndpoint:
         self.host = make_host(self)
         self._complete_host(environment, network, faults)
         self.admission = CallAdmission(self.host, identity, environment.now, rules)
+        if rules.authorize is not None:
+            self.host.item_batches.judge = self.admission.judge_items
         local = self._make_local_calls(retention, client, environment)
         self.caller = CallClient(
             environment,

@@ -191,6 +191,12 @@ class Hosted:
         """Run a batch of a pool's items on this actor, and return the outcomes."""
         return await self._host.item_batches.run(self._cell, method, batch, rows)
 
+    async def judge_items(self, rows: object) -> None:
+        """Have the application judge the items of a batch for the process of this actor. Raises
+        RefusedElsewhereError.
+        """
+        await self._host.item_batches.judge_rows(rows)
+
     async def recall_items(self, batch: object) -> int:
         """Cancel the items of a batch that have not begun; returns how many."""
         return self._host.item_batches.recall(self._cell, str(batch))

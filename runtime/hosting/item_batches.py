@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard, cast
@@ -21,6 +21,7 @@ import trio
 from actors.actor import Actor
 from actors.errors import BadArgumentsError, CallError, MethodNotFoundError, NotExecutedError
 from actors.method import MethodDefinition
+from actors.short_repr import short_repr
 from runtime.hosting.batch_thread import BatchThread, ThreadedBatch
 from runtime.hosting.cell import REPORTED, ActorCell, Invocation, RefusedElsewhereError
 from runtime.hosting.filtered_methods import FilteredMethod
@@ -40,6 +41,11 @@ from runtime.user_errors import is_cancellation, is_interrupt, summary_of
 
 MOST_ITEMS = 65_536
 """The most items in a batch."""
+
+JUDGED_AT_ONCE = 256
+"""Items that an application's `authorize` judges in one step of the loop. Those of a larger batch
+are judged in its turn, in parts.
+"""
 
 PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
 """Types whose values can always be sent, so that encoding them need not be tried."""
@@ -78,6 +84,10 @@ class ItemBatches:
         self._describe_refusal = describe_refusal
         self._size_of = size_of
         self._running: dict[tuple[str, str], RunningBatch] = {}
+        self.judge: Callable[[Invocation, Rows], Awaitable[None]] | None = None
+        """Judges the items of a large batch; None while the application has no `authorize`. Set by
+        the admission of calls.
+        """
 
     async def run(
         self, cell: ActorCell, method: object, batch: object, rows: object
@@ -99,6 +109,7 @@ class ItemBatches:
             (lambda: not cell.paused) if in_thread else partial(self._workers.may_run, cell),
         )
         try:
+            await self.judge_rows(checked)
             if in_thread:
                 await self._in_thread(cell, definition, running, batch)
             else:
@@ -106,6 +117,13 @@ class ItemBatches:
         finally:
             self._forget(key, running)
         return self._answer(running)
+
+    async def judge_rows(self, rows: object) -> None:
+        """Have the items of a batch, which is the running call, judged if they were too many to be
+        judged when it came: nothing of it has run. Raises RefusedElsewhereError.
+        """
+        if self.judge is not None and _are_rows(rows) and len(rows) > JUDGED_AT_ONCE:
+            await self.judge(self._workers.running[trio.lowlevel.current_task()], rows)
 
     def recall(self, cell: ActorCell, batch: str) -> int:
         """Start no more items of a batch that runs or waits. Returns how many were started; -1 for
@@ -234,6 +252,8 @@ class ItemBatches:
         if (
             not definition.in_thread
             or isinstance(definition, FilteredMethod)
+            # It is judged in a turn of its own.
+            or (self.judge is not None and len(rows) > JUDGED_AT_ONCE)
             or cell.begin(invocation) is not None
         ):
             return False
@@ -311,7 +331,8 @@ def _checked(cell: ActorCell, method: object, rows: object) -> tuple[MethodDefin
     definition = cell.methods.get(method) if isinstance(method, str) else None
     if definition is None or definition.stream:
         raise MethodNotFoundError(
-            f"{type(cell.instance).__qualname__} has no @method {method!r} that gives one value"
+            f"{type(cell.instance).__qualname__} has no @method {short_repr(method)} that gives "
+            "one value"
         )
     if not _are_rows(rows):
         raise BadArgumentsError("the items of a batch are a list of lists of arguments")

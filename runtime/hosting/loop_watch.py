@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 
+from runtime.hosting.authorization import is_allowed
 from runtime.hosting.host import ActorHost
 from runtime.hosting.lazy_nursery import LazyNursery
 from runtime.hosting.orderly_stop import run_on_stop
@@ -25,6 +26,9 @@ LATE_BEATS = 4
 """For so many beats a late one is remembered."""
 
 OUTSIDE = "code outside of all actors"
+
+RULE = "authorize"
+"""The name of the application's rule about calls."""
 
 _WIRE = os.path.dirname(codec.__file__)
 
@@ -108,6 +112,8 @@ def remedy(innermost: FrameType | None, who: str) -> str:
             "It writes or reads a large message: send bulk as bytes or numpy arrays, which are not "
             "looked through, or in several calls"
         )
+    if who.startswith(f"{RULE}, "):
+        return f"Each call waits for {RULE}: let it look at what was read beforehand"
     if who.startswith(OUTSIDE):
         return "Run it in a thread: `await trio.to_thread.run_sync(...)`"
     return 'Make it a plain `def`, which runs in a thread, or give the actor isolation="process"'
@@ -141,6 +147,9 @@ _ACTORS_CODE: dict[CodeType, Callable[[dict[str, Any]], str]] = {
     ActorHost.begin.__code__: lambda found: f"on_start of {found['address'].name}",
     run_on_stop.__code__: lambda found: f"on_stop of {found['cell'].address.name}",
     LazyNursery.run.__code__: lambda found: f"a task of {found['self'].name}",
+    is_allowed.__code__: lambda found: (
+        f"{RULE}, asked about {found['call'].actor}.{found['call'].method}"
+    ),
 }
 """The functions of the runtime that run users' code, and how to name that code from their
 variables.

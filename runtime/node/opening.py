@@ -26,11 +26,13 @@ from actors.keywords import names_keywords
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from actors.own_logger import own_logger
 from actors.peers import PeerRole
+from actors.short_repr import short_repr
 from runtime.async_blocks import opens_in_block
-from runtime.calls.admission import AdmissionRules, Authorize
+from runtime.calls.admission import AdmissionRules
 from runtime.environment import Environment, SystemEnvironment, check_loop, raise_alone
 from runtime.faults import Faults
 from runtime.functions.function_names import hook_path
+from runtime.hosting.authorization import Authorize
 from runtime.hosting.breakpoints import breakpoint_hook
 from runtime.hosting.client_quotas import CLIENT_ACTORS
 from runtime.hosting.post_mortem import PostMortems
@@ -412,7 +414,7 @@ def _check(
     check_name("cluster", cluster)
     for option, value in (*given.items(), ("metrics", metrics)):
         if value is not None and not isinstance(value, str):
-            raise TypeError(f"{option} must be a str or None, not {value!r}")
+            raise TypeError(f"{option} must be a str or None, not {short_repr(value)}")
     if data_dir is not None and (given["join"] is not None or given["store"] is not None):
         raise ValueError(
             "data_dir is for the node that founds a cluster and keeps its store: leave data_dir "
@@ -441,7 +443,7 @@ def _role(asked: PeerRole | None, network: Network, options: Mapping[str, object
     """
     if asked is not None and asked not in get_args(PeerRole):
         raise ValueError(
-            f"role={asked!r} is not a role; the roles are {', '.join(get_args(PeerRole))}"
+            f"role={short_repr(asked)} is not a role; the roles are {', '.join(get_args(PeerRole))}"
         )
     role = asked or (network.role_within(None) if isinstance(network, EncryptedNetwork) else "node")
     if role == "node":
@@ -475,18 +477,19 @@ def _memory(
     """
     asked = os.environ.get(SHARED_MEMORY_VARIABLE) or "on"
     if asked not in ("on", "off"):
-        raise ValueError(f"{SHARED_MEMORY_VARIABLE} is on or off, not {asked!r}")
+        raise ValueError(f"{SHARED_MEMORY_VARIABLE} is on or off, not {short_repr(asked)}")
     shared = platform.network is None and asked == "on" and hasattr(os, "memfd_create")
     given: object = limit
     if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"reference_memory is a number of bytes, not {given!r}")
+        raise TypeError(f"reference_memory is a number of bytes, not {short_repr(given)}")
     if limit < 0:
         raise ValueError(f"reference_memory is a number of bytes, not {limit}")
     if directory is not None and not Path(directory).is_dir():
         raise ValueError(f"reference_directory={str(directory)!r} is not a directory")
     if on_leave not in get_args(OnLeave):
         raise ValueError(
-            f"references_on_leave is one of {', '.join(get_args(OnLeave))}, not {on_leave!r}"
+            f"references_on_leave is one of {', '.join(get_args(OnLeave))}, not "
+            f"{short_repr(on_leave)}"
         )
     return MemoryOptions(
         limit,

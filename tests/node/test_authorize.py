@@ -5,12 +5,15 @@ travels; and a batch of items gives no right that its items have not.
 from __future__ import annotations
 
 import itertools
+import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import cbor2
 import pytest
+import trio
 
 from actors import Actor, Call, RetryPolicy, method
 from actors.errors import NotAllowedError, RemoteError
@@ -18,7 +21,8 @@ from actors.method import Address, BoundMethod
 from actors.options import NO_CALL_OPTIONS
 from runtime import open_node
 from runtime.calls.rights import PLAIN_SERVICE
-from runtime.hosting.item_batches import BATCH_METHODS
+from runtime.hosting.item_batches import BATCH_METHODS, JUDGED_AT_ONCE
+from runtime.hosting.loop_watch import remedy, running_code
 from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PlainCallService, PlainTarget
 from tests.live_pair import SECRET
@@ -34,6 +38,10 @@ class Ledger(Actor):
 
     def __init__(self) -> None:
         self.entries: list[str] = []
+
+    @method
+    async def count(self) -> int:
+        return len(self.entries)
 
     @method(http=True)
     async def note(self, text: str) -> str:
@@ -239,6 +247,60 @@ async def test_items_of_a_map_are_judged_one_by_one() -> None:
             assert refused == [3, 7]
             assert all(f".{name}: authorize" in str(found[place]) for place in refused)
             assert found[:3] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("called", ["note", "note_in_thread"])
+@pytest.mark.parametrize("isolation", ["none", "process"])
+async def test_the_items_of_a_large_batch_are_judged_in_parts(
+    called: str, isolation: Literal["none", "process"]
+) -> None:
+    turn, asked = 0, Counter[int]()
+
+    def authorize(call: Call) -> bool:
+        if call.method == called:
+            asked[turn] += 1
+        return call.args[:1] != ("bad",)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await trio.lowlevel.checkpoint()
+
+    rows = [[str(number)] for number in range(5 * JUDGED_AT_ONCE)]
+    async with (
+        open_node("here", secret=SECRET, authorize=authorize) as here,
+        trio.open_nursery() as nursery,
+    ):
+        ledger = await here.options(name="ledger", isolation=isolation).spawn(Ledger)
+        items = items_of(Caller(here, here, ledger))
+        nursery.start_soon(count_turns)
+        _, outcomes = await items(called, "key", rows)
+        assert [value for _, value in outcomes] == [text for (text,) in rows]
+        assert sum(asked.values()) == len(rows), "each once"
+        assert max(asked.values()) <= 2 * JUDGED_AT_ONCE, "others have their turn meanwhile"
+        with pytest.raises(NotAllowedError, match=f"call ledger.{called}: authorize did not"):
+            await items(called, "another key", [*rows, ["bad"]])
+        # Nothing of it has run.
+        assert await ledger.count() == len(rows)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_authorize_that_blocks_the_loop_is_reported_by_its_name() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def authorize(call: Call) -> bool:
+        frame = sys._getframe()
+        who, _ = running_code(frame)
+        seen.append((who, remedy(frame, who)))
+        return True
+
+    async with open_node("here", secret=SECRET, authorize=authorize) as here:
+        ledger = await here.options(name="ledger").spawn(Ledger)
+        await ledger.note("text")
+    who, advice = seen[-1]
+    assert who.startswith("authorize, asked about ledger.note (")
+    assert "authorize" in advice
 
 
 @pytest.mark.parametrize("role", ["client", "observer"])
