@@ -15,6 +15,8 @@ from contextvars import ContextVar, Token
 from types import MappingProxyType
 from typing import Final, cast
 
+from actors.short_repr import short_repr
+
 MOST_BYTES = 8 * 1024
 """Bytes of UTF-8 that names and values of one call context may have together."""
 
@@ -205,18 +207,20 @@ def _read(line: str) -> Mapping[str, str]:
 def _checked(values: Mapping[str, str]) -> dict[str, str]:
     given: object = values
     if not isinstance(given, Mapping):
-        raise TypeError(f"a call context takes a mapping of str to str, not {given!r}")
+        raise TypeError(f"a call context takes a mapping of str to str, not {short_repr(given)}")
     size = 0
     for name, value in given.items():
         if type(name) is not str or type(value) is not str:
             raise TypeError(
-                f"a call context maps str to str, and the value of {name!r} is a "
+                f"a call context maps str to str, and the value of {short_repr(name)} is a "
                 f"{type(value).__name__}; convert it with str(...)"
             )
         try:
             size += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError as error:
-            raise ValueError(f"{name!r} of the call context cannot be sent: {error}") from None
+            raise ValueError(
+                f"{short_repr(name)} of the call context cannot be sent: {error}"
+            ) from None
     if size > MOST_BYTES:
         raise ValueError(
             f"the call context would have {size} bytes of names and values; at most {MOST_BYTES} "
@@ -250,7 +254,7 @@ class CallContextVariable:
         ends with the method in any case.
         """
         if not isinstance(context, CallContext):
-            raise TypeError(f"call_context.set takes a CallContext, not {context!r}")
+            raise TypeError(f"call_context.set takes a CallContext, not {short_repr(context)}")
         return CURRENT.set(context if context.text else None)
 
     def reset(self, token: Token[CallContext | None]) -> None:

@@ -152,11 +152,14 @@ def checked_filters(filters: object) -> tuple[Filter, ...]:
         if not isinstance(one, Filter):
             made = "; make an object of it" if isinstance(one, type) else ""
             raise TypeError(
-                f"a filter is an object of a class derived from Filter, not {one!r}{made}"
+                f"a filter is an object of a class derived from Filter, not {short_repr(one)}{made}"
             )
         for side in one.sides:
             if side not in _SIDES:
-                raise TypeError(f"{one!r}.sides names {side!r}; the sides are {', '.join(_SIDES)}")
+                raise TypeError(
+                    f"{short_repr(one)}.sides names {short_repr(side)}; the sides are "
+                    f"{', '.join(_SIDES)}"
+                )
     return tuple(cast("Sequence[Filter]", given))
 
 

@@ -15,6 +15,7 @@ from actors.errors import CallError
 from actors.exact import exact
 from actors.method import Method
 from actors.options import CallChanges, CallOptions, is_unprintable
+from actors.short_repr import short_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,10 +26,10 @@ def checked_group_name(given: object) -> str:
     """Return a group's name as a plain text. Raises TypeError or ValueError if it is invalid."""
     name = exact(given)
     if not isinstance(name, str):
-        raise TypeError(f"a group's name must be a str, not {name!r}")
+        raise TypeError(f"a group's name must be a str, not {short_repr(name)}")
     if not name or name != name.strip() or is_unprintable(name) or len(name) > 255:
         raise ValueError(
-            f"{name!r} is not a usable name of a group: 1 to 255 characters, no control "
+            f"{short_repr(name)} is not a usable name of a group: 1 to 255 characters, no control "
             "characters, no lone surrogates, no spaces at the ends"
         )
     return name

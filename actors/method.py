@@ -52,6 +52,7 @@ from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.peers import PeerRole, checked_allow
 from actors.process_bound import ProcessBound
 from actors.reference import ByValue, Reference, by_value, taken
+from actors.short_repr import short_repr
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -322,7 +323,9 @@ class Address:
         for field, kind in {**kinds, "registered": bool}.items():
             value = getattr(self, field)
             if not isinstance(value, kind):
-                raise TypeError(f"{field!r} of an Address is {value!r}, not of type {kind!r}")
+                raise TypeError(
+                    f"{field!r} of an Address is {short_repr(value)}, not of type {kind!r}"
+                )
 
 
 class Bound(HasForeignNames, ProcessBound):
@@ -631,7 +634,7 @@ def _why_no_function(given: object) -> str:
         )
     if isinstance(given, property):
         return "@method: callers call methods, and read no properties; take away @property"
-    return f"@method decorates a function, not {given!r}; make it the outermost decorator"
+    return f"@method decorates a function, not {short_repr(given)}; make it the outermost decorator"
 
 
 MOST_DECORATORS = 20

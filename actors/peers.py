@@ -10,6 +10,8 @@ from typing import Final, Literal, cast, get_args
 
 import attrs
 
+from actors.short_repr import short_repr
+
 PeerRole = Literal["node", "operator", "client", "observer"]
 """What a certificate says that its holder is.
 
@@ -71,12 +73,12 @@ def checked_allow(given: object, method: str) -> frozenset[PeerRole] | None:
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"@method: allow of {method} is a tuple of roles, not {given!r}")
+        raise TypeError(f"@method: allow of {method} is a tuple of roles, not {short_repr(given)}")
     roles = frozenset(cast("Iterable[object]", given))
     for role in roles:
         if role not in get_args(PeerRole):
             raise ValueError(
-                f"@method: allow of {method} names {role!r}; the roles are "
+                f"@method: allow of {method} names {short_repr(role)}; the roles are "
                 f"{', '.join(get_args(PeerRole))}"
             )
     return cast("frozenset[PeerRole]", roles)

@@ -205,7 +205,9 @@ class RetryPolicy:
             check_number("attempt_timeout", self.attempt_timeout, above=True)
         check_number("attempt_backoff", self.attempt_backoff, least=1.0)
         if not isinstance(self.repeat_unknown, bool):
-            raise TypeError(f"repeat_unknown must be True or False, not {self.repeat_unknown!r}")
+            raise TypeError(
+                f"repeat_unknown must be True or False, not {short_repr(self.repeat_unknown)}"
+            )
         if self.budget is not None:
             check_number("budget", self.budget, above=True)
 

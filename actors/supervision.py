@@ -127,7 +127,7 @@ class ChildRule:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.id, str):
-            raise TypeError(f"a child's id must be a str, not {self.id!r}")
+            raise TypeError(f"a child's id must be a str, not {short_repr(self.id)}")
         if not self.id:
             raise ValueError("a child's id must not be empty")
         if self.id != self.id.strip() or is_unprintable(self.id):
@@ -139,7 +139,8 @@ class ChildRule:
         check_word(f"child {self.id!r}: restart", self.restart, RestartType)
         if not isinstance(self.significant, bool):
             raise TypeError(
-                f"child {self.id!r}: significant must be True or False, not {self.significant!r}"
+                f"child {self.id!r}: significant must be True or False, not "
+                f"{short_repr(self.significant)}"
             )
         if self.significant and self.restart == "permanent":
             raise ValueError(

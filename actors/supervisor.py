@@ -112,6 +112,18 @@ def _spawn_options(
         raise TypeError(
             f"options must be SpawnOptions, as SpawnOptions(name=...), not {short_repr(given)}"
         )
+    for name in CallChanges.__annotations__:
+        if getattr(given, name) is not None:
+            raise ValueError(
+                f"child {spec.id!r}: {name} is an option of calls, and a child is called through "
+                f"handles that others look up; give it to those, as in handle.options({name}=...), "
+                f"or to the methods, as in @method({name}=...)"
+            )
+    if given.idempotent:
+        raise ValueError(
+            f"child {spec.id!r}: idempotent= is for functions (run); methods of actors say it by "
+            "@method(idempotent=True)"
+        )
 
 
 def _kind(spec: ChildSpec) -> ChildKind:
@@ -209,12 +221,6 @@ class ChildSpec:
         for name in others:
             if name not in SpawnChanges.__annotations__:
                 raise unknown_keyword("changed(...)", name, ChildChanges.__annotations__)
-            if name in CallChanges.__annotations__ and others[name] is not None:
-                raise ValueError(
-                    f"child {self.id!r}: {name} is an option of calls, and a child is called "
-                    "through handles that others look up; give it to those, as in "
-                    f"handle.options({name}=...), or to the methods, as in @method({name}=...)"
-                )
         return attrs.evolve(self, **own, options=attrs.evolve(self.options, **others))
 
     def check_arguments(
@@ -261,8 +267,8 @@ def check_start(
     partly: bool = False,
 ) -> None:
     """Raises BadArgumentsError, which names the parameter, for arguments that the constructor of
-    `cls` does not take. Those of the children that a supervisor is given are looked at as well.
-    `what`: what is not started then; `partly`: some may be added.
+    `cls` does not take. Those of a supervisor are looked at further: its rules, and the arguments
+    of its children. `what`: what is not started then; `partly`: some may be added.
     """
     given = check_constructor(cls, args, kwargs, what, partly=partly)
     if not cls.supervises or cls.__init__.__module__ != "actors.supervisor":
@@ -281,7 +287,7 @@ def check_start(
         f"children[{place}]": spec
         for place, spec in enumerate(children if isinstance(children, list | tuple) else ())
     }
-    if "template" in given:
+    if template is not None:
         specs["template"] = template
     for where, spec in specs.items():
         if not isinstance(spec, ChildSpec):
@@ -293,6 +299,14 @@ def check_start(
                 method="__init__",
             )
         spec.check_arguments(partly=where == "template")
+    if not partly and not any(isinstance(one, Reference) for one in given.values()):
+        try:
+            # Made and dropped, as where a child is specified: its rules make sense, or do not.
+            cls(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            raise BadArgumentsError(
+                f"{what or 'a supervisor'} was not started: {error}", method="__init__"
+            ) from None
 
 
 _OWN = frozenset(ChildChanges.__annotations__) - frozenset(SpawnChanges.__annotations__)
@@ -485,7 +499,7 @@ class Supervisor(Actor):
         self.specs = tuple(children)
         for spec in self.specs:
             if not isinstance(spec, ChildSpec):
-                raise TypeError(f"a supervisor's children are ChildSpecs, not {spec!r}")
+                raise TypeError(f"a supervisor's children are ChildSpecs, not {short_repr(spec)}")
         names = Counter(spec.options.name for spec in self.specs if spec.options.name is not None)
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(
@@ -606,9 +620,9 @@ class Supervisor(Actor):
 class DynamicSupervisor(Supervisor):
     """A supervisor of many independent children that come and go: OTP's simple_one_for_one.
 
-    `template`: what `spawn` starts, with other arguments each time. A child that ends without a
-    restart, or is stopped, is forgotten. Children are stopped side by side. `max_children`: more
-    are refused with `TooManyChildrenError`. The rest is as in `Supervisor`.
+    `template`: what `spawn` starts, with other arguments each time; it has no `name`. A child that
+    ends without a restart, or is stopped, is forgotten. Children are stopped side by side.
+    `max_children`: more are refused with `TooManyChildrenError`. The rest is as in `Supervisor`.
     """
 
     def __init__(
@@ -620,6 +634,11 @@ class DynamicSupervisor(Supervisor):
         period: float = 5.0,
         backoff: RestartBackoff | None = None,
     ) -> None:
+        if isinstance(template, ChildSpec) and template.options.name is not None:
+            raise ValueError(
+                f"the template {template.id!r} has the name {template.options.name!r}, and names "
+                "are unique in the cluster: leave it out, and each child gets a name of its own"
+            )
         self.template = template
         super().__init__((), intensity=intensity, period=period, backoff=backoff)
         self.strategy = "dynamic"

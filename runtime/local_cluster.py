@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from actors.keywords import names_keywords
+from actors.short_repr import short_repr
 from runtime.async_blocks import opens_in_block
 from runtime.environment import check_loop
 from runtime.processes import open_fork_server
@@ -79,6 +80,6 @@ async def open_local_cluster(
 def check_count(nodes: object) -> None:
     """Raises TypeError or ValueError for what is no number of processes."""
     if type(nodes) is not int:
-        raise TypeError(f"nodes is a number of processes, not {nodes!r}")
+        raise TypeError(f"nodes is a number of processes, not {short_repr(nodes)}")
     if nodes < 0:
         raise ValueError(f"nodes is a number of processes, 0 or more, not {nodes}")

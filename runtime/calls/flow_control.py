@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 from actors.errors import ProtocolError
+from actors.short_repr import short_repr
 
 MOST_ITEMS = 32
 MOST_BYTES = 4 * 1024 * 1024
@@ -51,7 +52,8 @@ class SendingWindow:
         """
         if type(consumed) is not int or not self.consumed <= consumed <= self.sent:
             raise ProtocolError(
-                f"credit for {consumed!r} items of a stream, where {self.consumed} to {self.sent} "
+                f"credit for {short_repr(consumed)} items of a stream, where {self.consumed} to "
+                f"{self.sent} "
                 "were possible"
             )
         for _ in range(consumed - self.consumed):

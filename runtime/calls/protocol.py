@@ -34,6 +34,7 @@ import cbor2
 
 from actors.call_context import MOST_TEXT, CallContext
 from actors.errors import ProtocolError
+from actors.short_repr import short_repr
 from runtime.hosting.chains import Chain
 from runtime.hosting.held_bytes import HeldBytes
 from runtime.wire.arrays import (
@@ -350,7 +351,7 @@ def _attempt_of(value: object) -> int:
 
 def _number(value: object) -> int:
     if type(value) is not int or not 0 < value < MAX_NUMBER:
-        raise ProtocolError(f"{value!r} is not the number of a call")
+        raise ProtocolError(f"{short_repr(value)} is not the number of a call")
     return value
 
 

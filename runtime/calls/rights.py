@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from actors.peers import PeerRole, VerifiedPeer
+from actors.short_repr import short_repr
 from runtime.store.interface import Get
 
 Roles = frozenset[PeerRole]
@@ -172,7 +173,7 @@ def _store_refusal(role: PeerRole, method: str, args: Sequence[object]) -> str:
         keys = list(args[:1])
     for key in keys:
         if not isinstance(key, str) or not key.startswith(_READABLE[role]):
-            return f"the role {role!r} may not read {key!r} from the store"
+            return f"the role {role!r} may not read {short_repr(key)} from the store"
     return ""
 
 

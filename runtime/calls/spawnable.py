@@ -15,6 +15,7 @@ import attrs
 from actors.actor import Actor
 from actors.errors import DecodeError
 from actors.messages import import_path
+from actors.short_repr import short_repr
 from actors.supervisor import ChildSpec
 from runtime.near_names import nearest
 from runtime.wire.classes import failure_of_import, find_class, is_imported
@@ -33,7 +34,8 @@ def checked_spawnable(given: object) -> frozenset[str]:
     """
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(
-            f"spawnable is a list of classes, of 'module:Class', or of modules, not {given!r}"
+            "spawnable is a list of classes, of 'module:Class', or of modules, not "
+            f"{short_repr(given)}"
         )
     found: set[str] = set()
     for one in cast("Iterable[object]", given):
@@ -45,7 +47,8 @@ def checked_spawnable(given: object) -> frozenset[str]:
             continue
         if not isinstance(one, str):
             raise TypeError(
-                f"spawnable has classes of actors, 'module:Class', or modules, not {one!r}"
+                "spawnable has classes of actors, 'module:Class', or modules, not "
+                f"{short_repr(one)}"
             )
         # Imported now: later, a request of a client never imports anything.
         _check_listed(one)

@@ -23,6 +23,7 @@ from actors.reference import (
     RemoteMethod,
     RemoteValue,
 )
+from actors.short_repr import short_repr
 from runtime.calls.filtered_calls import FilteredCaller, belong_together
 from runtime.doors.portal import MethodCall, Portal, Request, next_of
 
@@ -146,7 +147,7 @@ class AioDoor:
     def handle(self, handle: object) -> Any:
         """The handle of any door, at this one. Raises TypeError for what is no handle."""
         if not isinstance(handle, Handle):
-            raise TypeError(f"a handle is expected, not {handle!r}")
+            raise TypeError(f"a handle is expected, not {short_repr(handle)}")
         caller = handle._caller.client if isinstance(handle._caller, AioDoor) else handle._caller
         if isinstance(caller, FilteredCaller) and belong_together(caller, self.client):
             # The class of its actor may have filters besides those of the node.
@@ -168,7 +169,7 @@ class AioDoor:
     def plain(self, handle: object) -> Any:
         """The handle of any door, for trio."""
         if not isinstance(handle, Handle):
-            raise TypeError(f"a handle is expected, not {handle!r}")
+            raise TypeError(f"a handle is expected, not {short_repr(handle)}")
         return moved(handle, self.client)
 
     def reference(self, reference: Reference[R]) -> AioReference[R]:

@@ -19,6 +19,7 @@ from actors.foreign_names import HasForeignNames, missing
 from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
+from actors.short_repr import short_repr
 from runtime.announcements import open_clusters
 from runtime.cluster_processes import LocalCluster, NodeProcess, open_cluster_on
 from runtime.doors.handoff import Handoff
@@ -52,7 +53,9 @@ def connection(
     actors by others. `role`: see `open_node`.
     """
     if not isinstance(address, str):
-        raise TypeError(f"address must be a str such as '127.0.0.1:7400', not {address!r}")
+        raise TypeError(
+            f"address must be a str such as '127.0.0.1:7400', not {short_repr(address)}"
+        )
     local = None
     if secret is None:
         # Like the commands of this user: a local cluster that is open says how to come in.
@@ -151,7 +154,7 @@ def handle_on(node: Node, handle: object) -> Handle:
     TypeError for what is no handle.
     """
     if not isinstance(handle, Handle):
-        raise TypeError(f"a handle is expected, not {handle!r}")
+        raise TypeError(f"a handle is expected, not {short_repr(handle)}")
     return moved(handle, internals_of(node).endpoint.users_caller_at(handle.address))
 
 

@@ -19,6 +19,7 @@ import attrs
 
 from actors.errors import CallError, OutcomeUnknownError
 from actors.options import SpawnOptions
+from actors.short_repr import short_repr
 from runtime.doors.futures import LoopFuture
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.function_names import FunctionCall
@@ -66,9 +67,9 @@ class ClusterExecutor(Executor):
         max_workers: int,
     ) -> None:
         if isinstance(max_workers, bool) or not isinstance(max_workers, int):
-            raise TypeError(f"max_workers must be a whole number, not {max_workers!r}")
+            raise TypeError(f"max_workers must be a whole number, not {short_repr(max_workers)}")
         if max_workers < 1:
-            raise ValueError(f"max_workers must be at least 1, not {max_workers!r}")
+            raise ValueError(f"max_workers must be at least 1, not {short_repr(max_workers)}")
         self._door = door
         self._functions = functions
         self._options = options
@@ -114,7 +115,7 @@ class ClusterExecutor(Executor):
         if buffersize is None:
             return super().map(fn, *iterables, timeout=timeout)
         if buffersize < 1:
-            raise ValueError(f"buffersize must be at least 1 or None, not {buffersize!r}")
+            raise ValueError(f"buffersize must be at least 1 or None, not {short_repr(buffersize)}")
         if timeout is not None:
             raise ValueError("give map a timeout or a buffersize, or a timeout to options(...)")
         arguments = zip(*iterables, strict=False)

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import trio
 
+from actors.short_repr import short_repr
+
 T = TypeVar("T")
 
 
@@ -18,7 +20,7 @@ def plain_source(items: Iterable[T]) -> Iterable[T] | AsyncIterable[T]:
     """
     known: object = items
     if not isinstance(known, Iterable):
-        raise TypeError(f"map takes the items as an iterable, not {known!r}")
+        raise TypeError(f"map takes the items as an iterable, not {short_repr(known)}")
     if isinstance(known, list | tuple | range):
         return items
     return _SizedSource(items, len(known)) if isinstance(known, Sized) else _ThreadSource(items)

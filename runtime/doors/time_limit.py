@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import trio
 
+from actors.short_repr import short_repr
 from runtime.environment import SystemEnvironment
 
 T = TypeVar("T")
@@ -30,7 +31,9 @@ def fail_after(seconds: float) -> Iterator[None]:
     hold in the thread that set them. Raises ValueError for a time below zero.
     """
     if not seconds >= 0:
-        raise ValueError(f"a time limit must be a number of seconds, 0 or more, not {seconds!r}")
+        raise ValueError(
+            f"a time limit must be a number of seconds, 0 or more, not {short_repr(seconds)}"
+        )
     token = _ENDS.set(min(_ENDS.get(), _now() + seconds))
     try:
         yield

@@ -24,6 +24,7 @@ from actors.method import Marked
 from actors.options import SpawnOptions
 from actors.own_logger import own_logger
 from actors.reference import taken
+from actors.short_repr import short_repr
 from runtime.calls.arguments import refused
 from runtime.user_errors import guarded, summary_of
 from runtime.wire.codec import Codec
@@ -114,7 +115,8 @@ def function_path(function: object) -> str:
     """
     if isinstance(function, functools.partial):
         raise FunctionNotImportableError(
-            f"{function!r} has no name by which another process could find it: give run the "
+            f"{short_repr(function)} has no name by which another process could find it: give "
+            "run the "
             "function itself, and the arguments after it"
         )
     if isinstance(function, Marked):

@@ -31,6 +31,7 @@ from actors.identifiers import NodeId
 from actors.method import Address, BoundMethod, Method
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.own_logger import own_logger
+from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment, first
@@ -578,7 +579,7 @@ class ProcessGroup(Generic[A]):
         if not isinstance(method, Method):
             raise TypeError(
                 "a group is called by a method of its class, group.broadcast(Reader.on_news, "
-                f"...), not by {method!r}"
+                f"...), not by {short_repr(method)}"
             )
         await self.ready()
         _, found = self._groups.members(self._followed)

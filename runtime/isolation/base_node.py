@@ -18,13 +18,15 @@ from actors.errors import NameTakenError, SpawnManyError
 from actors.exact import exact
 from actors.foreign_names import HasForeignNames, names_for_clusters
 from actors.functions import RunsFunctions
+from actors.groups import checked_group_name
 from actors.handle import Handle
 from actors.identifiers import NodeId
 from actors.method import Address
-from actors.options import SpawnChanges, SpawnOptions
+from actors.options import SpawnChanges, SpawnOptions, check_name
 from actors.pools import JournalSummary
 from actors.process_bound import ProcessBound
 from actors.reference import Reference
+from actors.short_repr import short_repr
 from runtime.calls.arguments import StartManyRequest, StartRequest, unparameterised
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
@@ -33,7 +35,7 @@ from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.isolation.node_api import NodeApi
 from runtime.lifetime import AskingBlock
-from runtime.pools.member_plan import PoolSize
+from runtime.pools.member_plan import PoolSize, for_members
 from runtime.user_errors import CHECKS, repr_of
 
 if TYPE_CHECKING:
@@ -262,10 +264,8 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         Raises `ActorNotFoundError`, `ClassMismatchError` if it is not of class `actor`, and
         `DirectoryUnavailableError` while the store is away.
         """
-        given: object = exact(name)
-        if not isinstance(given, str):
-            raise TypeError(f"an actor is looked up by its name, a str, and not by {given!r}")
-        name = given
+        with CHECKS:
+            name = _checked_name("an actor", name)
         address = await self._api.lookup(name)
         return cast("A", self._endpoint.typed_handle(address, actor))
 
@@ -274,7 +274,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         that is dead or unknown.
         """
         if not isinstance(handle, Handle):
-            raise TypeError(f"watching and linking take a handle, not {handle!r}")
+            raise TypeError(f"watching and linking take a handle, not {short_repr(handle)}")
         return await self._api.wait_ended(handle.address)
 
     async def put(self, value: T) -> Reference[T]:
@@ -312,12 +312,11 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
 
         with CHECKS:
             count, spawn = PoolSize.of(size, per_node, min, max), SpawnOptions(**options)
-            if spawn.timeout is not None or spawn.retry is not None:
-                option = "retry" if spawn.timeout is None else "timeout"
-                raise ValueError(
-                    f"{option} is an option of calls, and not of a pool's members: write "
-                    f"pool.map(..., {option}=...), or pool.choose().options({option}=...)"
-                )
+            for_members(spawn)
+            if name is not None:
+                check_name("name", name)
+            if not isinstance(kwargs, Mapping):
+                raise TypeError(f"kwargs are a mapping of names, not {short_repr(kwargs)}")
             member_of(actor)
             if isinstance(actor, type):
                 StartRequest.checked("pool", actor, args, kwargs, spawn)
@@ -331,6 +330,8 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """
         from runtime.pools.pool import find_pool
 
+        with CHECKS:
+            name = _checked_name("a pool", name)
         with self._endpoint.lifetime.asking(f"pool {name!r} was not found"):
             return await find_pool(self, name, actor)
 
@@ -348,7 +349,8 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """
         from runtime.membership.journals import check_unused
 
-        check_unused(name, unused_for)
+        with CHECKS:
+            check_unused(name, unused_for)
         return await self._journal_client().remove(name, unused_for)
 
     def _journal_client(self) -> JournalClient:
@@ -365,8 +367,18 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """Return the group of this name; its members have the methods of `actor`. Raises
         ValueError for a name that no group can have.
         """
+        with CHECKS:
+            name = checked_group_name(name)
         self._endpoint.lifetime.check()
         return ProcessGroup(self._group_source, self._group_source.followed(name), actor)
+
+
+def _checked_name(what: str, given: object) -> str:
+    """The name to look up. Raises TypeError."""
+    name = exact(given)
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is looked up by its name, a str, and not by {short_repr(name)}")
+    return name
 
 
 # Not as decorators: basedpyright loses the parameters of a method that is generic in them.

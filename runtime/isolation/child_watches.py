@@ -17,6 +17,7 @@ from actors.errors import CallError, UnderstudyError
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition
 from actors.own_logger import own_logger
+from actors.short_repr import short_repr
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
 from runtime.isolation.node_api import NodeApi
@@ -162,14 +163,14 @@ class ActorWatchingClient:
     async def unlink(self, handle: object) -> None:
         """End the links of this actor with another, through the node."""
         if not isinstance(handle, Handle):
-            raise TypeError(f"unlink takes a handle, not {handle!r}")
+            raise TypeError(f"unlink takes a handle, not {short_repr(handle)}")
         own = self._cell.address
         await self._watching.api.unlink(own.name, own.epoch, handle.address)
 
     def _watched(self, handle: object) -> tuple[str, int, Address]:
         own = self._cell.address
         if not isinstance(handle, Handle):
-            raise TypeError(f"watching and linking take a handle, not {handle!r}")
+            raise TypeError(f"watching and linking take a handle, not {short_repr(handle)}")
         if self._cell.ended is not None:
             raise RuntimeError(
                 f"{own.name} has ended; it can no longer watch or be linked to other actors"

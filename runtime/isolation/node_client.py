@@ -15,6 +15,7 @@ from actors.handle import Handle
 from actors.identifiers import NodeId
 from actors.messages import import_path
 from actors.method import Address
+from actors.short_repr import short_repr
 from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
@@ -201,7 +202,7 @@ class NodeClient(BaseNode):
         returned.
         """
         if not isinstance(handle, Handle):
-            raise TypeError(f"stop takes a handle, not {handle!r}")
+            raise TypeError(f"stop takes a handle, not {short_repr(handle)}")
         host = self._endpoint.host
         invocation = host.workers.running_here()
         if invocation is not None and invocation.cell.address.name == handle.name:

@@ -23,6 +23,7 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from actors.own_logger import own_logger
+from actors.short_repr import short_repr
 from runtime.environment import Environment
 from runtime.membership.owed_deletions import OwedDeletions
 from runtime.store.interface import (
@@ -71,7 +72,7 @@ logger = own_logger("understudy.membership")
 def check_journal_name(name: object) -> None:
     """Raise TypeError or ValueError if this cannot be the name of a journal."""
     if not isinstance(name, str):
-        raise TypeError(f"journal must be a name, not {name!r}")
+        raise TypeError(f"journal must be a name, not {short_repr(name)}")
     if not 0 < len(name) <= MOST_NAME or "/" in name or not name.isprintable():
         raise ValueError(
             f"the name of a journal has 1 to {MOST_NAME} printable characters and no '/', "
@@ -83,9 +84,9 @@ def check_unused(name: object, unused_for: object) -> None:
     """Raise TypeError or ValueError if the name or the time is not valid."""
     check_journal_name(name)
     if isinstance(unused_for, bool) or not isinstance(unused_for, int | float):
-        raise TypeError(f"unused_for must be a number of seconds, not {unused_for!r}")
+        raise TypeError(f"unused_for must be a number of seconds, not {short_repr(unused_for)}")
     if not 0 <= unused_for < math.inf:
-        raise ValueError(f"unused_for must be at least 0 seconds, not {unused_for!r}")
+        raise ValueError(f"unused_for must be at least 0 seconds, not {short_repr(unused_for)}")
 
 
 class Journals:

@@ -31,6 +31,7 @@ from actors.handle import Handle
 from actors.identifiers import NodeId
 from actors.method import Address
 from actors.own_logger import own_logger
+from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from actors.supervisor import Supervisor
 from runtime.calls.admission import AdmissionRules
@@ -497,7 +498,7 @@ class Node(BaseNode):
         has returned.
         """
         if not isinstance(handle, Handle):
-            raise TypeError(f"stop takes a handle, not {handle!r}")
+            raise TypeError(f"stop takes a handle, not {short_repr(handle)}")
         await self._api.stop(handle.address, reason)
 
     def members(self) -> tuple[Member, ...]:

@@ -37,6 +37,7 @@ from actors.errors import (
 from actors.messages import message
 from actors.method import BoundStream, MethodDefinition, method
 from actors.peers import VerifiedPeer
+from actors.short_repr import short_repr
 from runtime.calls.admission import CallAdmission
 from runtime.calls.client import CallClient
 from runtime.calls.error_codec import Plain, described, raised_by_method
@@ -502,7 +503,9 @@ class _WrongKindError(BadArgumentsError):
 def _check_seconds(seconds: float | None) -> None:
     """Raises BadArgumentsError for what is no time: it would become the deadline of a worker."""
     if seconds is not None and not 0 <= seconds < math.inf:
-        raise BadArgumentsError(f"{seconds!r} is not a number of seconds that a call may take")
+        raise BadArgumentsError(
+            f"{short_repr(seconds)} is not a number of seconds that a call may take"
+        )
 
 
 def described_error(error: CallError) -> PlainOutcome:

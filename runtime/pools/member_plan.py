@@ -14,8 +14,9 @@ import attrs
 
 from actors.actor import Actor
 from actors.messages import import_path, message
-from actors.options import SpawnOptions
+from actors.options import CallChanges, SpawnOptions
 from actors.retry import check_whole_number
+from actors.short_repr import short_repr
 
 GROWTH = 2
 """Times as many members as there are that one demand may lead to."""
@@ -24,12 +25,25 @@ IDLE_SECONDS = 30.0
 """After so long without demand a pool shrinks to its least size."""
 
 
-def _options(value: SpawnOptions) -> SpawnOptions:
-    if value.name is not None:
+def for_members(options: SpawnOptions) -> SpawnOptions:
+    """Return the options. Raises ValueError for those that do not concern members of pools."""
+    if options.name is not None:
         raise ValueError(
             "the members of a pool get names of their own: give the pool's name to node.pool"
         )
-    return value
+    for option in CallChanges.__annotations__:
+        if getattr(options, option) is not None:
+            raise ValueError(
+                f"{option} is an option of calls, and not of a pool's members: write "
+                f"pool.map(..., {option}=...), or pool.choose().options({option}=...)"
+            )
+    if options.idempotent:
+        raise ValueError(
+            "idempotent= is for functions (run), and not for a pool's members: mark their methods "
+            "with @method(idempotent=True), or write pool.map(..., "
+            "retry=RetryPolicy(repeat_unknown=True))"
+        )
+    return options
 
 
 @message
@@ -108,7 +122,7 @@ class PoolSpec:
     member: str
     args: tuple[object, ...] = ()
     kwargs: Mapping[str, object] = attrs.field(factory=dict)
-    options: SpawnOptions = attrs.field(factory=SpawnOptions, converter=_options)
+    options: SpawnOptions = attrs.field(factory=SpawnOptions, converter=for_members)
     size: PoolSize = attrs.field(factory=lambda: PoolSize(least=1, most=1))
     named: bool = False
     opener: str = ""
@@ -126,7 +140,8 @@ class PoolSpec:
         if isinstance(actor, type) and issubclass(actor, Actor):
             return import_path(actor)
         raise TypeError(
-            f"a pool is of a subclass of actors.Actor, or of a plain function, not of {actor!r}"
+            "a pool is of a subclass of actors.Actor, or of a plain function, not of "
+            f"{short_repr(actor)}"
         )
 
 

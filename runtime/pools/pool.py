@@ -57,6 +57,7 @@ from actors.pools import MapChanges, MapSettings, NotReturned, OnError, Routing
 from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
+from actors.short_repr import short_repr
 from runtime.calls.actor_loads import ActorLoad, CountingCaller
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.filtered_calls import caller_for
@@ -75,6 +76,7 @@ from runtime.pools.supervisor import (
     PoolView,
     function_path,
 )
+from runtime.user_errors import CHECKS
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -417,7 +419,8 @@ class Pool(ProcessBound, Generic[A]):
         """Wait until there are so many members; returns the pool itself. Raises
         `PoolStoppedError`.
         """
-        check_whole_number("count", count)
+        with CHECKS:
+            check_whole_number("count", count)
         with self._members.endpoint.lifetime.asking(f"pool {self.name} cannot be waited for"):
             while len(list(self._members.present())) < count:
                 self._check()
@@ -437,7 +440,8 @@ class Pool(ProcessBound, Generic[A]):
         """Have another size from now on. Members that are too many end after the items that they
         have. Raises TypeError or ValueError for sizes that make no sense.
         """
-        wanted = PoolSize.of(size, per_node, min, max)
+        with CHECKS:
+            wanted = PoolSize.of(size, per_node, min, max)
         self._check()
         self._members.see(await self._members.repeating.resize(wanted))
 
@@ -515,12 +519,17 @@ class Pool(ProcessBound, Generic[A]):
 
         Raises TypeError or ValueError for what makes no sense.
         """
+        options = MapOptions(
+            on_error=on_error, timeout=timeout, keep=keep, progress=progress, journal=journal
+        )
+        with CHECKS:
+            definition = self._definition(method)
+            _check_items(items)
+            _check_options(options, ordered, window, batch, retry)
         return self._map(
-            method,
+            definition,
             items,
-            MapOptions(
-                on_error=on_error, timeout=timeout, keep=keep, progress=progress, journal=journal
-            ),
+            options,
             ordered=ordered,
             window=window,
             batch=batch,
@@ -581,17 +590,22 @@ class Pool(ProcessBound, Generic[A]):
         journal: str | None = None,
     ) -> MapResults[Any]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
+        options = MapOptions(
+            on_error=on_error,
+            timeout=timeout,
+            keep=keep,
+            progress=progress,
+            journal=journal,
+            spread=True,
+        )
+        with CHECKS:
+            definition = self._definition(method)
+            _check_items(items)
+            _check_options(options, ordered, window, batch, retry)
         return self._map(
-            method,
+            definition,
             items,
-            MapOptions(
-                on_error=on_error,
-                timeout=timeout,
-                keep=keep,
-                progress=progress,
-                journal=journal,
-                spread=True,
-            ),
+            options,
             ordered=ordered,
             window=window,
             batch=batch,
@@ -603,6 +617,8 @@ class Pool(ProcessBound, Generic[A]):
         name begins anew; True if there was one. Raises `JournalInUseError` while a map works with
         it.
         """
+        with CHECKS:
+            check_journal_name(name)
         self._members.endpoint.lifetime.check()
         return await _journals(self._node).remove(name)
 
@@ -612,7 +628,8 @@ class Pool(ProcessBound, Generic[A]):
         """Call a method of the member with the least to do; returns a reference to the result,
         which stays there. Raises `EmptyPoolError`.
         """
-        definition = self._definition(method)
+        with CHECKS:
+            definition = self._definition(method)
         handle = self._members.item_handle(self._chosen("least-loaded", None))
         bound: BoundMethod[P, R] = getattr(handle, definition.name)
         return await bound.remote(*args, **kwargs)
@@ -621,7 +638,8 @@ class Pool(ProcessBound, Generic[A]):
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
         """Call a method of all members, side by side, and wait for all answers."""
-        definition = self._definition(method)
+        with CHECKS:
+            definition = self._definition(method)
         present = sorted(self._members.present())
         answers: list[Answer[R] | None] = [None] * len(present)
 
@@ -648,7 +666,9 @@ class Pool(ProcessBound, Generic[A]):
         are the same. The calls are those that this node has made by handles of this pool, and
         those of others, as the latest reply has said. Raises `EmptyPoolError`.
         """
-        return cast("A", self._members.public_handle(self._chosen(routing, key)))
+        with CHECKS:
+            member = self._chosen(routing, key)
+        return cast("A", self._members.public_handle(member))
 
     async def stop(self) -> None:
         """Stop the pool for all that use it: members end after the items that they have, within 30
@@ -691,8 +711,8 @@ class Pool(ProcessBound, Generic[A]):
 
     def _map(
         self,
-        method: object,
-        items: object,
+        definition: MethodDefinition,
+        items: Iterable[object] | AsyncIterable[object],
         options: MapOptions,
         *,
         ordered: bool,
@@ -700,12 +720,6 @@ class Pool(ProcessBound, Generic[A]):
         batch: int | None,
         retry: RetryPolicy | None,
     ) -> MapResults[Any]:
-        definition = self._definition(method)
-        _check_options(options, ordered, window, batch, retry)
-        if not isinstance(items, Iterable | AsyncIterable):
-            raise TypeError(
-                f"map takes the items as an iterable or an async iterable, not {items!r}"
-            )
         retry = retry if retry is not None else definition.options.retry
         repeats = definition.idempotent or (retry is not None and retry.repeat_unknown)
         environment = self._node._environment
@@ -739,9 +753,7 @@ class Pool(ProcessBound, Generic[A]):
                 f"{self._members.view.what}, {definition.name}",
                 self._members.endpoint.codec,
             )
-        run = MapRun(
-            self._members, schedule, definition, cast("Iterable[object]", items), options, driver
-        )
+        run = MapRun(self._members, schedule, definition, items, options, driver)
         return HeldResults(self, run)
 
     def _definition(self, method: object) -> MethodDefinition:
@@ -758,7 +770,7 @@ class Pool(ProcessBound, Generic[A]):
             )
             raise TypeError(
                 f"pool {self.name} runs {offered}, as in pool.map({offered.split(', ')[0]}, "
-                f"items), and not {method!r}"
+                f"items), and not {short_repr(method)}"
             )
         definition = methods[method.definition.name]
         if definition.stream:
@@ -808,7 +820,8 @@ class Router:
             return self._of_key(present, key)
         if routing != "least-loaded":
             raise ValueError(
-                f'routing is "least-loaded", "round-robin", "random" or "hash", not {routing!r}'
+                'routing is "least-loaded", "round-robin", "random" or "hash", not '
+                f"{short_repr(routing)}"
             )
         return self._less_loaded(present)
 
@@ -855,6 +868,14 @@ def _journals(node: PoolNode) -> Journals:
     return node._journals
 
 
+def _check_items(items: object) -> None:
+    """Raises TypeError for what cannot be read item by item."""
+    if not isinstance(items, Iterable | AsyncIterable):
+        raise TypeError(
+            f"map takes the items as an iterable or an async iterable, not {short_repr(items)}"
+        )
+
+
 def _check_options(
     options: MapOptions,
     ordered: object,
@@ -867,16 +888,16 @@ def _check_options(
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be a whole number or None, not {value!r}")
+            raise TypeError(f"{name} must be a whole number or None, not {short_repr(value)}")
         if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value!r}")
+            raise ValueError(f"{name} must be at least 1, not {short_repr(value)}")
     for name, switch in (
         ("ordered", ordered),
         ("keep", options.keep),
         ("progress", options.progress),
     ):
         if not isinstance(switch, bool):
-            raise TypeError(f"{name} must be True or False, not {switch!r}")
+            raise TypeError(f"{name} must be True or False, not {short_repr(switch)}")
     if options.journal is not None:
         check_journal_name(options.journal)
         if options.keep:
@@ -885,5 +906,7 @@ def _check_options(
                 "a journal outlives them"
             )
     if options.on_error not in ("raise", "return", "skip"):
-        raise ValueError(f'on_error is "raise", "return" or "skip", not {options.on_error!r}')
+        raise ValueError(
+            f'on_error is "raise", "return" or "skip", not {short_repr(options.on_error)}'
+        )
     SpawnOptions(timeout=options.timeout, retry=retry)

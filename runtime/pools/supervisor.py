@@ -31,6 +31,7 @@ from actors.messages import MAIN_ALIAS, message
 from actors.method import Address, method
 from actors.options import SpawnOptions
 from actors.own_logger import own_logger
+from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from actors.supervisor import ChildSpec, ChildStatus, DynamicSupervisor
 from runtime.pools.member_plan import GROWTH, IDLE_SECONDS, PoolSize, PoolSpec, plan
@@ -76,7 +77,9 @@ def function_path(function: Callable[..., object]) -> str:
     name = getattr(function, "__qualname__", "")
     module = getattr(function, "__module__", "")
     if not inspect.isfunction(function) and not inspect.isbuiltin(function):
-        raise TypeError(f"a pool is of a class of actors or of a plain function, not {function!r}")
+        raise TypeError(
+            f"a pool is of a class of actors or of a plain function, not {short_repr(function)}"
+        )
     if "<" in name or not module:
         raise TypeError(
             f"{module}.{name} cannot be imported by the nodes of a pool, since it is "

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn, Self
 
+from actors.short_repr import short_repr
 from runtime.cluster_processes import NodeProcess
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.network import SimulatedConnection
@@ -65,7 +66,7 @@ class VirtualFaults:
         """Let bytes between two nodes take so many seconds longer, in each direction."""
         self._check(one, other)
         if not seconds > 0:
-            raise ValueError(f"a delay is a number of seconds above 0, not {seconds!r}")
+            raise ValueError(f"a delay is a number of seconds above 0, not {short_repr(seconds)}")
 
         def begin(cluster: SimulatedCluster) -> Callable[[], None]:
             paths = cluster.network.path(one, other), cluster.network.path(other, one)

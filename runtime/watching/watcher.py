@@ -23,6 +23,7 @@ from actors.handle import Handle
 from actors.identifiers import ActorId, NodeId
 from actors.method import Address, method
 from actors.own_logger import own_logger
+from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.hosting.cell import ActorCell
@@ -385,7 +386,7 @@ class Watcher:
         other side has confirmed.
         """
         if not isinstance(handle, Handle):
-            raise TypeError(f"unlink takes a handle, not {handle!r}")
+            raise TypeError(f"unlink takes a handle, not {short_repr(handle)}")
         for one in self._watches.links_to(_actor(cell), handle.name):
             self.cancel(one.number)
             await self._unlink_far_side(one.target, cell.address)
@@ -481,7 +482,7 @@ class Watcher:
     async def _resolve(self, handle: object) -> tuple[Target, ExitReason | None]:
         """Find the present epoch of an actor. The second item is why there is none, or None."""
         if not isinstance(handle, Handle):
-            raise TypeError(f"watching and linking take a handle, not {handle!r}")
+            raise TypeError(f"watching and linking take a handle, not {short_repr(handle)}")
         address = handle.address
         if not address.registered:
             await trio.lowlevel.checkpoint()

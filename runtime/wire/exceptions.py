@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 import attrs
 
 from actors.class_names import bases
+from actors.short_repr import short_repr
 from runtime.user_errors import BUILTIN, guarded
 
 MOST_NOTES = 32
@@ -214,7 +215,7 @@ def _bare(
             # Its constructor cannot make instances of a class with two bases (MemoryError). Try
             # the next one.
             continue
-    raise TypeError(f"instances of {cls!r} cannot be built")
+    raise TypeError(f"instances of {short_repr(cls)} cannot be built")
 
 
 def _slots(cls: type) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import trio
 
 import runtime.aio
 import runtime.blocking
-from actors import Actor, ChildSpec, RetryPolicy, Supervisor, method
-from actors.errors import EncodeError, JoinError, NotExecutedError
+from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, Supervisor, method
+from actors.errors import BadArgumentsError, EncodeError, JoinError, NotExecutedError
+from actors.options import SpawnOptions
 from runtime import open_local_cluster, open_node
 from runtime.user_errors import is_machinery
 from tests.live_pair import Pair
@@ -74,6 +75,15 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
     "pool, arguments": lambda node: node.pool("p", Counter, 1, 2, size=1),
     "pool, a time-out": lambda node: node.pool("p", Counter, size=1, timeout=1.0),
     "pool, an option": lambda node: node.pool("p", Counter, size=1, lables={}),
+    "pool, a name of members": lambda node: node.pool("p", Counter, size=1, name="a"),
+    "pool, idempotent members": lambda node: node.pool("p", Counter, size=1, idempotent=True),
+    "pool, no name": lambda node: node.pool(3, Counter, size=1),
+    "pool, no keywords": lambda node: node.pool("p", Counter, size=1, kwargs=3),
+    "pool, a size": lambda node: node.pool("p", Counter, size="x"),
+    "lookup_pool, no name": lambda node: node.lookup_pool(3, Counter),
+    "group, no name": lambda node: node.group(3, Counter),
+    "journal, no name": lambda node: node.remove_pool_journal(3),
+    "journal, no seconds": lambda node: node.remove_pool_journal("a", unused_for="x"),
     "run, a lambda": lambda node: node.run(lambda: 1),
     "run, no function": lambda node: node.run(3),
     "run, an option": lambda node: node.options(name="a").run(traceback.format_exc),
@@ -91,9 +101,104 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
     "child, a text": lambda node: ChildSpec(id="a", actor=unlike(Counter), args=unlike("ab")),
     "child, no dict": lambda node: ChildSpec(id="a", actor=unlike(Counter), kwargs=unlike([1])),
     "child, misspelled": lambda node: unlike(ChildSpec)(id="a", actor=Counter, restrat="never"),
+    "child, a time-out": lambda node: ChildSpec(
+        id="a", actor=unlike(Counter), options=SpawnOptions(timeout=1.0)
+    ),
+    "child, a retry policy": lambda node: ChildSpec(
+        id="a", actor=unlike(Counter), options=SpawnOptions(retry=RetryPolicy())
+    ),
+    "child, idempotent": lambda node: ChildSpec(
+        id="a", actor=unlike(Counter), options=SpawnOptions(idempotent=True)
+    ),
     "child, a word": lambda node: ChildSpec(id="a", actor=unlike(Counter), restart=unlike("no")),
     "retry, a value": lambda node: RetryPolicy(max_retries=-1),
 }
+
+
+RULES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "strategy": (lambda node: node.spawn(Supervisor, [], strategy="any"), "strategy must be one"),
+    "intensity": (lambda node: node.spawn(Supervisor, [], intensity="x"), "intensity must be a"),
+    "period": (lambda node: node.spawn(Supervisor, [], period=-1.0), "period must be"),
+    "two of one id": (
+        lambda node: node.spawn(Supervisor, [ChildSpec.of("a", Counter)] * 2),
+        "child 'a': this id is given to two",
+    ),
+    "two of one name": (
+        lambda node: node.spawn(
+            Supervisor, [ChildSpec.of(id, Counter).changed(name="n") for id in "ab"]
+        ),
+        "the name 'n' is given to two",
+    ),
+    "found or started": (
+        lambda node: node.options(name="s").get_or_spawn(Supervisor, [], strategy="any"),
+        "s was not started: strategy must be one",
+    ),
+    "singleton": (
+        lambda node: node.options(name="s").singleton(Supervisor, [], strategy="any"),
+        "s was not started: strategy must be one",
+    ),
+    "one of many": (
+        lambda node: node.spawn_many(DynamicSupervisor, [(None,), ("x",)]),
+        r"argument_list\[1\]: .*template must be a ChildSpec",
+    ),
+    "children": (
+        lambda node: node.spawn(DynamicSupervisor, max_children=-1),
+        "max_children must be",
+    ),
+    "a name for all": (
+        lambda node: node.spawn(DynamicSupervisor, ChildSpec.of("a", Counter).changed(name="n")),
+        "the template 'a' has the name 'n'",
+    ),
+}
+
+
+async def test_rules_of_a_supervisor_that_make_no_sense_are_refused_where_it_is_started() -> None:
+    async with open_node() as node:
+        for name, (make, text) in RULES.items():
+            with pytest.raises(BadArgumentsError, match=text) as caught:
+                await make(node)
+            assert len(frames_of_ours(caught.value)) <= MOST, name
+            # No traceback of the node that would have started it.
+            shown = "".join(traceback.format_exception(caught.value))
+            assert "site-packages" not in shown, name
+        # A class of its own may do anything in its constructor.
+        await node.spawn(OwnSupervisor)
+
+
+class OwnSupervisor(Supervisor):
+    """Has its rules from its constructor."""
+
+    def __init__(self) -> None:
+        super().__init__([ChildSpec.of("a", Counter)], strategy="rest-for-one")
+
+
+POOL_MISTAKES: dict[str, Callable[[Any], object]] = {
+    "map, no method": lambda pool: pool.map(3, [1]),
+    "map, no items": lambda pool: pool.map(Counter.add, 3),
+    "map, a window": lambda pool: pool.map(Counter.add, [1], window="x"),
+    "map, a time-out": lambda pool: pool.map(Counter.add, [1], timeout="x"),
+    "map, a word": lambda pool: pool.map(Counter.add, [1], on_error="x"),
+    "map, no journal": lambda pool: pool.map(Counter.add, [1], journal=3),
+    "starmap, no method": lambda pool: pool.starmap(3, [(1,)]),
+    "resize, a text": lambda pool: pool.resize("x"),
+    "resize, nothing": lambda pool: pool.resize(),
+    "resize, none": lambda pool: pool.resize(0),
+    "submit, no method": lambda pool: pool.submit(3),
+    "submit, arguments": lambda pool: pool.submit(Counter.add, 1, 2),
+    "call_all, no method": lambda pool: pool.call_all(3),
+    "choose, a word": lambda pool: pool.choose("best"),
+    "choose, no key": lambda pool: pool.choose("hash"),
+    "ready, a text": lambda pool: pool.ready("x"),
+    "remove_journal, no name": lambda pool: pool.remove_journal(3),
+}
+
+
+async def test_so_do_those_of_pools() -> None:
+    async with open_node() as node:
+        pool = await node.pool("p", Counter, size=1)
+        for name, make in POOL_MISTAKES.items():
+            error = await mistaken(partial(make, pool))
+            assert len(frames_of_ours(error)) <= MOST, (name, frames_of_ours(error))
 
 
 async def mistaken(make: Callable[[], object]) -> Exception:
@@ -106,7 +211,7 @@ async def mistaken(make: Callable[[], object]) -> Exception:
     raise AssertionError("it raised nothing")
 
 
-def frames_of_ours(error: Exception) -> list[str]:
+def frames_of_ours(error: BaseException) -> list[str]:
     return [
         f"{frame.filename}:{frame.lineno} {frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)
@@ -162,7 +267,7 @@ async def test_arguments_that_do_not_fit_show_one_frame_of_ours() -> None:
             assert len(frames_of_ours(error)) == 1, (name, frames_of_ours(error))
 
 
-NOT_AT_DOORS = ("child", "retry", "singleton")
+NOT_AT_DOORS = ("child", "retry", "singleton", "group")
 
 
 def test_so_does_the_blocking_door() -> None:
@@ -245,12 +350,29 @@ async def test_a_block_lets_the_errors_of_its_body_pass(opening: Callable[[], An
             nursery.start_soon(fails, "alone")
     ours = frames_of_ours(caught.value)
     assert len(ours) <= MOST, ours
-    group = ExceptionGroup("two", [ValueError("one"), ValueError("other")])
-    with pytest.raises(ExceptionGroup) as several:  # noqa: ASYNC401 (which one is asserted)
-        async with opening():
+    groups: list[BaseExceptionGroup[BaseException]] = [
+        ExceptionGroup("two", [ValueError("one"), ValueError("other")]),
+        ExceptionGroup("one", [ValueError("alone")]),
+        ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("alone")])]),
+        BaseExceptionGroup("of base", [GeneratorExit()]),
+    ]
+    for group in groups:
+        with pytest.raises(BaseExceptionGroup) as several:  # noqa: ASYNC401 (which is asserted)
+            async with opening():
+                raise group
+        assert several.value is group
+        assert frames_of_ours(group) == []
+        assert group.__context__ is None
+
+        async def fails_so(group: BaseException) -> None:
             raise group
-    assert several.value is group
-    assert frames_of_ours(group) == []
+
+        # The nursery has packed it once more, and that is no group of the user's.
+        with pytest.raises(BaseExceptionGroup) as packed:  # noqa: ASYNC401 (which is asserted)
+            async with opening(), trio.open_nursery() as nursery:  # noqa: ASYNC112 (its group)
+                nursery.start_soon(fails_so, group)
+        # trio copies groups on their way.
+        assert repr(packed.value) == repr(group)
 
 
 def test_the_frames_of_user_code_within_a_check_stay() -> None:

@@ -11,7 +11,7 @@ import pytest
 from actors import Actor, ChildSpec, RetryPolicy, method
 from actors.errors import EncodeError, RemoteError
 from actors.options import SpawnOptions
-from actors.short_repr import MOST_OBJECTS, is_boundless, short_repr
+from actors.short_repr import MOST_CHARACTERS, MOST_OBJECTS, is_boundless, short_repr
 from runtime.plain_calls import plain_values
 from runtime.user_errors import repr_of, summary_of, text_of, traceback_of
 from runtime.wire.codec import Codec
@@ -114,6 +114,43 @@ def test_what_is_not_too_much_looks_as_ever() -> None:
     circle: list[object] = []
     circle.append(circle)
     assert "..." in short_repr(circle)
+
+
+class Odd:
+    """Its repr is given."""
+
+    def __init__(self, look: Callable[[], str]) -> None:
+        self.look = look
+
+    def __repr__(self) -> str:
+        return self.look()
+
+
+class OddText(str):
+    """A text that does not say how long it is."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise SystemExit("the length of a repr")
+
+    def __format__(self, form: str) -> str:
+        raise SystemExit("the format of a repr")
+
+
+def raising() -> str:
+    raise SystemExit("the repr of a user's object")
+
+
+def test_what_a_value_looks_like_raises_nothing_and_is_bounded() -> None:
+    assert short_repr(Odd(raising)) == "<a Odd whose repr() raised SystemExit>"
+    assert short_repr([Odd(raising)]) == "<a list whose repr() raised SystemExit>"
+    assert short_repr(Odd(lambda: OddText("short"))) == "short"
+    assert type(short_repr(Odd(lambda: OddText("short")))) is str
+    for long in (Odd(lambda: "x" * 10**6), "x" * 10**6, b"x" * 10**6):
+        found = short_repr(long)
+        assert found.endswith("...")
+        assert len(found) < MOST_CHARACTERS + 10
 
 
 class Raising(Actor):
