@@ -107,6 +107,7 @@ from runtime.supervision.orphans import Orphans
 from runtime.supervision.singletons import Candidacies
 from runtime.supervision.spawner import ActorSpawner
 from runtime.supervision.supervisor_work import SupervisionWork
+from runtime.user_errors import is_interrupt
 from runtime.watching.watcher import (
     WATCHING_SERVICE,
     Watcher,
@@ -568,10 +569,12 @@ class Node(BaseNode):
         """Ask this node to drain and leave: the task that holds it waits for `asked_to_leave`."""
         self.asked_to_leave.set()
 
-    def _on_tasks_ended(self) -> None:
+    def _on_tasks_ended(self, raised: BaseException | None) -> None:
         """The tasks of this node have ended before it leaves: nothing that waits for them ends."""
         self._tasks_ended = True
-        logger.error("%s; it leaves at once", tasks_cancelled(self.name))
+        # Ctrl-C comes out of whatever runs. Where that is a method, its actor is not to blame.
+        if raised is None or not is_interrupt(raised):
+            logger.error("%s; it leaves at once", tasks_cancelled(self.name))
 
     def _was_given_up(self, why: LeaseLostError | HandshakeError) -> None:
         # Expelled nodes lose their lease as well. What counts is why.

@@ -7,6 +7,7 @@ here.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -536,7 +537,7 @@ class _Shelter:
         finally:
             # Also for what raises in one of its tasks: the others end by that.
             if self.node is not None and not self.left:
-                self.node._on_tasks_ended()
+                self.node._on_tasks_ended(sys.exception())
         # Otherwise the node would go on and renew its lease, but serve no calls.
         if self.node is not None and not self.left:
             raise LeaseLostError(tasks_cancelled(self.node.name))

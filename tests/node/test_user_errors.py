@@ -327,3 +327,5 @@ def test_an_interrupt_from_the_keyboard_ends_the_process_whatever_its_actors_do(
     )
     assert done.stdout.split() == ["KeyboardInterrupt"], done.stderr
     assert done.returncode in (0, -signal.SIGINT)
+    # The interrupt is no mistake of the actor that it met.
+    assert "cannot go on" not in str(done.stderr)
