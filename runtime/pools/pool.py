@@ -503,7 +503,7 @@ class Pool(ProcessBound, Generic[A]):
 
         `items` may be endless; it is read on this node's event loop, `window` items at most ahead
         of the results that were given. `ordered`: results come in the order of the items; False:
-        as they are there. `batch`: items that travel together; None: as many as take some
+        as they come. `batch`: items that travel together; None: as many as take some
         milliseconds. `timeout`: seconds for each item, which then travels alone. `retry`: repeats
         items that raised what it lists, and, with `repeat_unknown`, those that may have run.
         Without it, only what certainly did not run is run again, unless the method is idempotent.
