@@ -429,10 +429,20 @@ class NodeInterface(Spawner, Protocol):
         **options: Unpack[SpawnChanges],
     ) -> PoolInterface[A]:
         """Start a pool of members of class `actor`, or of a plain function, over the nodes of the
-        cluster, or find the one of this name. `args` and `kwargs` go to the members' constructor;
-        give one of `size`, `per_node`, or `min` and `max`. `options`: those of `SpawnOptions` for
-        each member. A pool does not end with the actor that opened it: one without a name (None)
-        ends with this node, a named one when it is stopped.
+        cluster; or find the one of this name, whose size stays as it is. `args` go to the members'
+        constructor. Give `size`, `per_node`, or `min` and `max`:
+
+        - `size`: members in all.
+        - `per_node`: members on each node, also on nodes that join later.
+        - `min`: members that there are always.
+        - `max`: members that there may be while items wait. After 30 s without waiting items there
+          are `min` again.
+        - `kwargs`: arguments of the members' constructor by name. By default none.
+
+        All options of `SpawnOptions` but `name`, `timeout` and `retry` hold for each member, such
+        as `isolation="process"` or `labels`. A pool without a name (None) ends with this node, and
+        a named one when it is stopped. This node gets members only if no other can take them,
+        because it drives the work.
 
         Raises what `spawn` raises, `ActorStartError` if the first member does not start, and
         TypeError or ValueError for what makes no sense.

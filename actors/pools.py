@@ -195,8 +195,30 @@ class PoolInterface(Protocol[A_co]):
         items: Iterable[T] | AsyncIterable[T],
         **options: Unpack[MapChanges],
     ) -> PoolResults[Any]:
-        """Run a method for each item, on the member that asks next; `runtime.pools.pool.Pool.map`
-        explains the options. Raises TypeError or ValueError for what makes no sense.
+        """Run a method for each item, on the member that asks next. `items` may be endless; a plain
+        iterable is read on this node's event loop. All options may be left out:
+
+        - `ordered`: results in the order of the items. False: as they come.
+        - `window`: how many items may be taken from the source before their results are given. By
+          default what keeps the members busy, 8192 items or 64 MiB at most.
+        - `batch`: items that travel together. By default as many as take some 50 ms.
+        - `timeout`: seconds for each item, which then travels alone. By default no limit.
+        - `retry`: a `RetryPolicy`. It repeats items that raised what it lists and, with
+          `repeat_unknown`, those that may have run. By default only what certainly did not run is
+          run again, or what may have run if the method is idempotent.
+        - `on_error`: "raise" the first error and end, "return" errors in the places of results, or
+          "skip" them.
+        - `keep`: results stay with their members, and you get references to them. Items that run
+          when you leave run to their end.
+        - `progress`: a progress bar on stderr: by rich (the extra `cli`), or lines of text without
+          it, or if stderr is not a terminal.
+        - `journal`: a name under which the cluster's store keeps which items are done. By default
+          none. Call `map` again with the same items after its driver has died: what was given is
+          given again and not run again. In place of results that are too large to be kept,
+          `AlreadyDone` is given.
+
+        An item that three members have died of is given up with `PoisonedItemError`. Raises
+        TypeError or ValueError for what makes no sense.
         """
         ...
 

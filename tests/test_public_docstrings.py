@@ -19,9 +19,10 @@ from actors.groups import Group
 from actors.handle import Handle
 from actors.method import BoundMethod, BoundStream, Marked, Method
 from actors.options import CallChanges, SpawnChanges
-from actors.pools import PoolInterface
+from actors.pools import MapChanges, PoolInterface
 from actors.reference import Reference
 from runtime import Node, aio, blocking, open_local_cluster, open_node
+from runtime.doors.asyncio_pools import AioPool
 from runtime.pools.pool import Pool
 from runtime.testing import VirtualCluster
 from tests.documentation.test_reading import MEAN_WORDS, MOST_WORDS, RETIRED, sentences, words
@@ -108,6 +109,8 @@ def test_what_only_refers_is_known_as_such() -> None:
 
 SPAWNING = tuple(get_type_hints(SpawnChanges))
 CALLING = tuple(get_type_hints(CallChanges))
+MAPPING = tuple(get_type_hints(MapChanges))
+POOLING = ("size", "per_node", "min", "max", "kwargs")
 
 
 def parameters(function: Callable[..., object]) -> tuple[str, ...]:
@@ -135,6 +138,14 @@ def parameters(function: Callable[..., object]) -> tuple[str, ...]:
         (Group.options, CALLING),
         (Handle.options, CALLING),
         (RetryPolicy, parameters(RetryPolicy)),
+        (NodeInterface.pool, POOLING),
+        (Node.pool, POOLING),
+        (blocking.BlockingCluster.pool, POOLING),
+        (aio.AioCluster.pool, POOLING),
+        (PoolInterface.map, MAPPING),
+        (Pool.map, MAPPING),
+        (blocking.BlockingPool.map, MAPPING),
+        (AioPool.map, MAPPING),
         (method, (*CALLING, "idempotent", "concurrent", "reentrant", "http", "allow")),
     ],
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, cast, 
 import attrs
 import trio
 
-from actors.actor import Ended, Spawner
+from actors.actor import Ended, NodeInterface, Spawner
 from actors.class_names import class_name, qualified_name
 from actors.documentation import documented_as
 from actors.errors import NameTakenError, SpawnManyError
@@ -283,6 +283,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """
         return cast("Reference[T]", await self._api.put(value))
 
+    @documented_as(NodeInterface.pool)
     async def pool(
         self,
         name: str | None,
@@ -296,18 +297,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         kwargs: Mapping[str, object] = MappingProxyType({}),
         **options: Unpack[SpawnChanges],
     ) -> Pool[A]:
-        """Start a pool of members of class `actor`, or of a plain function, over the nodes of the
-        cluster; or find the one of this name, whose size stays as it is.
-
-        `args`, `kwargs`: for the members' constructor. One of `size` (members in all), `per_node`,
-        or `min` and `max` (as many as the work needs). `options`: those of `SpawnOptions` for each
-        member, such as `isolation="process"` or `labels`. A named pool survives the node that
-        opened it; one without a name (None) ends with it. This node gets members only if no other
-        can take them, for it drives the work.
-
-        Raises what `spawn` does, `ActorStartError` if the first member does not start, and
-        TypeError or ValueError for what makes no sense.
-        """
+        """`pool = await node.pool("resize", Resizer, size=8)`."""
         from runtime.pools.pool import member_of, open_pool
 
         with CHECKS:

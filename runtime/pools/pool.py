@@ -37,6 +37,7 @@ import trio
 
 from actors.actor import Actor, Spawner
 from actors.class_names import class_name
+from actors.documentation import documented_as
 from actors.errors import (
     ActorNotFoundError,
     CallError,
@@ -53,7 +54,14 @@ from actors.keywords import names_keywords
 from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
 from actors.own_logger import own_logger
-from actors.pools import MapChanges, MapSettings, NotReturned, OnError, Routing
+from actors.pools import (
+    MapChanges,
+    MapSettings,
+    NotReturned,
+    OnError,
+    PoolInterface,
+    Routing,
+)
 from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
@@ -482,6 +490,7 @@ class Pool(ProcessBound, Generic[A]):
         items: Iterable[T] | AsyncIterable[T],
         **options: Unpack[MapChanges],
     ) -> MapResults[Any]: ...
+    @documented_as(PoolInterface.map)
     @names_keywords
     def map(
         self,
@@ -498,26 +507,8 @@ class Pool(ProcessBound, Generic[A]):
         progress: bool = False,
         journal: str | None = None,
     ) -> MapResults[Any]:
-        """Run a method for each item, on whichever member asks next: `async for result in
-        pool.map(Resizer.run, items)`.
-
-        `items` may be endless; it is read on this node's event loop, `window` items at most ahead
-        of the results that were given. `ordered`: results come in the order of the items; False:
-        as they come. `batch`: items that travel together; None: as many as take some
-        milliseconds. `timeout`: seconds for each item, which then travels alone. `retry`: repeats
-        items that raised what it lists, and, with `repeat_unknown`, those that may have run.
-        Without it, only what certainly did not run is run again, unless the method is idempotent.
-        An item that three members have died of is given up with `PoisonedItemError`. `on_error`:
-        "raise" the first error, "return" errors in the places of results, or "skip" them. `keep`:
-        results stay with their members, and references to them are given; items that run when you
-        leave run to their end. `progress`: show a
-        progress bar on stderr (by rich, the extra `cli`; lines of text without it, or if stderr is
-        not a terminal). `journal`: a name under which the cluster's store keeps which items are
-        done. A map whose driver died then goes on where it was, when it is called again with the
-        same items: what was given as a result is given again, and not run again. In place of
-        results that are too large to be kept, `AlreadyDone` is given.
-
-        Raises TypeError or ValueError for what makes no sense.
+        """The results of a method for each item: `async for result in pool.map(Resizer.run,
+        items)`.
         """
         options = MapOptions(
             on_error=on_error, timeout=timeout, keep=keep, progress=progress, journal=journal
