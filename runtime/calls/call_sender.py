@@ -655,7 +655,7 @@ class CallSender(ABC):
             return DeadlineExceededError(
                 f"{call.place.actor}.{call.place.method} could not be handed to node "
                 f"{call.place.node} within its timeout of "
-                f"{self.timeout(bound):g} s; it did not run and will not",
+                f"{self.timeout(bound):g} s; it did not run and will not{why_unreached(route)}",
                 **facts(call.place),
             )
         return CallTimeoutError(
@@ -778,6 +778,16 @@ class CallSender(ABC):
     def on_peer_ended(self, peer: NodeId) -> None:
         """Note that an incarnation has ended: drop the confirmations for it."""
         self.confirmations.pop(peer, None)
+
+
+def why_unreached(route: Route | None) -> str:
+    """Return the end of a text about a call that has not left: why its node is not reached; "" if
+    it is, or that is not known.
+    """
+    link = None if route is None else route.link
+    if link is None or link.connected or not (why := link.undialled()):
+        return ""
+    return f". Node {link.peer.name} is not reached: {why}"
 
 
 def addresses_of(route: Route) -> tuple[str, ...]:

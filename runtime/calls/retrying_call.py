@@ -40,7 +40,13 @@ from actors.retry import (
     RetrySchedule,
 )
 from runtime.calls.call_queues import Occupancy, where
-from runtime.calls.call_sender import MOVED, CallSender, addresses_of, repeats_unknown
+from runtime.calls.call_sender import (
+    MOVED,
+    CallSender,
+    addresses_of,
+    repeats_unknown,
+    why_unreached,
+)
 from runtime.calls.deadlines import Waiting, effective_deadline, wait_woken
 from runtime.calls.error_codec import set_attempts
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
@@ -201,9 +207,10 @@ class RetryingCall:
             with trio.move_on_at(self._expires):
                 return await self._run(route, missed)
             # Read before `_end`, which withdraws the call and learns whether it could be recalled.
-            posted, call = self._sent, self._call
+            posted, call, route = self._sent, self._call, self._route
             self._end()
-            raise self._timed_out(ran=posted and call is not None and not call.recalled)
+            ran = posted and call is not None and not call.recalled
+            raise self._timed_out(ran=ran, why=why_unreached(route))
         finally:
             # No circles with this frame and this object, which the traceback of the error has: the
             # arguments would stay until the cyclic garbage collector runs.
@@ -552,8 +559,10 @@ class RetryingCall:
         error.__cause__ = last.with_traceback(None)
         return error
 
-    def _timed_out(self, *, ran: bool) -> CallError:
-        """The error of a call whose timeout has passed; `ran`: its last attempt may have run."""
+    def _timed_out(self, *, ran: bool, why: str = "") -> CallError:
+        """The error of a call whose timeout has passed; `ran`: its last attempt may have run;
+        `why`: why its node was not reached.
+        """
         schedule = self._schedule
         what = (
             f"{self._name} gave no answer within its timeout of "
@@ -563,7 +572,7 @@ class RetryingCall:
         if ran or schedule.outcome == "unknown":
             cls, what = CallTimeoutError, f"{what}; it was cancelled, but may have taken effect"
         else:
-            cls, what = DeadlineExceededError, f"{what}; it did not run and will not"
+            cls, what = DeadlineExceededError, f"{what}; it did not run and will not{why}"
         error = cls(
             what,
             actor=self._bound._address.name,

@@ -73,6 +73,14 @@ TOLD_AFTER_BROKEN = 24
 made but did not last. Fewer are normal while many nodes meet, or while the network is bad.
 """
 
+TOLD_AFTER_SECONDS = 20.0
+"""After so long it is given in any case: what is dialled may take a connection and say nothing."""
+
+LINES_OF_PEER = 2
+"""How many failed dials of one peer are logged in a minute. The same failure comes twice a second,
+and those of one peer must not keep out those of another.
+"""
+
 MOST_STRANGERS = 1024
 """Sessions with clients and with nodes that are not known as members. Each may hold some megabytes
 of records and answers.
@@ -156,6 +164,7 @@ class Peers:
         """
         self.limits = limits or Limits()
         self._log = LimitedLog(logger, environment.now)
+        self._dial_log = LimitedLog(logger, environment.now, burst=LINES_OF_PEER)
         self._latest_link = 0
         self.ended_links = LinkCounters()
         """The counters of all links that have ended."""
@@ -507,22 +516,22 @@ class Peers:
 
     async def _redial(self, link: Link) -> None:
         """Dial until the link ends; wait while a connection stands."""
-        failures, logged = 0, False
+        failures, since, logged = 0, self._environment.now(), False
         first, most = self._timings.redial_first, self._timings.redial_most
         try:
             while link.ended is None:
                 if link.connected:
-                    failures = 0
                     await link.disconnected()
+                    failures, since = 0, self._environment.now()
                     continue
                 if self._is_stranger(link):
                     await self._expire(link)
                     continue
                 if await self._dial(link, self._addresses(link.peer)):
-                    failures = 0
+                    failures, since = 0, self._environment.now()
                 else:
                     failures += 1
-                    logged = logged or self._tell_of_unreached(link, failures)
+                    logged = logged or self._tell_of_unreached(link, failures, since)
                 # The exponent is bounded as well, because 2.0 ** 1024 overflows. Full jitter: after
                 # a partition many nodes redial at the same moment.
                 longest = min(most, first * 2.0 ** min(failures, 10))
@@ -534,15 +543,19 @@ class Peers:
         finally:
             self._kept.discard(link)
 
-    def _tell_of_unreached(self, link: Link, failures: int) -> bool:
-        """Log a warning, once, that a node was never reached in `failures` dials, where its
-        addresses may be wrong; True if it was logged.
+    def _tell_of_unreached(self, link: Link, failures: int, since: float) -> bool:
+        """Log a warning, once, that a node was never reached in `failures` dials `since` then,
+        where its addresses may be wrong; True if it was logged.
         """
         # Of links that were connected before, the end of the node is reported by the members' view.
         if (
             not link.dial_errors
             or link.counters.connections
-            or (link.unanswered < TOLD_AFTER and failures < TOLD_AFTER_BROKEN)
+            or (
+                link.unanswered < TOLD_AFTER
+                and failures < TOLD_AFTER_BROKEN
+                and self._environment.now() - since < TOLD_AFTER_SECONDS
+            )
         ):
             return False
         logger.warning(
@@ -672,7 +685,10 @@ class Peers:
                 self.give_up(link, LEFT)
             if isinstance(error, RefusedCertificateError):
                 self._refusals.setdefault(link, (self._environment.now(), str(error)))
-            if not isinstance(error, ClosedEarlyError):
+            if isinstance(error, ClosedEarlyError):
+                # Where there is a better reason from before, that stays.
+                link.dial_errors.setdefault(address, str(error))
+            else:
                 link.dial_errors[address] = str(error)
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             link.dial_errors[address] = why_not_dialled(error)
@@ -695,11 +711,12 @@ class Peers:
         repeated in any case.
         """
         passing = isinstance(error, (WrongPeerError, HandshakeTimeoutError, ClosedEarlyError))
-        self._log.log(
+        self._dial_log.log(
             logging.INFO if passing else logging.WARNING,
             "could not settle with %s: %s",
             link.peer.name,
             error,
+            about=link.peer.name,
         )
 
     async def _connected(self, address: str, seconds: float | None = None) -> Connection:
