@@ -25,7 +25,7 @@ from runtime.command_line.units import PathName
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
 from runtime.links.credentials import read_credentials, shown_to_itself
 from runtime.links.encryption import TLS_VARIABLE, Tls, system_network
-from runtime.links.keyring import read_secrets
+from runtime.links.keyring import guessable, read_secrets
 from runtime.links.transports import Connection
 from runtime.membership.cluster_secret import VARIABLE, find_secret, shared_secret_path
 from runtime.version import __version__
@@ -357,15 +357,23 @@ def _store_file(directory: Path) -> Finding:
 
 
 def _secret(given: Path | None) -> Finding:
-    """Whether there is one, and whether others than its owner can read it: who has it can do
-    anything in the cluster.
+    """Whether there is one, and whether others than its owner can read or guess it: who has it can
+    do anything in the cluster.
     """
 
     def attempt() -> str:
         if given is not None:
-            read_secrets(given)
+            secrets, where = read_secrets(given), str(given)
+        else:
+            secrets = find_secret(None, SystemEnvironment().token, needs_own=False).secrets()
+            where = VARIABLE if os.environ.get(VARIABLE) else str(shared_secret_path())
+        if why := guessable(secrets):
+            raise ValueError(
+                f"{where} has {why}; `understudy secret rotate --to FILE` gives a running cluster "
+                "another one"
+            )
+        if given is not None:
             return f"{given} holds one"
-        find_secret(None, SystemEnvironment().token, needs_own=False)
         return (
             f"{VARIABLE} is set"
             if os.environ.get(VARIABLE)

@@ -122,6 +122,7 @@ def _rotation(keyring: Keyring, to: Path) -> Rotation:
             "without a secret, certificates prove the nodes: there is nothing to --rotate"
         )
     new = NewSecret(to)
+    new.refuse_guessable()
     return Rotation(new.secret, new)
 
 

@@ -84,6 +84,8 @@ def rotate(
                 "--secret-file"
             )
         target = before[0]
+    else:
+        new.refuse_guessable()
     known = Keyring(tuple(dict.fromkeys((*old, new.secret))))
     rotation = Rotation(target, new, back, without)
     with new.told_when_it_fails():

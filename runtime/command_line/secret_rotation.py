@@ -15,7 +15,7 @@ from actors.identifiers import NodeId
 from runtime.command_line.node_answers import Answers, Member, ask_nodes
 from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import Tls
-from runtime.links.keyring import Keyring, read_secrets, secret_id
+from runtime.links.keyring import Keyring, guessable, read_secrets, secret_id
 from runtime.links.transports import is_loopback
 from runtime.membership.cluster_client import ClusterClient
 from runtime.membership.cluster_secret import SIZE, VARIABLE
@@ -59,6 +59,13 @@ class NewSecret:
                 f"{path} belongs to another user (uid {owner}), who knows the secret in it"
             )
         self.secret = found[0]
+
+    def refuse_guessable(self) -> None:
+        """Raise `click.UsageError` for a secret that the cluster should not get."""
+        if why := guessable([self.secret]):
+            raise click.UsageError(
+                f"{self.path} has {why}; without that file, this command makes it"
+            )
 
     def write(self) -> None:
         """Write it to its file, if it is not there yet. Raises `click.ClickException`."""

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -30,6 +30,9 @@ MOST_SECRETS = 4
 other.
 """
 
+SHORTEST_BYTES = 16
+"""A shorter secret can be guessed: who has seen one handshake can try as many as there are."""
+
 ID_BYTES = 8
 
 Origin = Literal["given", "environment", "file", "shared", "certificates"]
@@ -42,6 +45,17 @@ def secret_id(secret: bytes) -> str:
     """A name of a secret, by which those who know it can speak of it."""
     mac = hmac.digest(secret, b"understudy: the name of a secret", hashlib.sha256)
     return mac[:ID_BYTES].hex()
+
+
+def guessable(secrets: Iterable[bytes]) -> str:
+    """Why one of these secrets is too short to resist guessing, as a clause; "" if none is."""
+    shortest = min(map(len, secrets))
+    if shortest >= SHORTEST_BYTES:
+        return ""
+    return (
+        f"a secret of {shortest} bytes, which can be guessed, where {SHORTEST_BYTES} are the least "
+        "and `openssl rand -hex 32` makes one"
+    )
 
 
 def split_secrets(content: bytes, where: str) -> tuple[bytes, ...]:

@@ -40,7 +40,7 @@ from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.threads import NODE_THREADS
 from runtime.isolation import IsolatedProcesses, IsolationFactory, WithoutProcesses
 from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
-from runtime.links.keyring import GivenSecret, Keyring
+from runtime.links.keyring import GivenSecret, Keyring, guessable
 from runtime.links.loans import FEATURE
 from runtime.links.transports import (
     Connection,
@@ -327,7 +327,7 @@ async def open_node(
 def _secret(
     given: GivenSecret | None, platform: Platform, listen: str, tls: Tls, join: str
 ) -> Keyring:
-    return find_secret(
+    found = find_secret(
         given,
         platform.environment.token,
         needs_own=not is_loopback(listen),
@@ -336,6 +336,15 @@ def _secret(
         hint=". The nodes there will dial this one: listen= or --listen chooses where, and "
         "advertise= or --advertise names the address if it differs",
     )
+    # Not refused: the cluster may have had it for long. Simulated nodes have no network.
+    is_reached = platform.network is None and not is_loopback(listen)
+    if is_reached and (why := guessable(found.secrets())):
+        logger.warning(
+            "other machines can reach the cluster, which has %s; `understudy secret rotate` gives "
+            "it another one",
+            why,
+        )
+    return found
 
 
 def _network(

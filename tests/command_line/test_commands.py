@@ -567,7 +567,7 @@ def test_doctor_reports_a_secret_and_a_store_that_others_can_read(shell: Shell) 
     assert not well
     assert f"`chmod go= {shared}`" in text
     own = shell.place / "own secret"
-    own.write_text("something")
+    own.write_text("something that is long enough")
     own.chmod(0o604)
     refused = f"others can read the secret file {own} (mode 604): chmod 600 '{own}'"
     assert finding("secret", "--secret-file", str(own)) == (False, refused)
@@ -576,6 +576,11 @@ def test_doctor_reports_a_secret_and_a_store_that_others_can_read(shell: Shell) 
         assert (done.returncode, done.stderr) == (1, f"error: {refused}\n")
     own.chmod(0o400)
     assert finding("secret", "--secret-file", str(own)) == (True, f"{own} holds one")
+    own.chmod(0o600)
+    own.write_text("short")
+    well, text = finding("secret", "--secret-file", str(own))
+    assert not well
+    assert text.startswith(f"{own} has a secret of 5 bytes, which can be guessed")
 
     founder, _ = shell.start_node(*FIRST, "--data-dir", "data")
     founder.terminate()

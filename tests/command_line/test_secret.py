@@ -47,6 +47,39 @@ async def test_with_a_wrong_secret_no_new_one_is_made(tmp_path: Path) -> None:
         assert internals_of(w1).keyring.secrets() == read_secrets(new)
 
 
+async def test_a_secret_that_can_be_guessed_is_not_rotated_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, short = secret_file(tmp_path / "old", "x"), secret_file(tmp_path / "short", "y" * 15)
+    # A cluster that only this machine can reach may have any.
+    async with open_node("w1", secret=old) as w1, open_node("w2", secret=old, join=w1.address):
+        assert caplog.messages == []
+        reach = ("--address", w1.address, "--to", str(short), "--secret-file", str(old))
+        for words in (("secret", "rotate"), ("expel", "w2", "--rotate")):
+            done = await command_in_thread(*words, *reach)
+            assert done.exit_code == 2
+            assert f"{short} has a secret of 15 bytes, which can be guessed" in done.output
+            assert "openssl rand -hex 32" in done.output
+        assert internals_of(w1).keyring.secrets() == (b"x",)
+        secret_file(short, "y" * 16)
+        done = await command_in_thread("secret", "rotate", *reach)
+        assert done.exit_code == 0, done.output
+        # Back to what it had is always possible.
+        short_again = ("--to", str(short), "--back", *reach[:2], *reach[4:])
+        secret_file(old, "x")
+        done = await command_in_thread("secret", "rotate", *short_again)
+        assert done.exit_code == 0, done.output
+
+
+async def test_others_are_warned_of_a_secret_that_can_be_guessed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_node(listen="0.0.0.0:0", advertise="127.0.0.1", secret="x"):
+        warned = [text for text in caplog.messages if "can be guessed" in text]
+    assert len(warned) == 1
+    assert "`understudy secret rotate`" in warned[0]
+
+
 async def test_the_secret_that_a_users_clusters_share_is_not_rotated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
