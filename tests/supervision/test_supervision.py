@@ -25,6 +25,7 @@ from actors.errors import (
 from actors.method import Address
 from runtime.node import internals_of
 from tests.live_pair import Pair
+from tests.waiting import until
 
 
 class Ledger(Actor):
@@ -417,7 +418,10 @@ async def test_children_are_added_removed_and_listed_while_the_tree_runs(
         ledger = await pair.here.lookup("ledger", Ledger)
         await kill(ledger.crash)
         await ledger.where()
-        (status,) = await supervisor.children()
+        # The actor answers before its supervisor has noted that it has started.
+        (status,) = await until(
+            supervisor.children, "the restart is noted", lambda found: found[0].state == "running"
+        )
         assert status.restarts == 1
         assert status.last_exit is not None
         assert (status.last_exit.kind, "boom" in status.last_exit.text) == ("raised", True)
