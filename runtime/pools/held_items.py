@@ -28,6 +28,8 @@ class MapItem:
     """True once a batch with it has failed as a whole: it travels alone, so that no other item
     shares its fate.
     """
+    most: int = 0
+    """The most items in a batch with it, since a larger one was refused; 0: no bound."""
     recallable: bool = True
     """False for one that travels in a call of its own, as references do: what waits with a member
     in such a call cannot be taken back.

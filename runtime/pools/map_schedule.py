@@ -365,11 +365,16 @@ class MapSchedule:
             self._on_failed(item, error, now)
 
     def on_unsendable(self, batch: Batch, error: EncodeError) -> None:
-        """Note that the batch could not be encoded. A single item ends with the error; of several
-        each is tried alone.
+        """Note that the batch could not be encoded. A single item ends with the error; several are
+        tried in halves.
         """
-        item = self._only_item(batch)
-        if item is not None:
+        if batch.number not in self._batches:
+            return
+        self._close(batch)
+        if len(batch.items) > 1:
+            self._halve(batch.items)
+        else:
+            item = batch.items[0]
             failure = EncodeError(f"item {item.index} cannot be sent: {error}", path=error.path)
             failure.__cause__ = error.__cause__
             self.held.finish(item, error=failure)
@@ -386,9 +391,7 @@ class MapSchedule:
             self._waiting.put_back(batch.items)
             return
         if len(batch.items) > 1:
-            for item in batch.items:
-                item.attempts -= 1
-            self._separate(batch.items)
+            self._halve(batch.items)
             return
         self._waiting.put_back(
             [item for item in batch.items if self._is_again_after_refusal(item, error)]
@@ -539,6 +542,16 @@ class MapSchedule:
             self._separate(batch.items)
             return None
         return batch.items[0]
+
+    def _halve(self, items: Sequence[MapItem]) -> None:
+        """Let items of which none has run wait again, to travel in batches of half as many: few of
+        them may be to blame, and are found in few batches.
+        """
+        most = len(items) // 2
+        for item in items:
+            item.attempts -= 1
+            item.most, item.alone = most, item.alone or most == 1
+        self._waiting.put_back(items)
 
     def _separate(self, items: Sequence[MapItem]) -> None:
         """Let items wait again, each to travel alone."""

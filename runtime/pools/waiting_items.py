@@ -124,10 +124,10 @@ class WaitingItems:
     def fill(self, items: list[MapItem], most: int) -> None:
         """Take ready items for a batch that has its first, until it has `most` or is large."""
         ready, weight = self._ready, items[0].weight
-        for _ in range(min(most - 1, len(ready))):
+        for _ in range(min(most, items[0].most or most, len(ready) + 1) - 1):
             item = ready[0]
             weight += item.weight
-            if item.alone or weight > MOST_BATCH_BYTES:
+            if item.alone or weight > MOST_BATCH_BYTES or 0 < item.most <= len(items):
                 return
             items.append(ready.popleft())
             if item.place:

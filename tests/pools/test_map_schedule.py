@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from actors.errors import (
     EncodeError,
     NodeDiedError,
+    NotAllowedError,
     NotExecutedError,
     OutcomeUnknownError,
     PoisonedItemError,
@@ -57,6 +58,29 @@ def results(schedule: MapSchedule) -> list[MapItem]:
     while (result := schedule.held.next_result()) is not None:
         found.append(result)
     return found
+
+
+@pytest.mark.parametrize("why", ["not allowed", "not sendable"])
+def test_few_items_that_are_refused_are_found_in_few_batches(why: str) -> None:
+    refused = {7, 200, 201, 511}
+    schedule = filled(512, batch=512, window=512, max_retries=3)
+    batches = 0
+    while not schedule.is_done:
+        batch = taken(schedule)
+        batches += 1
+        if not refused & {*indices(batch)}:
+            answer(schedule, batch)
+        elif why == "not allowed":
+            schedule.on_refused(batch, NotAllowedError("not these"), gone=False)
+        else:
+            schedule.on_unsendable(batch, EncodeError("a socket", path="items"))
+        schedule.check_invariants()
+    # Each is found by halves; the others of its batch do not travel one by one.
+    assert batches < 2 * len(refused) * 10
+    ended = results(schedule)
+    assert [item.index for item in ended] == list(range(512))
+    assert {item.index for item in ended if item.error is not None} == refused
+    assert schedule.counts(1.0).repeated == 0, "none of them has run"
 
 
 @given(
