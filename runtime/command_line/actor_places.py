@@ -66,6 +66,14 @@ async def find_actor(client: ClusterClient, name: str, *, or_node: bool = False)
     raise ActorNotFoundError(f"{text}{search.silence}{search.end or guess}", actor=name)
 
 
+async def names_alike(client: ClusterClient, name: str) -> set[str]:
+    """Names of actors that are like this one, or it itself, of the nodes that answer. Each node
+    compares a bounded number of names.
+    """
+    answers = await ask_nodes(client, lambda member: inspection(client, member).near(name))
+    return {one for found in answers.by_node.values() for one in found}
+
+
 class _ActorSearch:
     """One search for an actor: the questions, and what is known by their answers."""
 
@@ -125,10 +133,7 @@ class _ActorSearch:
             self.child = await _state_of_child(self._client, self._name)
 
         async def ask_for_names() -> None:
-            answers = await ask_nodes(
-                self._client, lambda member: inspection(self._client, member).near(self._name)
-            )
-            self.alike |= {one for found in answers.by_node.values() for one in found}
+            self.alike |= await names_alike(self._client, self._name)
 
         async def ask_for_its_end() -> None:
             self.end, self.guess = await _ended(self._client, self._name)

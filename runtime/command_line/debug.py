@@ -17,11 +17,13 @@ import click
 import trio
 
 from actors.errors import ActorNotFoundError, CallError
+from runtime.command_line.actor_places import names_alike
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes
 from runtime.hosting.debug_conversation import UNATTENDED_SECONDS
 from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
+from runtime.near_names import nearest
 from runtime.observation.debug_service import debug_of
 from runtime.printable import plain
 from runtime.service_calls import LONG_POLL
@@ -201,6 +203,10 @@ async def _known(
     )
     if not failures and not breakpoints:
         text = f"no actor called {actor!r} waits at a breakpoint(), and no node keeps a failure"
+        near = nearest(actor, sorted(await names_alike(client, actor)))
+        # There may be an actor of that name, which has just not failed.
+        if near and near != [actor]:
+            text = f"{text} of it; did you mean {near[0]!r}?"
         raise ActorNotFoundError("; ".join([text, *obstacles(answers)]), actor=actor)
     answers.warn()
     return (

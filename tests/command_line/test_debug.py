@@ -195,6 +195,10 @@ def test_a_node_that_is_not_debuggable_passes_a_breakpoint_over(shell: Shell) ->
         check=True,
         timeout=30,
     )
+    mistyped = shell.run("debug", "shpo", "--address", address)
+    check_mistake(mistyped, "no node keeps a failure of it; did you mean 'shop'?")
+    unfailing = shell.run("debug", "shop", "--address", address)
+    assert "did you mean" not in unfailing.stderr
     for name in ("shop", "isolated"):
         for _ in range(2):
             done = shell.run("call", name, "bake", "3", "--address", address)
