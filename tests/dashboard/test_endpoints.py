@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -13,10 +14,21 @@ import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
 from actors.errors import ActorNotFoundError
+from runtime import open_node
 from runtime.dashboard.application import MOST_PAGES
 from runtime.dashboard.sampler import Sampler
 from runtime.dashboard.schedule import MOST_ACTORS, TOPICS
-from tests.dashboard.conftest import TOKEN, Clerk, Dashboard, World, open_world
+from runtime.environment import SystemEnvironment
+from runtime.testing import Platform
+from tests.dashboard.conftest import (
+    SECRET,
+    TOKEN,
+    Clerk,
+    Dashboard,
+    World,
+    dashboard_of,
+    open_world,
+)
 from tests.failures.error_examples import check_answer
 from tests.gateway.http_client import Connection
 from tests.waiting import until
@@ -147,6 +159,27 @@ async def test_the_cluster_and_one_actor_are_shown_as_they_are(world: World) -> 
         nursery.cancel_scope.cancel()
     missing = await world.dashboard.snapshot("actor/nobody")
     assert "no node that answers has an actor called 'nobody'" in str(missing["problems"])
+
+
+class Ahead(SystemEnvironment):
+    """Has a clock that is an hour ahead."""
+
+    def wall_time(self) -> float:
+        """See `Environment.wall_time`."""
+        return super().wall_time() + 3600
+
+
+async def test_a_node_whose_clock_is_ahead_is_shown_so_and_its_lines_are_in_their_place() -> None:
+    platform = Platform(environment=Ahead())
+    async with open_node("one", secret=SECRET, platform=platform) as node:
+        logging.getLogger("understudy.of-these-tests").warning("a line of now")
+        async with dashboard_of(node.address, node.cluster, SECRET.encode()) as dashboard:
+            found = await dashboard.snapshot("cluster")
+            assert 3590 < found["nodes"]["one"]["ahead"] <= 3600
+            lines = (await dashboard.snapshot("logs"))["lines"].values()
+    assert lines
+    for line in lines:
+        assert 3590 < line["time"] - line["at"] <= 3601
 
 
 async def test_a_death_is_shown_with_its_traceback_as_text(world: World) -> None:
