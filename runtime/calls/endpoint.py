@@ -53,8 +53,9 @@ from runtime.references.values import FailedValue
 from runtime.service_calls import NODE_CALLS, SYSTEM_CALLS
 from runtime.statistics.call_statistics import CallStatistics
 from runtime.tracing import spans_of
-from runtime.wire.codec import Codec, Extension
+from runtime.wire.codec import Codec
 from runtime.wire.handshake import Introduction
+from runtime.wire.plain_writer import Extension
 
 # Handles of the runtime's own services on other nodes: what these answer is checked against the
 # service's annotations.

@@ -15,8 +15,9 @@ from runtime.hosting.cell import Invocation
 from runtime.links.link import Link
 from runtime.references.values import StoredValue
 from runtime.tracebacks import TracebackWriter
-from runtime.wire.codec import ALIKE_FOR_ALL, Codec
+from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Outgoing
+from runtime.wire.plain_writer import ALIKE_FOR_ALL
 
 SMALL_BYTES = 1024
 """Answers up to this size are not looked at one by one: their number is bounded by

@@ -26,8 +26,9 @@ from runtime.links.link import Link
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
 from runtime.wire.arrays import NULL
-from runtime.wire.codec import ALIKE_FOR_ALL, Codec
+from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Frame, Outgoing
+from runtime.wire.plain_writer import ALIKE_FOR_ALL
 
 NUMBER_BYTES = 9
 """Bytes that a number of a local stream counts for, about."""

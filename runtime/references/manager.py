@@ -55,8 +55,9 @@ from runtime.references.value_codec import (
 )
 from runtime.references.values import FailedValue, SharedValue, StoredValue
 from runtime.tracing import NO_SPANS, Spans
-from runtime.wire.codec import Codec, Extension
+from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Outgoing
+from runtime.wire.plain_writer import Extension
 from runtime.wire.standard_types import UnsendableError
 
 REFERENCE_TAG = 64_101

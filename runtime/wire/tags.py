@@ -27,3 +27,8 @@ BUILTIN_TAGS = (
     *(0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004),
     *(43_000, 55_799),
 )
+
+CONVERTED = "converted"
+"""Follows the content of a value that a converter made, so that a process without that converter
+can say what it lacks.
+"""

@@ -38,8 +38,9 @@ from actors.retry import RetryPolicy
 from runtime.wire import classes
 from runtime.wire.arrays import first_number
 from runtime.wire.classes import MOVED, find_class
-from runtime.wire.codec import MAX_IN_PLACE, MAX_SEGMENTS, Codec, Extension
+from runtime.wire.codec import MAX_IN_PLACE, Codec
 from runtime.wire.frames import LIMITS, Buffer
+from runtime.wire.plain_writer import MAX_SEGMENTS, Extension
 from runtime.wire.tags import (
     ARGUMENTS,
     ARRAY,
@@ -609,7 +610,7 @@ def test_a_value_beyond_the_payload_limit_is_refused_on_both_sides() -> None:
 def test_a_value_that_holds_the_same_objects_exponentially_often_is_refused_in_few_steps(
     monkeypatch: pytest.MonkeyPatch, outer: Callable[[object], object], leaf: object
 ) -> None:
-    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 1000)
+    monkeypatch.setattr("runtime.wire.plain_writer.MANY_ITEMS", 1000)
     visited = 0
     steps = CODEC._steps
 
@@ -642,7 +643,7 @@ def test_a_value_below_the_limit_on_bytes_is_refused_for_its_copies() -> None:
 def test_an_object_that_was_written_before_still_nests_too_deep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 10)
+    monkeypatch.setattr("runtime.wire.plain_writer.MANY_ITEMS", 10)
     shared: object = [(index,) for index in range(100)]
     value: object = shared
     for _ in range(31):
@@ -672,7 +673,7 @@ def error_of_many_fields() -> Exception:
 def test_a_large_object_that_is_there_often_is_not_written_each_time(
     make: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 1000)
+    monkeypatch.setattr("runtime.wire.plain_writer.MANY_ITEMS", 1000)
     with pytest.raises(EncodeError, match="takes at least"):
         CODEC.encode([(make(),)] * 30_000, [])
 
@@ -680,7 +681,7 @@ def test_a_large_object_that_is_there_often_is_not_written_each_time(
 def test_a_value_of_many_items_that_are_shared_arrives_equal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runtime.wire.codec.MANY_ITEMS", 1000)
+    monkeypatch.setattr("runtime.wire.plain_writer.MANY_ITEMS", 1000)
     array = numpy.arange(2500)
     shared = {"texts": ["a", ("é",)] * 40, "rows": [[1], [2.5]], "key": (1, b"x")}
     items = [[shared, (index, shared)] for index in range(200)]

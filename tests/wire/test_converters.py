@@ -29,7 +29,8 @@ from actors.handle import Handle
 from actors.messages import message_type
 from runtime.command_line.call import plain
 from runtime.testing import VirtualCluster
-from runtime.wire.codec import SCALARS, Codec
+from runtime.wire.codec import Codec
+from runtime.wire.plain_writer import SCALARS
 from runtime.wire.standard_types import BY_TYPE
 from runtime.wire.tags import MESSAGE
 from tests.wire.shaper import STANDARD

@@ -10,7 +10,8 @@ import pytest
 
 from actors import message
 from actors.errors import EncodeError
-from runtime.wire.codec import MANY_ITEMS, UNBOUNDED_ITEMS, Codec
+from runtime.wire.codec import Codec
+from runtime.wire.plain_writer import MANY_ITEMS, UNBOUNDED_ITEMS
 
 LIMIT = 256 * 1024
 TEXT = "x" * 2000
