@@ -114,7 +114,7 @@ class NodeProcess(HasForeignNames):
             f"blocked, and `understudy stack {self.name}` shows by what"
         )
 
-    async def leave_or_end(self) -> None:
+    async def _leave_or_end(self) -> None:
         """Ask the node to leave, and wait; kill it if it is paused, and could not."""
         try:
             await self.leave()
@@ -252,7 +252,7 @@ class LocalCluster:
                 async with trio.open_nursery() as leaving:
                     for process in self._processes.values():
                         if process.running:
-                            leaving.start_soon(process.leave_or_end)
+                            leaving.start_soon(process._leave_or_end)
 
     def process(self, name: str) -> NodeProcess:
         """The process of the node called `name`. Raises `NodeNotFoundError`."""
