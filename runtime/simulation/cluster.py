@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from actors.errors import NotAMemberError, StoreDataError, UnderstudyError
+from runtime.calls.admission import Authorize
 from runtime.environment import Beside, Environment, LookAtStack, Process
 from runtime.isolation import WithoutProcesses
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
@@ -472,6 +473,10 @@ class SimulatedCluster:
         """Run beside each process whose node joins the founder's."""
         self.scenario: object = None
         """What runs on it, for actors that report to it."""
+        self.on_ended: Callable[[str], None] = lambda name: None
+        """Called with the name of a node that was killed, was asked to leave, or has left."""
+        self.authorize: Authorize | None = None
+        """The rule of all nodes for calls."""
         self.labels: dict[str, dict[str, str]] = {}
         """The labels of nodes, by machine."""
         self.resources: dict[str, dict[str, float]] = {}
@@ -698,6 +703,7 @@ class SimulatedCluster:
                 self._nursery.start_soon(self._live, machine, process)
             # Set at the end of its main task, or by a crash, whose tasks take no further step.
             await process.ended.wait()
+            self.on_ended(machine.name)
             if not self._closing:
                 await trio.sleep(machine.restart_after)
 
@@ -738,21 +744,11 @@ class SimulatedCluster:
                         isolation=WithoutProcesses,
                     ),
                     blocked_limit=self.blocked_limit,
+                    authorize=self.authorize,
                 ) as node:
                     process.node = node
                     self.trace.tell(machine.name, "up", f"incarnation {node.incarnation}")
-                    mine = [
-                        one
-                        for one in node.members()
-                        if (one.name, one.incarnation) == (node.name, node.incarnation)
-                    ]
-                    if any(one.state == "joining" for one in mine):
-                        # The client that owns the node could not place an actor on it. A node that
-                        # was given up meanwhile is not there at all.
-                        self.unexpected.append(
-                            f"{machine.name}: open_node returned before the node was up in its "
-                            "own view"
-                        )
+                    self._judge_begin(node)
                     async with trio.open_nursery() as nursery:
                         if self.program is not None:
                             nursery.start_soon(self.program, node)
@@ -786,6 +782,20 @@ class SimulatedCluster:
                 process.network.end(notified=True)
                 process.node = None
                 process.ended.set()
+
+    def _judge_begin(self, node: Node) -> None:
+        """Check that a node which has just been opened is up in its own view."""
+        mine = [
+            one
+            for one in node.members()
+            if (one.name, one.incarnation) == (node.name, node.incarnation)
+        ]
+        if any(one.state == "joining" for one in mine):
+            # The client that owns the node could not place an actor on it. A node that was given up
+            # meanwhile is not there at all.
+            self.unexpected.append(
+                f"{node.name}: open_node returned before the node was up in its own view"
+            )
 
     def _judge_end(self, process: SimulatedProcess) -> None:
         """Compare the time since the request to leave with what the timings allow. Called at the

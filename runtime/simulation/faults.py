@@ -280,6 +280,7 @@ class FaultInjector:
         node = self.cluster.live(name) if name is not None else None
         if node is not None:
             node.leave()
+            self.cluster.on_ended(node.name)
         await trio.lowlevel.checkpoint()
 
     # Faults of the network.

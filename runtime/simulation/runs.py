@@ -20,6 +20,7 @@ from runtime.node import Node, internals_of
 from runtime.simulation.cluster import SimulatedCluster, all_up
 from runtime.simulation.faults import KINDS, FaultInjector, check_kinds, draw_faults
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
+from runtime.simulation.refused_calls import authorize
 from runtime.simulation.report import CheckResult, Report
 from runtime.simulation.scheduler import VirtualClock, belonging_to, run
 from runtime.simulation.workload import FETCH_SECONDS, Register, Workload
@@ -340,6 +341,10 @@ class _SimulationRun:
         cluster.scenario, cluster.program = work, work.program
         if work.programs is not None:
             cluster.linger = work.programs.linger
+        if work.late_starts is not None:
+            cluster.on_ended = work.late_starts.on_ended
+        if work.refused_calls is not None:
+            cluster.authorize = authorize
         injector = FaultInjector(cluster, self.faults, disk_lost=work.disk_lost)
         if injector.strikes_joins:
             cluster.at_join = injector.crash_founder
@@ -364,12 +369,8 @@ class _SimulationRun:
         injector.heal()
         await self._converge(cluster, work)
         work.calling, work.reference_oracle.calm, work.crowds.over = False, True, True
-        if work.outbursts is not None:
-            work.outbursts.over = True
-        if work.joint_starts is not None:
-            work.joint_starts.over = True
-        if work.name_races is not None:
-            work.name_races.over = True
+        for attack in work.attacks:
+            attack.over = True
         if work.programs is not None:
             await work.programs.end()
         await trio.sleep(cluster.timings.quiescence)
@@ -382,8 +383,9 @@ class _SimulationRun:
             # collects garbage during a run.
             gc.collect()
             await trio.sleep(cluster.timings.quiescence)
-        if work.joint_starts is not None:
-            await work.joint_starts.look_for_leftovers()
+        for attack in (work.joint_starts, work.late_starts, work.deep_calls):
+            if attack is not None:
+                await attack.look_for_leftovers()
         self._look_for_leftovers(cluster)
         cluster.check_invariants()
 
@@ -522,6 +524,18 @@ class _SimulationRun:
             races = work.name_races
             said = f"{races.answered} handles answered, {races.cancelled} acts were cancelled"
             self._say("what is found answers", races.wrong, said)
+        if work.late_starts is not None:
+            late = work.late_starts
+            said = f"{len(late.starts)} actors were to start on nodes that had just ended"
+            self._say("late starts are true", late.wrong, said)
+        if work.deep_calls is not None:
+            deep = work.deep_calls
+            said = f"{deep.outcomes.total()} calls within calls, {deep.outcomes['ok']} returned"
+            self._say("each call of a chain has an outcome", deep.wrong, said)
+        if work.refused_calls is not None:
+            calls = work.refused_calls
+            said = f"{calls.refused} calls were refused, {calls.allowed} ran"
+            self._say("refused is not executed", calls.wrong, said)
         if work.programs is not None:
             programs = work.programs
             said = f"{programs.ended} of them ended, and {programs.stopped} trees were stopped"

@@ -30,11 +30,14 @@ from runtime.node import Node, internals_of
 from runtime.references.table import state_of
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.crowds import Crowds
+from runtime.simulation.deep_calls import DeepCalls, has_deep_calls
 from runtime.simulation.joint_starts import JointStarts, has_joint_starts
+from runtime.simulation.late_starts import LateStarts, has_late_starts
 from runtime.simulation.name_races import NameRaces, has_name_races
 from runtime.simulation.oracle import Oracle
 from runtime.simulation.outbursts import Outbursts, has_outbursts
 from runtime.simulation.programs import Programs, has_programs
+from runtime.simulation.refused_calls import RefusedCalls, has_refused_calls
 from runtime.simulation.report import CallHistory, Operation
 
 # References that are forwarded between the nodes of a simulated cluster, and what must never happen
@@ -532,6 +535,12 @@ class Workload:
     """Likewise."""
     name_races: NameRaces | None = attrs.field(init=False)
     """Likewise."""
+    late_starts: LateStarts | None = attrs.field(init=False)
+    """Likewise."""
+    deep_calls: DeepCalls | None = attrs.field(init=False)
+    """Likewise."""
+    refused_calls: RefusedCalls | None = attrs.field(init=False)
+    """Likewise."""
     programs: Programs | None = attrs.field(init=False)
     """Likewise."""
     places: dict[str, Place] = attrs.field(factory=dict)
@@ -566,7 +575,26 @@ class Workload:
             if has_name_races(self.cluster.seed)
             else None
         )
-        self.programs = Programs(self.cluster) if has_programs(self.cluster.seed) else None
+        seed = self.cluster.seed
+        self.late_starts = (
+            LateStarts(self.cluster, seen.place, seen.is_well) if has_late_starts(seed) else None
+        )
+        self.deep_calls = DeepCalls(self.cluster, self.oracle) if has_deep_calls(seed) else None
+        self.refused_calls = RefusedCalls(self.cluster) if has_refused_calls(seed) else None
+        self.programs = Programs(self.cluster) if has_programs(seed) else None
+
+    @property
+    def attacks(self) -> list[Any]:
+        """What only some seeds have."""
+        found = (
+            self.outbursts,
+            self.joint_starts,
+            self.name_races,
+            self.late_starts,
+            self.deep_calls,
+            self.refused_calls,
+        )
+        return [attack for attack in found if attack is not None]
 
     @property
     def keys(self) -> list[str]:
@@ -615,6 +643,17 @@ class Workload:
                     random.Random(f"{seed} name races"),
                     self.generation,
                     self.oracle.fair,
+                )
+            if self.late_starts is not None:
+                nursery.start_soon(self.late_starts.run, node, random.Random(f"{seed} late starts"))
+            if self.deep_calls is not None:
+                nursery.start_soon(self.deep_calls.run, node, random.Random(f"{seed} deep calls"))
+            if self.refused_calls is not None:
+                nursery.start_soon(
+                    self.refused_calls.run,
+                    node,
+                    random.Random(f"{seed} refused calls"),
+                    self.generation,
                 )
             if self.programs is not None:
                 nursery.start_soon(self.programs.run, node, random.Random(f"{seed} programs"))

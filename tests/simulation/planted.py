@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import count, islice
 from typing import Any
@@ -19,11 +19,17 @@ from unittest.mock import patch
 import attrs
 import trio
 
-from actors.errors import AnswersUnreadError
+from actors.actor import Member
+from actors.errors import (
+    AnswersUnreadError,
+    NodeUnreachableError,
+    OutcomeUnknownError,
+)
 from actors.method import Address
 from actors.restarts import RestartMachine
 from actors.retry import RetryBudget, RetrySchedule
 from actors.supervision import ExitReason
+from runtime.calls.admission import CallAdmission
 from runtime.calls.call_queues import CallQueues
 from runtime.calls.client import CallClient
 from runtime.calls.dedup_table import CallRecord, DedupTable
@@ -31,6 +37,7 @@ from runtime.calls.local_calls import LocalCalls
 from runtime.calls.replies import ReplyEncoder
 from runtime.calls.routes import Routes
 from runtime.hosting.cell import ActorCell, Invocation
+from runtime.hosting.chains import Chain
 from runtime.hosting.host import ActorHost
 from runtime.hosting.starts import Starts
 from runtime.hosting.workers import TaskWorkers
@@ -54,12 +61,15 @@ from runtime.references.table import BorrowedReferences, Effect, ReferenceState,
 from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster, runs_in_containers
+from runtime.simulation.deep_calls import has_deep_calls
 from runtime.simulation.departures import departures
 from runtime.simulation.joins import joins
 from runtime.simulation.joint_starts import has_joint_starts
+from runtime.simulation.late_starts import has_late_starts
 from runtime.simulation.name_races import has_name_races
 from runtime.simulation.outbursts import PanicError
 from runtime.simulation.programs import has_programs
+from runtime.simulation.refused_calls import has_refused_calls
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
 from runtime.supervision.spawner import ActorSpawner
@@ -125,6 +135,10 @@ COSTLY = frozenset(
         "late offer is accepted",
         "resend buffer dropped on resume",
         "what is no exception ends the node",
+        "a start that may have run is made again",
+        "a method goes on when its caller is cancelled",
+        "calls within each other are cancelled within each other",
+        "calls one way are not judged",
     }
 )
 """Found by the first `SEEDS` as well, after more than five seconds of a processor: `make long`
@@ -143,6 +157,24 @@ def joint(seed: int) -> Report:
 def racing(seed: int) -> Report:
     """Run it without faults under one of the seeds in which tasks race for names."""
     return fair(next(islice(filter(has_name_races, count()), seed, None)))
+
+
+def starting_late(seed: int) -> Report:
+    """Run it under one of the seeds that start actors on nodes which have ended, while nodes end in
+    every way.
+    """
+    chosen = next(islice(filter(has_late_starts, count()), seed, None))
+    return simulate_once(chosen, faults=("crash", "power", "leave"))
+
+
+def calling_deeply(seed: int) -> Report:
+    """Run it without faults under one of the seeds with chains of calls."""
+    return fair(next(islice(filter(has_deep_calls, count()), seed, None)))
+
+
+def calling_without_right(seed: int) -> Report:
+    """Run it without faults under one of the seeds with clients that call what they may not."""
+    return fair(next(islice(filter(has_refused_calls, count()), seed, None)))
 
 
 def waiting(seed: int) -> Report:
@@ -174,6 +206,13 @@ RUNS: dict[str, Run] = {
     "actors that are being stopped are found": racing,
     "actors that were found once are found for ever": racing,
     "actors that others have found are taken back": racing,
+    "a start that may have run is made again": starting_late,
+    "a start on a node that has ended is refused by its service": starting_late,
+    "a call that comes back waits for itself": calling_deeply,
+    "calls within each other are cancelled within each other": calling_deeply,
+    "a method goes on when its caller is cancelled": calling_deeply,
+    "batches of items are judged by their own name": calling_without_right,
+    "calls one way are not judged": calling_without_right,
     "a node that was given up waits on": waiting,
     "a node that joins waits for a store that is gone": joins,
     "a node of a store begun anew is taken for the one before": partial(
@@ -750,6 +789,76 @@ def a_node_of_a_store_begun_anew_is_taken_for_the_one_before() -> AbstractContex
     return stack
 
 
+@plant
+def a_start_that_may_have_run_is_made_again() -> AbstractContextManager[object]:
+    """A spawn whose node has ended while it started the actor is taken for one that was never
+    handed to it.
+    """
+
+    @contextmanager
+    def about_start(what: str, member: Member) -> Iterator[None]:
+        try:
+            yield
+        except OutcomeUnknownError as error:
+            raise NodeUnreachableError(str(error), node=member.name) from None
+
+    return patch("runtime.supervision.spawner._about_start", about_start)
+
+
+@plant
+def a_start_on_a_node_that_has_ended_is_refused_by_its_service() -> AbstractContextManager[object]:
+    """Users get the error of the call that the spawn makes."""
+    return patch("runtime.supervision.spawner._about_start", lambda what, member: nullcontext())
+
+
+@plant
+def a_call_that_comes_back_waits_for_itself() -> AbstractContextManager[object]:
+    """No cycle of calls is seen."""
+    return planted(Chain, "__contains__", lambda self, mark: False)
+
+
+@plant
+def calls_within_each_other_are_cancelled_within_each_other() -> AbstractContextManager[object]:
+    """A recursion that is cancelled is as deep on Python's stack as it is long."""
+
+    def withdraw(self: LocalCalls, call: Any) -> bool:
+        if not isinstance(call.ticket, Invocation):
+            return True
+        waited = not call.ticket.begun
+        call.ticket.cancel()
+        return waited
+
+    return planted(LocalCalls, "withdraw", withdraw)
+
+
+@plant
+def a_method_goes_on_when_its_caller_is_cancelled() -> AbstractContextManager[object]:
+    """A node that is asked to stop a call does not."""
+    return patch("runtime.calls.dispatch.taken_back", lambda invocation: None)
+
+
+@plant
+def batches_of_items_are_judged_by_their_own_name() -> AbstractContextManager[object]:
+    """What travels in a batch is not looked at."""
+    stack = ExitStack()
+    stack.enter_context(patch("runtime.calls.admission.BATCH_METHODS", {}))
+    stack.enter_context(
+        patch("runtime.calls.admission.calls_in", lambda method, *given: [(method, *given)])
+    )
+    return stack
+
+
+@plant
+def calls_one_way_are_not_judged() -> AbstractContextManager[object]:
+    """Nobody waits for their refusal."""
+    original = CallAdmission.refusal
+
+    def refusal(self: CallAdmission, peer: Any, kind: str, *call: Any) -> Any:
+        return None if kind == "send" else original(self, peer, kind, *call)  # type: ignore[arg-type]
+
+    return planted(CallAdmission, "refusal", refusal)
+
+
 @contextmanager
 def with_bug(name: str) -> Iterator[None]:
     """The runtime with one bug. The tables are not looked through: a plant leaves some of them
@@ -763,7 +872,10 @@ def first_found(name: str, seeds: int) -> tuple[int | None, list[str]]:
     """The first seed that finds the bug, and the checks that fail."""
     with with_bug(name):
         for seed in range(seeds):
-            report = RUNS.get(name, simulate_once)(seed)
+            try:
+                report = RUNS.get(name, simulate_once)(seed)
+            except trio.TrioInternalError as error:
+                return seed, [f"a node's event loop ended: {error.__cause__!r}"]
             if not report.holds:
                 return seed, [result.name for result in report.wrong]
     return None, []
