@@ -16,8 +16,11 @@ from actors.errors import (
     DirectoryUnavailableError,
     NodeDiedError,
 )
-from runtime import Node
-from runtime.simulation.cluster import SimulatedEnvironment
+from runtime import Node, open_node
+from runtime.isolation import WithoutProcesses
+from runtime.node import internals_of
+from runtime.node.opening import Platform
+from runtime.simulation.cluster import CLUSTER, PORT, SECRET, SimulatedEnvironment
 from runtime.testing import VirtualCluster, VirtualFaults
 from runtime.timings import Timings
 
@@ -143,6 +146,45 @@ async def test_the_calls_of_a_caller_that_disappears_are_cancelled_after_a_lease
         took = cancelled - began
         assert TIMINGS.lease - TIMINGS.renew_every <= took <= TIMINGS.lease + MARGIN
         nursery.cancel_scope.cancel()
+
+
+async def test_what_a_killed_client_leaves_ends_after_its_patience(
+    cluster: VirtualCluster,
+) -> None:
+    register = await cluster.options(name="register", on="worker-1").spawn(Register)
+
+    async def call(node: Node) -> None:
+        process = CLUSTER.get().machines[node.name].process
+        assert process is not None
+        platform = Platform(
+            environment=process.environment, network=process.network, isolation=WithoutProcesses
+        )
+        async with open_node(
+            join=f"worker-1:{PORT}",
+            cluster="simulated",
+            secret=SECRET,
+            role="client",
+            platform=platform,
+        ) as client:
+            theirs = await client.lookup("register", Register)
+            kept = await theirs.where.remote()
+            assert await kept.fetch() == "worker-1"
+            await theirs.wait(100)
+
+    simulated = CLUSTER.get()
+    simulated.start_on("worker-2", call)
+    await trio.sleep(3)
+    began = cluster.now()
+    simulated.crash("worker-2")
+    owner = simulated.live("worker-1")
+    assert owner is not None
+    await trio.sleep(TIMINGS.client_patience + MARGIN)
+    [cancelled] = await register.cancellations()
+    assert cancelled - began >= TIMINGS.client_patience - MARGIN
+    await trio.sleep(TIMINGS.departed - 2 * MARGIN)
+    assert len(internals_of(owner).references) == 1
+    await trio.sleep(2 * MARGIN)
+    assert len(internals_of(owner).references) == 0
 
 
 async def test_a_lookup_ends_when_the_store_is_silent(
