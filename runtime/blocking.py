@@ -11,66 +11,31 @@ To a type checker a blocking handle of a `Counter` is the class `Counter` itself
 
 from __future__ import annotations
 
-import sys
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Coroutine,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from inspect import CO_COROUTINE
-from types import FrameType, MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    ParamSpec,
-    Self,
-    TypeAlias,
-    TypeVar,
-    Unpack,
-    cast,
-    overload,
-)
+from types import MappingProxyType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import attrs
-import trio
 
 from actors import errors
 from actors.actor import Ended, Member, Spawner
 from actors.blocking import BlockingReference, BlockingStream
 from actors.documentation import documented_as
-from actors.foreign_names import (
-    HasForeignNames,
-    names_for_clusters,
-    names_for_methods,
-    names_for_processes,
-)
+from actors.foreign_names import names_for_clusters, names_for_processes
 from actors.functions import RunsFunctions
 from actors.groups import Answer, Group
-from actors.handle import Handle
 from actors.keywords import names_keywords
-from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
+from actors.method import Method
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.peers import PeerRole
-from actors.pools import (
-    JournalSummary,
-    MapChanges,
-    MapCounts,
-    MapSettings,
-    NotReturned,
-    Routing,
-)
+from actors.pools import JournalSummary
 from actors.process_bound import ProcessBound
 from actors.reference import Reference, wait_any
 from runtime.cluster_processes import LocalCluster, NodeProcess
+from runtime.doors.blocking_door import Blocking, BlockingDoor, refuse_loops
+from runtime.doors.blocking_pools import BlockingPool, BlockingResults
 from runtime.doors.connections import (
     ProcessFacts,
     WithoutNode,
@@ -82,9 +47,7 @@ from runtime.doors.connections import (
     takes_actors,
 )
 from runtime.doors.executor import ClusterExecutor
-from runtime.doors.item_sources import plain_source
 from runtime.doors.loop_thread import OpenBlock
-from runtime.doors.portal import MethodCall, next_of
 from runtime.doors.time_limit import fail_after, within_limit
 from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import most_workers
@@ -93,8 +56,6 @@ from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
 from runtime.node import Node, internals_of
 from runtime.observation.tree import Tree
-from runtime.pools.map_run import MapResults
-from runtime.pools.pool import Pool, no_attribute
 from runtime.processes import ExitStatus
 from runtime.user_errors import CHECKS, end_at_door
 
@@ -118,14 +79,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 T = TypeVar("T")
-
-Blocking: TypeAlias = type[A]
-"""The type of a blocking handle: `def fill(counter: Blocking[Counter]) -> None`."""
-
-NOTEBOOKS = ("ipykernel", "IPython")
-"""Packages that run the cells of a notebook as plain functions within their event loop, which waits
-for a cell whatever it does.
-"""
 
 
 @names_keywords
@@ -157,7 +110,7 @@ def connect(
     Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and `WrongDoorError` in an
     event loop: use `runtime.aio` there, or `runtime.open_node`.
     """
-    _refuse_loops()
+    refuse_loops()
     session = connection(
         address,
         name=name,
@@ -196,7 +149,7 @@ def open_local_cluster(
 
     Raises `WrongDoorError` in an event loop.
     """
-    _refuse_loops()
+    refuse_loops()
     session = local_cluster(
         nodes,
         cluster=cluster,
@@ -218,403 +171,6 @@ def _open(session: OpenBlock[Any]) -> None:
         session.give_up()
         end_at_door(error)
         raise
-
-
-@attrs.frozen(eq=False)
-class BlockingDoor:
-    """Blocks threads for everything that belongs to one connection."""
-
-    session: OpenBlock[Any]
-    node: Node
-
-    def wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run it in the loop, and block until it has ended."""
-        _refuse_loops()
-        self.session.check()
-        try:
-            return self.session.portal.call(within_limit(function))
-        except Exception as error:
-            end_at_door(error)
-            raise
-
-    def check(self) -> None:
-        """Raises ForkedProcessError in a fork of the process that opened the connection, and
-        NotAMemberError once it is closed.
-        """
-        self.session.check()
-        self.session.portal.check()
-
-    def refuse_loops(self) -> None:
-        """Raises WrongDoorError where blocking would hold up an event loop of this thread."""
-        _refuse_loops()
-
-    def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Run it in the loop. Does not block, and so may be asked for from anywhere."""
-        self.session.check()
-        return self.session.portal.future(function)
-
-    def now(self, function: Callable[[], T]) -> T:
-        """Call what does not wait in the loop's thread, as what belongs to it must be."""
-
-        async def called() -> T:
-            return function()
-
-        return self.wait(called)
-
-    def reference(self, reference: Reference[R]) -> BlockingReference[R]:
-        """The reference, to be waited for here."""
-        return BlockingReference(reference._state, reference._source, self.wait)
-
-    def handle(self, handle: object) -> Any:
-        """The handle of any door, at this one."""
-        return BlockingHandle(self, handle_on(self.node, handle))
-
-
-class BlockingHandle(Handle):
-    """What a blocking handle is at run time; a type checker sees the actor's class. In messages it
-    is a handle like any other.
-    """
-
-    def __init__(self, door: BlockingDoor, handle: Handle) -> None:
-        self._door = door
-        self._handle = handle
-        super().__init__(handle._caller, handle.address, handle._methods, handle._options)
-
-    @documented_as(Handle.options)
-    def options(self, **changes: Unpack[CallChanges]) -> BlockingHandle:
-        """Return a handle of the same actor with other call options."""
-        return BlockingHandle(self._door, self._handle.options(**changes))
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):
-            # Not the way to a method; and while it is copied, it has no handle to ask yet.
-            raise AttributeError(attribute)
-        found = getattr(self._handle, attribute)
-        method = (
-            BlockingStreamMethod(self._door, found)
-            if isinstance(found, BoundStream)
-            else BlockingMethod(self._door, found)
-        )
-        # The next access finds it without coming here.
-        self.__dict__[attribute] = method
-        return method
-
-
-class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
-    """A method of one actor, ready to be called by any thread, which blocks meanwhile. Cheap; keep
-    it or make it anew.
-    """
-
-    _foreign_names = names_for_methods("")
-
-    def __init__(self, door: BlockingDoor, bound: BoundMethod[P, R]) -> None:
-        super().__init__(bound._definition)
-        self._door = door
-        self._bound = bound
-
-    @documented_as(Method.__call__)
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call, and block until the outcome is known."""
-        bound = self._bound
-        if (refusal := bound._refusal(args, kwargs)) is not None:
-            raise refusal
-        return self._door.wait(MethodCall(bound._caller, bound, args, kwargs))
-
-    @documented_as(Method.options)
-    def options(self, **changes: Unpack[CallChanges]) -> BlockingMethod[P, R]:
-        """Return the same method with other call options."""
-        return BlockingMethod(self._door, self._bound.options(**changes))
-
-    @documented_as(Method.send)
-    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call one way."""
-        bound = self._bound
-        if (refusal := bound._refusal(args, kwargs)) is not None:
-            raise refusal
-        self._door.wait(partial(bound._caller.send, bound, args, kwargs))
-
-    @documented_as(Method.remote)
-    def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
-        """Call, and leave the result with its owner."""
-        bound, door = self._bound, self._door
-        if (refusal := bound._refusal(args, kwargs)) is not None:
-            raise refusal
-        return door.reference(door.wait(partial(bound._caller.remote, bound, args, kwargs)))
-
-    @documented_as(Method.future)
-    def future(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Call without waiting."""
-        bound = self._bound
-        if (refusal := bound._refusal(args, kwargs)) is not None:
-            raise refusal
-        return self._door.future(MethodCall(bound._caller, bound, args, kwargs))
-
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._bound).removeprefix('<')}"
-
-
-class BlockingStreamMethod(ProcessBound, StreamMethod[P, T]):
-    """A generator method of one actor, whose items any thread can wait for."""
-
-    def __init__(self, door: BlockingDoor, bound: BoundStream[P, T]) -> None:
-        super().__init__(bound._definition)
-        self._door = door
-        self._bound = bound
-
-    @documented_as(StreamMethod.__call__)
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
-        """Begin to read the stream."""
-        bound = self._bound
-        if (refusal := bound._refusal(args, kwargs)) is not None:
-            raise refusal
-        return BlockingItems(self._door, bound._caller.stream(bound, args, kwargs))
-
-    @documented_as(StreamMethod.options)
-    def options(self, **changes: Unpack[StreamChanges]) -> BlockingStreamMethod[P, T]:
-        """Return the same method with other options."""
-        return BlockingStreamMethod(self._door, self._bound.options(**changes))
-
-    def __repr__(self) -> str:
-        return f"<blocking {repr(self._bound).removeprefix('<')}"
-
-
-class BlockingItems(BlockingStream[T]):
-    """The items of a stream or of a map, read by one thread at a time."""
-
-    __slots__ = ("_door", "_stream")
-
-    def __init__(self, door: BlockingDoor, stream: Stream[T] | MapResults[T]) -> None:
-        self._door = door
-        self._stream = stream
-
-    def __next__(self) -> T:
-        found = self._door.wait(partial(next_of, self._stream))
-        if not found:
-            raise StopIteration
-        return found[0]
-
-    def close(self) -> None:
-        """Stop reading: the far side closes its generator."""
-        try:
-            self._door.wait(self._stream.aclose)
-        except errors.NotAMemberError:
-            # Its connection was closed, which has closed the generator as well.
-            return
-
-
-class BlockingResults(BlockingItems[R]):
-    """The results of a map: `for image in pool.map(Resizer.run, paths)`, once. Leaving `with`, or
-    `close`, cancels what runs.
-    """
-
-    __slots__ = ("_keep", "_results")
-
-    def __init__(
-        self, door: BlockingDoor, results: MapResults[R], *, keep: bool | None = False
-    ) -> None:
-        super().__init__(door, results)
-        self._results = results
-        self._keep = keep
-
-    def __next__(self) -> R:
-        value = super().__next__()
-        if self._keep and isinstance(value, Reference):
-            # To be waited for by any thread.
-            return cast("R", self._door.reference(cast("Reference[object]", value)))
-        return value
-
-    @documented_as(MapResults.counts)
-    def counts(self) -> MapCounts:
-        """How far it has come; any thread may ask."""
-        return self._door.now(self._results.counts)
-
-    @documented_as(MapResults.progress)
-    def progress(self, every: float = 0.5) -> Iterator[MapCounts]:
-        """How far it has come, each `every` seconds, until all items are done: for a thread beside
-        the one that reads the results.
-        """
-        states = self._results.progress(every)
-
-        async def state() -> MapCounts | None:
-            return await anext(states, None)
-
-        while (counts := self._door.wait(state)) is not None:
-            yield counts
-
-
-@documented_as(Pool)
-class BlockingPool(ProcessBound, Generic[A]):
-    """A pool, for any thread. `with pool` stops it at the end of the block."""
-
-    def __init__(self, door: BlockingDoor, pool: Pool[A]) -> None:
-        self._door = door
-        self._pool = pool
-
-    if not TYPE_CHECKING:  # to a type checker a pool has no other methods
-
-        def __getattr__(self, name):
-            raise no_attribute(None if name.startswith("_") else self._pool._actor, name)
-
-    @property
-    def name(self) -> str:
-        """The pool's name, unique in the cluster."""
-        return self._pool.name
-
-    @overload
-    def map(
-        self,
-        method: Callable[[T], R],
-        items: Iterable[T],
-        *,
-        keep: Literal[True],
-        on_error: NotReturned = ...,
-        **options: Unpack[MapSettings],
-    ) -> BlockingResults[BlockingReference[R]]: ...
-    @overload
-    def map(
-        self,
-        method: Callable[[T], R],
-        items: Iterable[T],
-        *,
-        keep: Literal[False] = ...,
-        on_error: Literal["return"],
-        **options: Unpack[MapSettings],
-    ) -> BlockingResults[R | Exception]: ...
-    @overload
-    def map(
-        self,
-        method: Callable[[T], R],
-        items: Iterable[T],
-        *,
-        keep: Literal[False] = ...,
-        on_error: NotReturned = ...,
-        **options: Unpack[MapSettings],
-    ) -> BlockingResults[R]: ...
-    @overload
-    def map(
-        self,
-        method: Callable[[T], R],
-        items: Iterable[T],
-        **options: Unpack[MapChanges],
-    ) -> BlockingResults[Any]: ...
-    @documented_as(Pool.map)
-    def map(
-        self, method: Callable[[T], R], items: Iterable[T], **options: Unpack[MapChanges]
-    ) -> BlockingResults[Any]:
-        """The results of a method for each item: `for image in pool.map(Resizer.run, paths)`. Items
-        are read in a thread of their own.
-        """
-        source = plain_source(items)
-        with CHECKS:
-            results = self._door.now(lambda: self._pool.map(method, source, **options))
-        return BlockingResults(self._door, results, keep=options.get("keep"))
-
-    @overload
-    def starmap(
-        self,
-        method: Callable[..., R],
-        items: Iterable[Iterable[object]],
-        *,
-        keep: Literal[True],
-        on_error: NotReturned = ...,
-        **options: Unpack[MapSettings],
-    ) -> BlockingResults[BlockingReference[R]]: ...
-    @overload
-    def starmap(
-        self,
-        method: Callable[..., R],
-        items: Iterable[Iterable[object]],
-        *,
-        keep: Literal[False] = ...,
-        on_error: Literal["return"],
-        **options: Unpack[MapSettings],
-    ) -> BlockingResults[R | Exception]: ...
-    @overload
-    def starmap(
-        self,
-        method: Callable[..., R],
-        items: Iterable[Iterable[object]],
-        *,
-        keep: Literal[False] = ...,
-        on_error: NotReturned = ...,
-        **options: Unpack[MapSettings],
-    ) -> BlockingResults[R]: ...
-    @overload
-    def starmap(
-        self,
-        method: Callable[..., R],
-        items: Iterable[Iterable[object]],
-        **options: Unpack[MapChanges],
-    ) -> BlockingResults[Any]: ...
-    def starmap(
-        self,
-        method: Callable[..., R],
-        items: Iterable[Iterable[object]],
-        **options: Unpack[MapChanges],
-    ) -> BlockingResults[Any]:
-        """Like `map`, for methods of several arguments: each item is a tuple of them."""
-        source = plain_source(items)
-        with CHECKS:
-            results = self._door.now(lambda: self._pool.starmap(method, source, **options))
-        return BlockingResults(self._door, results, keep=options.get("keep"))
-
-    @documented_as(Pool.submit)
-    def submit(
-        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> BlockingReference[R]:
-        """Call a method of the member with the least to do."""
-        return self._door.reference(
-            self._door.wait(lambda: self._pool.submit(method, *args, **kwargs))
-        )
-
-    def call_all(
-        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> list[Answer[R]]:
-        """Call a method of all members, side by side, and wait for all answers."""
-        answers = self._door.wait(lambda: self._pool.call_all(method, *args, **kwargs))
-        return [attrs.evolve(one, member=self._door.handle(one.member)) for one in answers]
-
-    @documented_as(Pool.choose)
-    def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> Blocking[A]:
-        """The handle of one member."""
-        chosen = self._door.now(lambda: self._pool.choose(routing, key=key))
-        return cast("type[A]", BlockingHandle(self._door, cast("Handle", chosen)))
-
-    def members(self) -> tuple[Blocking[A], ...]:
-        """Handles of the members as they are now."""
-        return tuple(
-            cast("type[A]", BlockingHandle(self._door, cast("Handle", one)))
-            for one in self._door.now(self._pool.members)
-        )
-
-    @documented_as(Pool.resize)
-    def resize(
-        self,
-        size: int | None = None,
-        *,
-        per_node: int | None = None,
-        min: int | None = None,
-        max: int | None = None,
-    ) -> None:
-        """Have another size from now on."""
-        self._door.wait(lambda: self._pool.resize(size, per_node=per_node, min=min, max=max))
-
-    @documented_as(Pool.remove_journal)
-    def remove_journal(self, name: str) -> bool:
-        """Remove the journal of a map."""
-        return self._door.wait(lambda: self._pool.remove_journal(name))
-
-    @documented_as(Pool.stop)
-    def stop(self) -> None:
-        """Stop it for all that use it."""
-        self._door.wait(self._pool.stop)
-
-    def __enter__(self) -> Self:
-        """The pool itself, stopped when the block is left."""
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
 
 
 @documented_as(Spawner)
@@ -927,7 +483,7 @@ class BlockingCluster(WithoutNode, BlockingSpawner):
         """Leave the cluster. Calls that are under way in other threads end with
         `OutcomeUnknownError`, later ones with `NotAMemberError`. Closing twice is closing once.
         """
-        _refuse_loops()
+        refuse_loops()
         session = self._door.session
         session.check()
         try:
@@ -1004,30 +560,3 @@ class BlockingLocalCluster(BlockingCluster):
             lambda: self._cluster.start_node(name, labels=labels, resources=resources)
         )
         return BlockingNodeProcess(self._door, started)
-
-
-def _refuse_loops() -> None:
-    """Raises WrongDoorError where blocking would hold up an event loop of this thread."""
-    if trio.lowlevel.in_trio_run():
-        raise errors.WrongDoorError(
-            "a blocking call within a trio program, or in a callback of a future, would hold up "
-            "everything else in it; open a node with runtime.open_node there and await its calls"
-        )
-    # Not imported for this: where it was not, none of its loops runs.
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None and not _in_notebook():
-        raise errors.WrongDoorError(
-            "a blocking call within a running asyncio loop would hold up everything else in it; "
-            "use `from runtime.aio import connect` there and await its calls"
-        )
-
-
-def _in_notebook() -> bool:
-    """True if the coroutine that runs is a notebook's own, which waits for a plain cell anyway."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_flags & CO_COROUTINE:
-            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            return package in NOTEBOOKS
-        frame = frame.f_back
-    return False

@@ -10,12 +10,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from actors.errors import (
-    EncryptionError,
-    ExpelledError,
-    HandshakeTimeoutError,
-    ProtocolError,
-)
+from actors.errors import EncryptionError, ExpelledError, HandshakeTimeoutError, ProtocolError
 from actors.peers import VerifiedPeer
 from runtime.links.encryption import is_certificate_refused, tls_reason
 from runtime.links.transports import Connection

@@ -10,11 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import trio
 
 from actors.actor import Member
-from actors.errors import (
-    NodeNotFoundError,
-    NoPlacementError,
-    StoreError,
-)
+from actors.errors import NodeNotFoundError, NoPlacementError, StoreError
 from actors.identifiers import NodeId
 from actors.method import Address
 from actors.options import SpawnOptions

@@ -17,9 +17,10 @@ import trio
 
 from actors.errors import OutcomeUnknownError
 from runtime.aio import AioLocalCluster, ConnectionDoor
-from runtime.blocking import BlockingDoor, BlockingLocalCluster
+from runtime.blocking import BlockingLocalCluster
 from runtime.cluster_processes import LocalCluster, NodeProcess, open_cluster_on
 from runtime.doors.asyncio_door import run_in
+from runtime.doors.blocking_door import BlockingDoor
 from runtime.doors.loop_thread import PROCESS_LOOP, OpenBlock
 from runtime.doors.portal import Portal, Request
 from runtime.local_cluster import PRELOADED

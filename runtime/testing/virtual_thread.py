@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from runtime.blocking import BlockingCluster, BlockingDoor
+from runtime.blocking import BlockingCluster
+from runtime.doors.blocking_door import BlockingDoor
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.portal import Portal, Request
 from runtime.node import Node

@@ -34,13 +34,7 @@ from runtime.wire import classes
 from runtime.wire.arrays import ONE_ITEM, TWO_ITEMS
 from runtime.wire.content_readers import ContentReader, content_readers, segment_readers
 from runtime.wire.frames import Buffer, Outgoing, Segment
-from runtime.wire.plain_writer import (
-    SCALARS,
-    Extension,
-    PlainWriter,
-    sorted_set_step,
-    steps_for,
-)
+from runtime.wire.plain_writer import SCALARS, Extension, PlainWriter, sorted_set_step, steps_for
 from runtime.wire.shared_objects import MOST_COPIES, SharedObjects
 from runtime.wire.standard_types import UnsendableError
 from runtime.wire.tags import (

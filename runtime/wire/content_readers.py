@@ -27,12 +27,7 @@ from runtime.user_errors import guarded, is_interrupt, summary_of
 from runtime.wire.exceptions import build
 from runtime.wire.frames import Buffer, ReceivedSegment, Segment, writable
 from runtime.wire.keys import distinct
-from runtime.wire.standard_types import (
-    BY_PATH,
-    fields_and_notes,
-    named_tuple,
-    named_tuple_fields,
-)
+from runtime.wire.standard_types import BY_PATH, fields_and_notes, named_tuple, named_tuple_fields
 from runtime.wire.tags import (
     ARRAY,
     CONVERTED,

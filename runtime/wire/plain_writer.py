@@ -30,12 +30,7 @@ from runtime.wire.frames import Buffer, Outgoing
 from runtime.wire.keys import check_keys
 from runtime.wire.refusals import refusal
 from runtime.wire.shared_objects import MOST_COPIES, SharedObjects
-from runtime.wire.standard_types import (
-    BY_TYPE,
-    StandardType,
-    UnsendableError,
-    named_tuple_fields,
-)
+from runtime.wire.standard_types import BY_TYPE, StandardType, UnsendableError, named_tuple_fields
 from runtime.wire.tags import (
     ARRAY,
     CONVERTED,
