@@ -22,8 +22,8 @@ import attrs
 import trio
 
 from actors.errors import NotAMemberError, StoreDataError, UnderstudyError
-from runtime.calls.admission import Authorize
 from runtime.environment import Beside, Environment, LookAtStack, Process
+from runtime.hosting.authorization import Authorize
 from runtime.isolation import WithoutProcesses
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node, internals_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal, cast
 
 import attrs
@@ -353,7 +353,13 @@ class ActorSpawner:
         except trio.Cancelled:
             # It may have started, and no other task will see the answer. Bounded, because the node
             # may be gone, and the actor with it.
-            with trio.CancelScope(shield=True), trio.move_on_after(self._take_back_seconds):
+            # A node that is gone has nothing to take back, and its error must not take the place of
+            # the cancellation.
+            with (
+                trio.CancelScope(shield=True),
+                trio.move_on_after(self._take_back_seconds),
+                suppress(CallError),
+            ):
                 await service.take_back.send(ticket)
             raise
         except RemoteError as error:
@@ -517,7 +523,13 @@ class ActorSpawner:
                 )
         except trio.Cancelled:
             # Some may have started, and no other task will see the answer.
-            with trio.CancelScope(shield=True), trio.move_on_after(self._take_back_seconds):
+            # A node that is gone has nothing to take back, and its error must not take the place of
+            # the cancellation.
+            with (
+                trio.CancelScope(shield=True),
+                trio.move_on_after(self._take_back_seconds),
+                suppress(CallError),
+            ):
                 await service.take_back.send(ticket)
             raise
         except RemoteError as error:
@@ -707,8 +719,9 @@ def batched(items: list[int], most: int) -> Iterator[list[int]]:
 
 @contextmanager
 def _about_start(what: str, member: Member) -> Iterator[None]:
-    """Where `member` has ended, raise an error about `what` was to be started on it, and not about
-    the service of the node that was called for it, of which users know nothing.
+    """Where `member` has ended or cannot be reached, raise an error about `what` was to be started
+    on it, and not about the service of the node that was called for it, of which users know
+    nothing.
     """
     try:
         yield
@@ -718,6 +731,15 @@ def _about_start(what: str, member: Member) -> Iterator[None]:
         raise NodeUnreachableError(
             f"{what} was not started: node {member.name} ended before it could be asked; start it "
             "again, or elsewhere",
+            node=member.name,
+            attempts=error.attempts,
+        ) from None
+    except NodeUnreachableError as error:
+        if error.actor != NODE_SERVICE:
+            raise
+        raise NodeUnreachableError(
+            f"{what} was not started: there was no connection to node {member.name} in time; start "
+            "it again, or elsewhere",
             node=member.name,
             attempts=error.attempts,
         ) from None
