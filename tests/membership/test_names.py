@@ -32,6 +32,7 @@ from actors.errors import (
     SpawnError,
 )
 from actors.messages import import_path
+from runtime.calls.client import CallClient
 from runtime.membership import names as name_records
 from runtime.node import Node, internals_of
 from tests.live_pair import LONG_LEASE, Pair
@@ -707,6 +708,29 @@ async def test_get_or_spawn_finds_no_actor_that_is_being_stopped_or_taken_back(
                 trio.lowlevel.remove_instrument(instrument)
         with trio.fail_after(30):
             assert (await (await named.get_or_spawn(Register)).who())[1] == where
+
+
+class Unready(Actor):
+    """Never starts."""
+
+    async def on_start(self) -> None:
+        await trio.sleep_forever()
+
+
+async def test_a_start_that_is_cancelled_as_its_node_ends_is_cancelled(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def send_in_vain(*call: object) -> None:
+        raise ActorNotFoundError("@node ended with node there")
+
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pair.here.options(on="there").spawn, Unready)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            monkeypatch.setattr(CallClient, "send", send_in_vain)
+            scope.cancel()
+    monkeypatch.undo()
+    assert scope.cancelled_caught
 
 
 @pytest.mark.parametrize("found", [True, False])
