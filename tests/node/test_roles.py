@@ -23,10 +23,10 @@ from actors.messages import import_path
 from actors.options import SpawnOptions
 from actors.peers import PeerRole
 from runtime import open_node
-from runtime.calls.admission import Authorize
 from runtime.calls.spawnable import application_classes, checked_spawnable
 from runtime.command_line.main import main
 from runtime.environment import SystemEnvironment
+from runtime.hosting.authorization import Authorize
 from runtime.links.encryption import Tls, system_network
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
