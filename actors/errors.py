@@ -170,7 +170,9 @@ class NodeUnreachableError(NotExecutedError):
 
 
 class NodeDrainingError(NotExecutedError):
-    """The node is leaving the cluster and accepts no new work."""
+    """The node is leaving the cluster and accepts no new work. An actor that was starting there has
+    not started; its constructor and `on_start` may have begun.
+    """
 
 
 class NotAMemberError(NotExecutedError):

@@ -595,7 +595,9 @@ class ActorHost:
                 # shielded and bounded in there
                 await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
                 raise NodeDrainingError(  # noqa: ASYNC104
-                    f"node {node} left while {name} was starting there", node=node
+                    f"node {node} left while {name} was starting there: it has not started; its "
+                    "constructor and on_start may have begun",
+                    node=node,
                 ) from None
             self.starts.on_failed(address, failure)
             # shielded and bounded in there

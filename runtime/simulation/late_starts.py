@@ -265,7 +265,7 @@ class LateStarts:
     def _on_failed(self, start: Start, error: Exception) -> None:
         """Note what an error says is certain of a start."""
         start.error = f"{type(error).__name__}: {error}"
-        if isinstance(error, NotExecutedError) and SERVICE.search(str(error)):
+        if SERVICE.search(str(error)):
             self._violated(start, "the error is about a service of the runtime")
         if isinstance(error, NameTakenError):
             self._violated(start, "no other actor has ever had its name")

@@ -19,6 +19,7 @@ from actors.errors import (
     ActorNotFoundError,
     ActorStartError,
     CallError,
+    DeadlineExceededError,
     EncodeError,
     MethodNotFoundError,
     NodeDiedError,
@@ -74,6 +75,9 @@ MESSAGES_AT_ONCE = 2
 """Messages of one `spawn_many` to one node that wait for their answer: the node starts actors while
 this node writes the next message and reads the last answer.
 """
+
+ELSEWHERE = "start it again, or elsewhere"
+"""The advice of errors about nodes that have ended, or cannot be reached."""
 
 PENDING = ActorStartError("it has not been started")
 """The outcome of an actor of a `spawn_many` before its message is answered."""
@@ -719,40 +723,45 @@ def batched(items: list[int], most: int) -> Iterator[list[int]]:
 
 @contextmanager
 def _about_start(what: str, member: Member) -> Iterator[None]:
-    """Where `member` has ended or cannot be reached, raise an error about `what` was to be started
-    on it, and not about the service of the node that was called for it, of which users know
-    nothing.
+    """Where the service of `member` has not answered, raise an error about `what` was to be started
+    there, and not about that service, of which users know nothing.
     """
     try:
         yield
-    except ActorNotFoundError as error:
+    except (
+        ActorNotFoundError,
+        DeadlineExceededError,
+        NodeUnreachableError,
+        OutcomeUnknownError,
+    ) as error:
         if error.actor != NODE_SERVICE:
             raise
-        raise NodeUnreachableError(
-            f"{what} was not started: node {member.name} ended before it could be asked; start it "
-            "again, or elsewhere",
-            node=member.name,
-            attempts=error.attempts,
-        ) from None
-    except NodeUnreachableError as error:
-        if error.actor != NODE_SERVICE:
-            raise
-        raise NodeUnreachableError(
-            f"{what} was not started: there was no connection to node {member.name} in time; start "
-            "it again, or elsewhere",
-            node=member.name,
-            attempts=error.attempts,
-        ) from None
-    except OutcomeUnknownError as error:
-        ended = isinstance(error, NodeDiedError) or isinstance(error.__cause__, ActorNotFoundError)
-        if error.actor != NODE_SERVICE or not ended:
-            raise
-        raise NodeDiedError(
-            f"node {member.name} ended while it started {what}, which is gone with it if it had "
-            "started; start it again, or elsewhere",
-            node=member.name,
-            attempts=error.attempts,
-        ) from None
+        ended = f"node {member.name} ended"
+        kind: type[CallError] = type(error)
+        if isinstance(error, ActorNotFoundError):
+            kind = NodeUnreachableError
+            text = f"{what} was not started: {ended} before it could be asked; {ELSEWHERE}"
+        elif isinstance(error, NodeUnreachableError):
+            text = (
+                f"{what} was not started: there was no connection to node {member.name} in time; "
+                f"{ELSEWHERE}"
+            )
+        elif isinstance(error, NodeDiedError) or (
+            isinstance(error, OutcomeUnknownError)
+            and isinstance(error.__cause__, ActorNotFoundError)
+        ):
+            kind = NodeDiedError
+            text = (
+                f"{ended} while it started {what}, which is gone with it if it had started; "
+                f"{ELSEWHERE}"
+            )
+        else:
+            # Without the history of its attempts: they are the service's.
+            said = str(error).partition("\n")[0]
+            text = said.replace(
+                f"{NODE_SERVICE}.{error.method}", f"the start of {what} on node {member.name}"
+            )
+        raise kind(text, node=member.name, attempts=error.attempts) from None
 
 
 def _of_class(path: str) -> str:

@@ -8,7 +8,17 @@ import pytest
 import trio
 
 from actors import Actor, method
-from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
+from actors.actor import Member
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    CallTimeoutError,
+    DeadlineExceededError,
+    NodeDiedError,
+    NodeNotFoundError,
+    OutcomeUnknownError,
+)
+from runtime.supervision.spawner import _about_start
 from runtime.testing import VirtualCluster, VirtualFaults
 
 
@@ -40,6 +50,17 @@ async def test_the_error_names_the_node_and_the_class(
         await cluster.node.options(on="worker-1").spawn(Where)
     with pytest.raises(NodeNotFoundError, match="no node called 'worker-1'"):
         await cluster.node.options(on="worker-1").spawn_many(Where, [()])
+
+
+@pytest.mark.parametrize("kind", [CallTimeoutError, OutcomeUnknownError, DeadlineExceededError])
+def test_an_error_of_the_service_that_starts_is_about_the_start(kind: type[CallError]) -> None:
+    said = "@node.spawn gave no answer within 2 s\nattempt 1, after 0.25 s: @node.spawn did not run"
+    error = kind(said, actor="@node", method="spawn", node="worker-1", attempts=3)
+    member = Member("worker-1", 7, (), "", 0)
+    with pytest.raises(kind) as found, _about_start("where", member):
+        raise error
+    assert str(found.value) == "the start of where on node worker-1 gave no answer within 2 s"
+    assert (found.value.node, found.value.attempts) == ("worker-1", 3)
 
 
 async def test_a_node_that_is_started_again_under_its_name_is_used(
