@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench growth peers deaths soak pauses chaos fuzz simulate house docs links tutorial pictures photographs release clean
+.PHONY: help demo test long versions torch lint format bench growth peers pairs deaths soak pauses chaos fuzz simulate house docs links tutorial pictures photographs release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -84,6 +84,11 @@ growth: $(installed)/tests ## what calls, actors, names, children, references an
 # PEERS_MEMBERS=4: so many processes for the maps, instead of two.
 peers: $(installed)/tests ## this library beside Ray, Dask, xoscar, torch.rpc, gRPC, multiprocessing and Erlang, 15 minutes; ARGS="--only ray"
 	$(python) -m tests.peers --environments $(VENV)-peers $(ARGS)
+
+# PyTorch's program, of several gigabytes, runs where `make peers` has installed it, and Erlang's where the system has it.
+pairs: $(installed)/tests ## the programs of the page "Coming from", theirs and ours: Ray, Dask, Celery, asyncio, Erlang; 2 minutes
+	$(python) -m tests.peers.environments $(VENV)-peers
+	PEERS=$(VENV)-peers $(python) -m pytest tests/documentation/test_coming_from.py $(ARGS)
 
 soak: $(installed)/tests ## 200,000 calls through a proxy that spoils their connections; ARGS="CALLS SEED" changes that
 	$(python) -m tests.links.proxied_calls $(ARGS)

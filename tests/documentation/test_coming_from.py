@@ -2,8 +2,8 @@
 says, theirs as ours.
 
 Erlang runs where it is installed. Ray, Dask, Celery and PyTorch run in environments of their own,
-in the folder that the variable PEERS names; `make peers` makes them in .venv-peers, but for
-Celery's.
+in the folder that the variable PEERS names: `make pairs` makes the first three, and `make peers`
+PyTorch's.
 """
 
 from __future__ import annotations
@@ -74,5 +74,6 @@ def test_the_program_for_erlang_prints_the_same() -> None:
 def test_the_program_for_another_library_prints_the_same(name: str) -> None:
     python = PEERS / name / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"{INSTALLED[name]} is not in {python.parent.parent}; pip installs it there")
+        where = "`make peers`" if name == "torch" else "`make pairs`"
+        pytest.skip(f"{INSTALLED[name]} is not in {python.parent.parent}; {where} installs it")
     assert printed(python, FOLDER / f"{name}_theirs.py") == PRINTED[name]

@@ -50,6 +50,22 @@ PEERS = {
     "multiprocessing": Peer("multiprocessing", "multiprocessing_peer"),
 }
 
+PROGRAMS = {name: PEERS[name] for name in ("dask", "ray")} | {
+    "celery": Peer("Celery", "", ("celery==5.7.0",))
+}
+"""Those beside which the pairs of programs of the page "Coming from" run. PyTorch is several
+gigabytes: its program runs where `make peers` has installed it.
+"""
+
+
+def main(folder: str) -> None:
+    """Install what the pairs of programs need, and say what could not be."""
+    for name, peer in PROGRAMS.items():
+        try:
+            _environment(name, peer, Path(folder))
+        except NotInstalledError as error:
+            print(f"{peer.title} is left out: {error}", flush=True)
+
 
 def command(name: str, folder: Path) -> list[str]:
     """The command that runs a peer's script; installs what it needs below `folder` first.
@@ -110,3 +126,7 @@ def _run(words: Sequence[str], peer: Peer) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise NotInstalledError(f"{peer.title} could not be installed: {last}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
