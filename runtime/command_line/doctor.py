@@ -369,8 +369,8 @@ def _secret(given: Path | None) -> Finding:
             where = VARIABLE if os.environ.get(VARIABLE) else str(shared_secret_path())
         if why := guessable(secrets):
             raise ValueError(
-                f"{where} has {why}; `understudy secret rotate --to FILE` gives a running cluster "
-                "another one"
+                f"{where} has {why}; `understudy secret rotate --to FILE` replaces that of a "
+                "running cluster"
             )
         if given is not None:
             return f"{given} holds one"

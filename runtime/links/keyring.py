@@ -53,8 +53,8 @@ def guessable(secrets: Iterable[bytes]) -> str:
     if shortest >= SHORTEST_BYTES:
         return ""
     return (
-        f"a secret of {shortest} bytes, which can be guessed, where {SHORTEST_BYTES} are the least "
-        "and `openssl rand -hex 32` makes one"
+        f"a secret of {shortest} bytes, which can be guessed: {SHORTEST_BYTES} bytes are needed, "
+        "and `openssl rand -hex 32` makes them"
     )
 
 

@@ -340,8 +340,8 @@ def _secret(
     is_reached = platform.network is None and not is_loopback(listen)
     if is_reached and (why := guessable(found.secrets())):
         logger.warning(
-            "other machines can reach the cluster, which has %s; `understudy secret rotate` gives "
-            "it another one",
+            "other machines can reach this node, and its cluster has %s; replace the secret with "
+            "`understudy secret rotate`",
             why,
         )
     return found

@@ -44,7 +44,7 @@ class Staying:
     def __init__(self, asked: list[float]) -> None:
         self._asked = asked
 
-    async def leave(self) -> None:
+    async def _leave_or_end(self) -> None:
         self._asked.append(trio.current_time())
         await trio.sleep_forever()
 

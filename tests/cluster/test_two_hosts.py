@@ -61,7 +61,7 @@ class Hosts:
         (place / "app.py").write_text(APPLICATION)
         (place / "call_all.py").write_text(CALL_ALL)
         self.environment = {
-            **os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}", "XDG_STATE_HOME": str(place), "UNDERSTUDY_SECRET": "of two hosts"
+            **os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}", "XDG_STATE_HOME": str(place), "UNDERSTUDY_SECRET": "a secret of two hosts"
         }  # fmt: skip
         self.running: list[subprocess.Popen[str]] = []
         self.names = [f"us{os.getpid()}h{number}" for number in range(count + 1)]
