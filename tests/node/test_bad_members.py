@@ -19,7 +19,7 @@ from actors.errors import DeadlineExceededError
 from actors.method import Address
 from runtime import open_node
 from runtime.environment import SystemEnvironment
-from runtime.links.peers import LINES_OF_PEER
+from runtime.links.peers import LINES_OF_PEER, TOLD_AFTER
 from runtime.membership.members import PREFIX
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
@@ -95,13 +95,15 @@ async def bad_members(node: Node, dials: Counter[str]) -> AsyncIterator[dict[str
         yield incarnations
 
 
+@pytest.mark.slow
 async def test_members_at_whose_addresses_no_node_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "understudy.links")
     dials: Counter[str] = Counter()
     errors: dict[str, DeadlineExceededError] = {}
-    timings = Timings(handshake=0.05, redial_most=0.04)
+    # Long enough for the liar's handshake on a busy machine; the silent one uses it up each time.
+    timings = Timings(handshake=0.5, redial_most=0.2)
     platform = Platform(environment=SystemEnvironment(timings))
 
     def warned() -> set[str]:
@@ -112,7 +114,7 @@ async def test_members_at_whose_addresses_no_node_answers(
         address = Address("nobody", name, incarnation)
         handle = internals_of(node).endpoint.make_handle(address, Adder)
         with pytest.raises(DeadlineExceededError) as caught:
-            await handle.add.options(timeout=1.0)(1)
+            await handle.add.options(timeout=5.0)(1)
         errors[name] = caught.value
 
     async with (
@@ -132,7 +134,7 @@ async def test_members_at_whose_addresses_no_node_answers(
             assert f"{name} is not reached: 127.0.0.1:" in str(errors[name])
             assert why in str(errors[name])
             # As many as the pauses between them allow, and not as many as there may be.
-            assert 10 < dials[name] < 400
+            assert TOLD_AFTER <= dials[name] < 400
             lines = [one for one in caplog.messages if f"settle with {name}:" in one]
             assert 0 < len(lines) <= LINES_OF_PEER
         own = [link for link in internals_of(here).links.items() if link[0].name == there.name]
