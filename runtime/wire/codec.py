@@ -160,7 +160,7 @@ class Codec:
         Raises EncodeError with the path to the refused value, which begins with `path`. `segments`
         may have grown then; drop them.
         """
-        if is_in_place(value) and not (type(value) is str and len(value) > self._max_payload):
+        if is_in_place(value):
             try:
                 encoded = dumps(value)
                 # Inline, for the hot path.
@@ -213,10 +213,6 @@ class Codec:
             or all(map(is_in_place, args))
         ):
             return None
-        for one in args:
-            if type(one) is str and len(one) > MAX_IN_PLACE:
-                # It may have gigabytes: the walk says so before it is encoded.
-                return None
         try:
             encoded = ONE_ITEM + dumps(args[0]) if alone else dumps(args)
         except UnicodeEncodeError:
@@ -410,17 +406,16 @@ class Codec:
         if writer.shared is not None:
             # The caller of `encode_arguments` finds out which of them it is.
             self._refuse_copies(plain, writer.shared, path or "args")
-        if writer.text > self._max_payload:
-            # Before they are encoded: some texts may have gigabytes.
-            raise self._too_large(f"at least {writer.text}", path or "args")
         if writer.is_small:
             return dumps(plain)
+        # To count the characters of its texts first would take longer than the parts do.
         parts = _BoundedParts(self._max_payload)
         try:
             dump(plain, cast("IO[bytes]", parts))
         except _TooManyBytesError:
             raise self._too_large(f"more than {self._max_payload}", path or "args") from None
-        return b"".join(parts.written)
+        written = parts.written
+        return written[0] if len(written) == 1 else b"".join(written)
 
     def _refuse_copies(self, plain: object, shared: SharedObjects, path: str) -> None:
         """Raise EncodeError for a value that cbor2 would write for too long: it writes an object as

@@ -9,7 +9,7 @@ would be a bug that shows only between nodes. `runtime.wire.codec` turns the res
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -79,9 +79,9 @@ loop waits. Below, the same object may be written many times, which costs less t
 """
 
 
-UNBOUNDED_ITEMS = 64
+UNBOUNDED_ITEMS = 16
 """Objects of a value, roughly, up to which cbor2 writes it at once. A larger one is written in
-parts, so that it is given up as soon as there are too many bytes; that costs a microsecond more.
+parts, so that it is given up as soon as there are too many bytes; that costs most of a microsecond.
 """
 
 
@@ -91,16 +91,6 @@ FEW_ITEMS = 16
 
 MOST_SORTED_COPIES = MOST_COPIES // 16
 """Containers of a set that is sorted which are copies of others."""
-
-
-COUNTED_TEXTS = UNBOUNDED_ITEMS << 4
-"""Items of a container up to which the characters of its texts are counted: a value with more of
-them is written in parts anyway.
-"""
-
-
-LONG_TEXTS = 64 * 1024
-"""Characters in the texts of a value from which it is written in parts."""
 
 
 _MOST_IN_ROWS = 16 * 1024 * 1024
@@ -128,16 +118,7 @@ class PlainWriter:
     the one that UTF-8 cannot encode.
     """
 
-    __slots__ = (
-        "careful",
-        "left",
-        "max_depth",
-        "segments",
-        "shared",
-        "steps",
-        "text",
-        "threshold",
-    )
+    __slots__ = ("careful", "left", "max_depth", "segments", "shared", "steps", "threshold")
 
     def __init__(
         self,
@@ -153,15 +134,13 @@ class PlainWriter:
         self.max_depth = max_depth
         self.careful = careful
         self.left = MANY_ITEMS
-        self.text = 0
-        """Characters of the texts so far, each of which takes at least a byte."""
         self.shared: SharedObjects | None = None
         """What was written for objects, from `MANY_ITEMS` of them on."""
 
     @property
     def is_small(self) -> bool:
-        """True while what was written has so little in it that cbor2 may encode it at once."""
-        return self.left > MANY_ITEMS - UNBOUNDED_ITEMS and self.text < LONG_TEXTS
+        """True while so little was written that cbor2 may encode it at once."""
+        return self.left > MANY_ITEMS - UNBOUNDED_ITEMS
 
     def write(self, value: object, depth: int) -> object:
         """Return what cbor2 is to encode for `value`, which is `depth` containers deep. Raises
@@ -169,10 +148,8 @@ class PlainWriter:
         """
         kind = type(value)
         if kind in SCALARS:
-            if kind is str:
-                self.text += len(cast("str", value))
-                if self.careful:
-                    check_text(cast("str", value))
+            if self.careful and kind is str:
+                check_text(cast("str", value))
             return value
         if depth >= self.max_depth:
             raise UnsendableError(
@@ -194,7 +171,8 @@ class PlainWriter:
             # it before cbor2 has read it, the list that is sent is the changed one; cbor2 refuses
             # objects all the same, because it knows none of the types of users.
             if SCALARS.issuperset(map(type, found)):
-                self.count_scalars(found)
+                if len(found) > FEW_ITEMS:
+                    self.left -= len(found) >> 4
                 return cast("list[object]", found)
             # Batches of items are lists of lists, with thousands of them.
             if (
@@ -205,16 +183,6 @@ class PlainWriter:
                 return cast("list[object]", found)
         return self.write_each(items, depth)
 
-    def count_scalars(self, items: Collection[object]) -> None:
-        """Count scalars that are handed over as they are."""
-        if len(items) > FEW_ITEMS:
-            self.left -= len(items) >> 4
-        if len(items) <= COUNTED_TEXTS:
-            self._count_texts(items)
-
-    def _count_texts(self, items: Iterable[object]) -> None:
-        self.text += sum(len(one) for one in items if type(one) is str)
-
     def _are_rows(self, rows: list[list[object]]) -> bool:
         """Return True if each row holds nothing but scalars, and they are few enough."""
         first = islice(chain.from_iterable(rows), FEW_ITEMS)
@@ -222,15 +190,10 @@ class PlainWriter:
             return False
         # One row may be there a million times, an empty one as well.
         count = len(rows) + sum(map(len, rows))
-        if count > FEW_ITEMS:
-            self.left -= count >> 4
-            if count > _MOST_IN_ROWS or not SCALARS.issuperset(
-                map(type, chain.from_iterable(rows))
-            ):
-                return False
-        if count <= COUNTED_TEXTS:
-            self._count_texts(chain.from_iterable(rows))
-        return True
+        if count <= FEW_ITEMS:
+            return True
+        self.left -= count >> 4
+        return count <= _MOST_IN_ROWS and SCALARS.issuperset(map(type, chain.from_iterable(rows)))
 
     def write_each(self, items: Sequence[object], depth: int) -> list[object]:
         """Like `write_all`, without a look at whether all are scalars."""
@@ -529,7 +492,8 @@ def _write_dict(writer: PlainWriter, value: dict[object, object], depth: int) ->
     # Other keys travel as pairs, so that the reader can count equal hashes before it builds a dict.
     in_place = _KEYS.issuperset(map(type, value))
     if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
-        writer.count_scalars(value.values())
+        if len(value) > FEW_ITEMS:
+            writer.left -= len(value) >> 4
         return value
     if not in_place:
         check_keys(value)

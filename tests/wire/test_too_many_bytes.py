@@ -11,7 +11,6 @@ import pytest
 from actors import message
 from actors.errors import EncodeError
 from runtime.wire.codec import Codec
-from runtime.wire.plain_writer import MANY_ITEMS, UNBOUNDED_ITEMS
 
 LIMIT = 256 * 1024
 TEXT = "x" * 2000
@@ -73,12 +72,11 @@ FEW_LONG: dict[str, Callable[[], object]] = {
     "map of other keys": lambda: dict.fromkeys(range(200), LONG),
     "set": lambda: {f"{number} {LONG}" for number in range(100)},
     "messages": lambda: [Line(f"{number} {LONG}") for number in range(60)],
-    "one": lambda: LONG * 100,
 }
 
 
 @pytest.mark.parametrize("name", FEW_LONG)
-def test_long_texts_are_refused_before_any_is_encoded(name: str) -> None:
+def test_long_texts_in_few_items_are_given_up_as_well(name: str) -> None:
     codec, value = Codec(sentinel=b"12345678", max_payload=LIMIT), FEW_LONG[name]()
     for encode in (
         lambda: codec.encode(value, []),
@@ -87,17 +85,16 @@ def test_long_texts_are_refused_before_any_is_encoded(name: str) -> None:
     ):
         tracemalloc.start()
         try:
-            with pytest.raises(EncodeError, match=f"takes at least [0-9]+ bytes .* {LIMIT}"):
+            with pytest.raises(EncodeError, match=f"takes more than [0-9]+ bytes .* {LIMIT}"):
                 encode()
-            assert tracemalloc.get_traced_memory()[1] < LIMIT
+            assert tracemalloc.get_traced_memory()[1] < 4 * LIMIT
         finally:
             tracemalloc.stop()
 
 
-@pytest.mark.parametrize("count", [1, UNBOUNDED_ITEMS, 2 * UNBOUNDED_ITEMS, 5000])
+@pytest.mark.parametrize("count", [1, 64, 5000])
 def test_what_is_written_in_parts_is_as_if_it_were_written_at_once(count: int) -> None:
     codec = Codec(sentinel=b"12345678")
-    assert UNBOUNDED_ITEMS < MANY_ITEMS
     value: list[object] = [
         {"number": number, "text": TEXT, "set": {number}} for number in range(count)
     ]
