@@ -566,6 +566,8 @@ class Link(Outbound):
         self._reassembly = Reassembly()
         self._connection_scope: trio.CancelScope | None = None
         self._refused: ProtocolError | None = None
+        self._interrupted: FrameReader | None = None
+        """Of the connection whose frames an interrupt has left unhandled."""
         self._down = trio.Event()
         self._down.set()
 
@@ -786,7 +788,7 @@ class Link(Outbound):
                     size = await connection.receive_into(buffer)
             except (OSError, trio.ClosedResourceError):
                 return
-            if not size or self.ended is not None:
+            if not size or self.ended is not None or self._interrupted is reader:
                 # What arrived in the very pass of the scheduler in which the link ended finds
                 # nothing here any more.
                 return
@@ -798,7 +800,7 @@ class Link(Outbound):
 
     def _act(self, reader: FrameReader, data: bytes) -> None:
         """Act upon what another task has received in the place of the one in `_read`."""
-        if self.ended is not None:
+        if self.ended is not None or self._interrupted is reader:
             return
         self.last_heard = trio.current_time()
         try:
@@ -809,6 +811,9 @@ class Link(Outbound):
         except BaseException:
             # An interrupt, which goes to that task. The frames behind the one that it has met come
             # again over the next connection: nothing is lost that was received and not handled.
+            # Until this one is closed it may bring more. That comes again, too: counted now, it
+            # would take the place of the frames that were left.
+            self._interrupted = reader
             self.drop_connection()
             raise
 
