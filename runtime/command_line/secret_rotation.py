@@ -64,7 +64,7 @@ class NewSecret:
         """Raise `click.UsageError` for a secret that the cluster should not get."""
         if why := guessable([self.secret]):
             raise click.UsageError(
-                f"{self.path} has {why}; without that file, this command makes it"
+                f"{self.path} has {why}; or remove the file, and this command makes a secret"
             )
 
     def write(self) -> None:
