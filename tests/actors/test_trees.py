@@ -31,6 +31,7 @@ from tests.actors.trees import (
     levels,
     wishes,
 )
+from tests.command_arguments import call_with_arguments
 from tests.invariants import checked_in_module
 
 look_through_tables = checked_in_module(RestartMachine, DynamicRestartMachine)
@@ -210,4 +211,4 @@ def main(trees: int = 100_000, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(1 if main(*map(int, sys.argv[1:])) else 0)
+    sys.exit(1 if call_with_arguments(main) else 0)

@@ -21,6 +21,7 @@ from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import CallError
 from runtime.cluster_processes import LocalCluster
 from runtime.local_cluster import open_local_cluster
+from tests.command_arguments import call_with_arguments
 from tests.waiting import until
 
 QUIET_SECONDS = 60.0
@@ -175,4 +176,4 @@ if __name__ == "__main__":
     # Node processes import this file again, under its own name.
     from tests.benchmarks.deaths import main as run
 
-    sys.exit(run(*map(int, sys.argv[1:])))
+    sys.exit(call_with_arguments(run))

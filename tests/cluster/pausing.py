@@ -30,6 +30,7 @@ from actors import Actor, ChildSpec, RetryPolicy, SpawnOptions, Supervisor, meth
 from actors.errors import CallError, StaleEpochError
 from runtime.cluster_processes import LocalCluster
 from runtime.local_cluster import open_local_cluster
+from tests.command_arguments import call_with_arguments
 from tests.waiting import until
 
 NAMES = 12
@@ -243,4 +244,4 @@ if __name__ == "__main__":
     # Node processes import this file again, under its own name.
     from tests.cluster.pausing import main as run
 
-    sys.exit(1 if run(*map(int, sys.argv[1:])) else 0)
+    sys.exit(1 if call_with_arguments(run) else 0)

@@ -28,6 +28,7 @@ from actors.errors import CallTimeoutError, NotAMemberError, NotExecutedError, O
 from runtime import Node, open_node
 from runtime.environment import SystemEnvironment
 from runtime.testing import Faults, Platform
+from tests.command_arguments import call_with_arguments
 from tests.links.ledger_node import NAME, SECRET, TIMINGS, Ledger
 from tests.links.proxy import ProxyNetwork, Weather, open_proxy
 
@@ -331,4 +332,4 @@ def main(calls: int = 100_000, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(1 if main(*map(int, sys.argv[1:])) else 0)
+    sys.exit(1 if call_with_arguments(main) else 0)

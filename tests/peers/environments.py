@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -129,4 +130,6 @@ def _run(words: Sequence[str], peer: Peer) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", metavar="FOLDER", help="where the environments are made")
+    main(parser.parse_args().folder)

@@ -34,6 +34,7 @@ from runtime.node import internals_of
 from runtime.testing import Platform
 from runtime.wire.frames import HEADER, UNPROVEN, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Acceptor, Channel, Dialer, Introduction, Peer
+from tests.command_arguments import call_with_arguments
 from tests.memory_network import MemoryNetwork
 from tests.wire.corpus import SECRET, Talker, capture
 
@@ -458,4 +459,4 @@ def main(count: int = 1_000_000, seed: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(call_with_arguments(main))

@@ -58,6 +58,7 @@ from runtime.store.memory import StoreMachine
 from runtime.wire.frames import Frame, FrameReader, Kind
 from runtime.wire.handshake import Dialer, Introduction, Peer
 from runtime.wire.tags import MESSAGE
+from tests.command_arguments import call_with_arguments
 from tests.wire.corpus import SECRET, Colour, OutOfPaintError, Point, Talker, capture
 from tests.wire.fuzz import WHOLE_SESSIONS, BrokenPromiseError, Mutator, flat
 from tests.wire.shaper import TRAPS, Shaper, parse
@@ -984,4 +985,4 @@ def main(count: int = 1_000_000, seed: int = 0, processes: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(call_with_arguments(main))
