@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from actors.errors import NotAMemberError, StoreDataError, UnderstudyError
+from actors.identifiers import NodeId
 from runtime.environment import Beside, Environment, LookAtStack, Process
 from runtime.hosting.authorization import Authorize
 from runtime.isolation import WithoutProcesses
@@ -427,6 +428,17 @@ CLUSTER: ContextVar[SimulatedCluster] = ContextVar("CLUSTER")
 """The cluster that the running task belongs to, for actors that report to its checkers."""
 
 
+Place = tuple[str, int, str]
+"""A node, its incarnation, and the store that knows it: a new store counts incarnations from the
+beginning again.
+"""
+
+
+def _store(node: Node) -> str:
+    """Return the identity of the store that knows a node."""
+    return internals_of(node).endpoint.peers.introduction.peer.store
+
+
 def runs_in_containers(seed: int) -> bool:
     """Return True if each process of the run of a seed is in a container of its own."""
     return random.Random(f"{seed} containers").random() < CONTAINERS
@@ -518,6 +530,29 @@ class SimulatedCluster:
         finally:
             logger.removeHandler(handler)
             logger.propagate = propagate
+
+    def place(self, name: str, incarnation: int) -> Place:
+        """Return the place of a node that is not stopped."""
+        node = self.live(name)
+        return name, incarnation, _store(node) if node is not None else ""
+
+    def is_well(self, place: Place) -> bool:
+        """Return True if that incarnation lives, and no other node has marked it dead."""
+        name, incarnation, store = place
+        node = self.live(name)
+        if (
+            node is None
+            or node.incarnation != incarnation
+            or _store(node) != store
+            or node.asked_to_leave.is_set()
+        ):
+            return False
+        others = map(self.live, self.machines)
+        return not any(
+            internals_of(other).references.has_ended(NodeId(name, incarnation))
+            for other in others
+            if other is not None and _store(other) == store
+        )
 
     def live(self, name: str) -> Node | None:
         """Return the node on a machine, if it is open and its process is not stopped."""

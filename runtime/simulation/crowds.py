@@ -8,7 +8,7 @@ them the actor had when it ended.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import attrs
 import trio
@@ -17,10 +17,9 @@ from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import UnderstudyError
 from actors.retry import RetryPolicy
 from runtime.node import Node
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
-
-if TYPE_CHECKING:
-    from runtime.simulation.oracle import Oracle
+from runtime.simulation.cluster import CLUSTER
+from runtime.simulation.load import Load
+from runtime.simulation.report import CheckResult
 
 SUPERVISOR = "crowds"
 NAME = "crowds/speaker"
@@ -41,7 +40,7 @@ class Speaker(Actor):
     @method
     async def hear(self, caller: str, number: int) -> None:
         """Record the number."""
-        crowds().heard(self.epoch, caller, number)
+        Crowds.current().heard(self.epoch, caller, number)
 
     @method(concurrent=True, idempotent=True)
     async def work(self, seconds: float) -> None:
@@ -54,24 +53,17 @@ class Speaker(Actor):
         raise SystemExit(f"{self.name} was asked to")
 
 
-def crowds() -> Crowds:
-    """Return the crowds of the running simulation."""
-    found: Crowds = CLUSTER.get().scenario.crowds  # type: ignore[attr-defined]
-    return found
-
-
 @attrs.define(eq=False)
-class Crowds:
+class Crowds(Load):
     """What the callers of all nodes do, and how their calls ended."""
 
-    cluster: SimulatedCluster
-    oracle: Oracle
+    title = "crowds"
+    check = "heard in order"
+
     latest: dict[tuple[int, str], int] = attrs.field(factory=dict)
     heard_in_all: int = 0
     answered: int = 0
-    out_of_order: list[str] = attrs.field(factory=list)
     unanswered: list[str] = attrs.field(factory=list)
-    over: bool = False
     _numbers: int = 0
 
     def heard(self, epoch: int, caller: str, number: int) -> None:
@@ -80,12 +72,11 @@ class Crowds:
         before = self.latest.get((epoch, caller), 0)
         self.latest[epoch, caller] = number
         if number < before:
-            text = (
+            self.violated(
+                "",
                 f"in its epoch {epoch} {NAME} heard call {number} of {caller} after call "
-                f"{before}, which was made later"
+                f"{before}, which was made later",
             )
-            self.out_of_order.append(text)
-            self.cluster.trace.tell("", "wrong", text)
 
     async def run(self, node: Node, draw: random.Random) -> None:
         """The callers of one node, until it is `over`."""
@@ -98,6 +89,19 @@ class Crowds:
                 nursery.start_soon(self._end_it, speaker, draw)
             nursery.start_soon(self._speak, speaker, f"{node.name}.{node.incarnation}", draw)
             nursery.start_soon(self._have_it_work, speaker, draw)
+
+    def summary(self) -> str:
+        """Return how many calls ran."""
+        return f"{self.heard_in_all} calls to an actor that ends now and then"
+
+    def check_results(self) -> Iterator[CheckResult]:
+        """Return the results for calls without a retry policy, and for those with one."""
+        yield from super().check_results()
+        yield CheckResult.of(
+            "repeated as the policy says",
+            self.unanswered,
+            f"{self.answered} calls to it were answered",
+        )
 
     async def _found(self, node: Node) -> Speaker:
         while True:
@@ -144,7 +148,6 @@ class Crowds:
             await speaker.work.options(timeout=30.0, retry=REPEATED)(seconds)
         except UnderstudyError as error:
             text = f"{NAME}.work was not answered: {type(error).__name__}: {error}"
-            self.unanswered.append(text)
-            self.cluster.trace.tell("", "wrong", text)
+            self.cluster.trace.violation(self.unanswered, "", text)
         else:
             self.answered += 1

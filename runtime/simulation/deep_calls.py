@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import attrs
 import trio
@@ -30,14 +30,8 @@ from actors.errors import (
 )
 from actors.retry import RetryPolicy
 from runtime.node import Node
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
+from runtime.simulation.load import Load
 from runtime.simulation.name_races import cancelled_after
-
-if TYPE_CHECKING:
-    from runtime.simulation.oracle import Oracle
-
-SHARE = 0.05
-"""The share of the seeds that have deep calls."""
 
 RELAYS = 3
 """Actors of one node's group. They are on any nodes."""
@@ -138,7 +132,7 @@ class Relay(Actor):
     async def _pass_on(
         self, call: int, hops: list[Hop], relays: list[Any], place: str = ""
     ) -> list[int | str]:
-        deep = deep_calls()
+        deep = DeepCalls.current()
         with deep.running(call, place):
             if not hops:
                 return [call]
@@ -146,27 +140,16 @@ class Relay(Actor):
             return [call, *await deep.call(self.node.name, hops, relays)]
 
 
-def has_deep_calls(seed: int) -> bool:
-    """Return True if the run of a seed has deep calls."""
-    return random.Random(f"{seed} deep calls").random() < SHARE
-
-
-def deep_calls() -> DeepCalls:
-    """Return the deep calls of the running simulation."""
-    found: DeepCalls = CLUSTER.get().scenario.deep_calls  # type: ignore[attr-defined]
-    return found
-
-
 @attrs.define(eq=False)
-class DeepCalls:
+class DeepCalls(Load):
     """The chains of all nodes, and how their calls ended."""
 
-    cluster: SimulatedCluster
-    oracle: Oracle
+    title = "deep calls"
+    check = "each call of a chain has an outcome"
+    share = 0.05
+
     outcomes: Counter[str] = attrs.field(factory=Counter)
     """How often a call ended in each way."""
-    wrong: list[str] = attrs.field(factory=list)
-    over: bool = False
     _numbers: int = 0
     _runs: Counter[str] = attrs.field(factory=Counter)
     """By call, with its place if it may be repeated: how often it ran."""
@@ -184,15 +167,15 @@ class DeepCalls:
         self._runs[key] += 1
         self._ran.add(call)
         if self._runs[key] > 1:
-            self._violated("", f"call {key} ran {self._runs[key]} times")
+            self.violated("", f"call {key} ran {self._runs[key]} times")
         if call in self._denied:
-            self._violated("", f"call {key} ran after it was reported as not executed")
+            self.violated("", f"call {key} ran after it was reported as not executed")
         try:
             yield
         finally:
             late = self.cluster.now() - self._given_up.get(call, self.cluster.now())
             if self.oracle.fair and late > LATE:
-                self._violated("", f"call {key} ran for {late:.1f} s after its caller gave it up")
+                self.violated("", f"call {key} ran for {late:.1f} s after its caller gave it up")
 
     async def run(self, node: Node, draw: random.Random) -> None:
         """Make chains of calls from one node, one after the other, until it is `over`."""
@@ -214,6 +197,10 @@ class DeepCalls:
                 continue
             if self.oracle.fair and is_plain and hops[0].amount == SECONDS[-1]:
                 self._compare(node, hops, result)
+
+    def summary(self) -> str:
+        """Return how many calls were made, and how many returned."""
+        return f"{self.outcomes.total()} calls within calls, {self.outcomes['ok']} returned"
 
     async def _complete(self, node: Node, draw: random.Random) -> None:
         """Start those actors of the group of a node that are not there. The first is on the node
@@ -257,7 +244,7 @@ class DeepCalls:
                 self._on_given_up(call)
                 result = ["given up"]
             elif not result or result[0] != call:
-                self._violated(node, f"call {call} was answered {result}")
+                self.violated(node, f"call {call} was answered {result}")
         except UnderstudyError as error:
             self._on_failed(node, call, error)
             if hop.raises:
@@ -270,7 +257,7 @@ class DeepCalls:
         if self.cluster.machines[node].process is process:
             took = self.cluster.now() - began - self.cluster.stopped(node, began)
             if hop.limit in ("timeout", "scope") and took > hop.amount + LATE:
-                self._violated(node, f"call {call} ended after {took:.1f} s of {hop.amount:g} s")
+                self.violated(node, f"call {call} ended after {took:.1f} s of {hop.amount:g} s")
         return result
 
     def _on_given_up(self, call: int) -> None:
@@ -279,13 +266,13 @@ class DeepCalls:
     def _on_failed(self, node: str, call: int, error: UnderstudyError) -> None:
         """Check that an error is true of what ran."""
         if not isinstance(error, CallError):
-            self._violated(node, f"call {call} ended with {type(error).__name__}: {error}")
+            self.violated(node, f"call {call} ended with {type(error).__name__}: {error}")
         if isinstance(error, NotExecutedError):
             self._denied.add(call)
             if call in self._ran:
-                self._violated(node, f"call {call} ran, and its caller got {error!r}")
+                self.violated(node, f"call {call} ran, and its caller got {error!r}")
         if isinstance(error, RemoteError) and call not in self._ran:
-            self._violated(node, f"call {call} did not run, and its caller got {error!r}")
+            self.violated(node, f"call {call} did not run, and its caller got {error!r}")
         if isinstance(error, CallTimeoutError):
             self._on_given_up(call)
 
@@ -299,7 +286,7 @@ class DeepCalls:
         calls, end = expected
         words = [one for one in result if isinstance(one, str)]
         if len(result) - len(words) != calls or words != end:
-            self._violated(
+            self.violated(
                 node.name,
                 f"the chain {[(hop.number, hop.way) for hop in hops]} ended with {result}, and not "
                 f"after {calls} calls with {end}",
@@ -314,12 +301,9 @@ class DeepCalls:
                 try:
                     await relay.ping.options(timeout=PING_SECONDS)()
                 except CallTimeoutError as error:
-                    self._violated(node.name, f"in the calm {relay.name} does not answer: {error}")
+                    self.violated(node.name, f"in the calm {relay.name} does not answer: {error}")
                 except UnderstudyError:
                     continue
-
-    def _violated(self, node: str, text: str) -> None:
-        self.cluster.trace.violation(self.wrong, node, text)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ They are drawn apart from everything else, so the runs of other seeds are the sa
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -17,13 +16,7 @@ import trio
 from actors import Actor, method
 from actors.errors import NameTakenError, SpawnManyError, UnderstudyError
 from runtime.node import Node, internals_of
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
-
-if TYPE_CHECKING:
-    from runtime.simulation.oracle import Oracle
-
-SHARE = 0.25
-"""The share of the seeds that have joint starts."""
+from runtime.simulation.load import Load
 
 NAMES = 8
 """Names that all nodes choose from."""
@@ -47,38 +40,24 @@ class Tenant(Actor):
     @method
     async def report(self, call: str) -> None:
         """Report a run to the oracle."""
-        joint_starts().oracle.ran(self.name, self.epoch, self.node.name, call)
-
-
-def has_joint_starts(seed: int) -> bool:
-    """Return True if the run of a seed has joint starts."""
-    return random.Random(f"{seed} joint starts").random() < SHARE
-
-
-def joint_starts() -> JointStarts:
-    """Return the joint starts of the running simulation."""
-    found: JointStarts = CLUSTER.get().scenario.joint_starts  # type: ignore[attr-defined]
-    return found
+        JointStarts.current().oracle.ran(self.name, self.epoch, self.node.name, call)
 
 
 @attrs.define(eq=False)
-class JointStarts:
+class JointStarts(Load):
     """What nodes have started and stopped together, and how it ended."""
 
-    cluster: SimulatedCluster
-    oracle: Oracle
+    title = "joint starts"
+    check = "names claimed together"
+
     started: int = 0
     taken: int = 0
     """Starts that were refused, because the name had an owner."""
-    wrong: list[str] = attrs.field(factory=list)
-    over: bool = False
     _numbers: int = 0
 
-    async def run(self, node: Node, draw: random.Random, generation: int) -> None:
-        """Start and stop actors from one node on all nodes, until it is `over`. `generation`: how
-        often the store was lost with its disk.
-        """
-        names = [f"tenant-{generation}-{number}" for number in range(NAMES)]
+    async def run(self, node: Node, draw: random.Random) -> None:
+        """Start and stop actors from one node on all nodes, until it is `over`."""
+        names = [f"tenant-{self.generation}-{number}" for number in range(NAMES)]
         while True:
             await trio.sleep(draw.expovariate(1 / PAUSE))
             if self.over:
@@ -102,6 +81,10 @@ class JointStarts:
                             nursery.start_soon(self._stop, node, name)
                         else:
                             nursery.start_soon(self._start, node, name, on)
+
+    def summary(self) -> str:
+        """Return how many starts succeeded, and how many names were taken."""
+        return f"{self.started} actors were started side by side, {self.taken} names were taken"
 
     async def _start(self, node: Node, name: str, on: str) -> None:
         try:
@@ -145,8 +128,7 @@ class JointStarts:
         if isinstance(error, NameTakenError):
             self.taken += 1
         elif self.oracle.fair and not self.over:
-            self.cluster.trace.violation(
-                self.wrong,
+            self.violated(
                 "",
                 f"{node.name} could not start {name}: {type(error).__name__}: {error}",
             )
@@ -170,8 +152,7 @@ class JointStarts:
         }
         for name in sorted(owners.keys() | running.keys()):
             if owners.get(name) != running.get(name):
-                self.cluster.trace.violation(
-                    self.wrong,
+                self.violated(
                     "",
                     f"in the calm {name} belongs to {owners.get(name, 'no node')}, and runs on "
                     f"{running.get(name, 'no node')} (node, incarnation, epoch)",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -35,10 +35,8 @@ from actors.errors import (
 from actors.method import Address
 from runtime.hosting.cell import ActorCell
 from runtime.node import Node, internals_of
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
-
-SHARE = 0.05
-"""The share of the seeds that have late starts."""
+from runtime.simulation.cluster import Place
+from runtime.simulation.load import Load
 
 DELAYS = (0.0, 0.0, 0.02, 0.5, 4.0)
 """The most virtual seconds from the end of a node to starts on it, one of these."""
@@ -79,9 +77,6 @@ GATHERED = ("gathered", "gathered with names")
 
 Outcome = Literal["open", "handle", "not started", "gone", "unknown"]
 
-Place = tuple[str, int, str]
-"""A node, its incarnation, and the store that knows it."""
-
 
 class Latecomer(Actor):
     """An actor that tells the checker when it has started."""
@@ -91,8 +86,8 @@ class Latecomer(Actor):
 
     async def on_start(self) -> None:
         """Report the start, and take a while: its node may end meanwhile."""
-        late_starts().started(self.number, self.handle)
-        await trio.sleep(late_starts().slow_seconds())
+        LateStarts.current().started(self.number, self.handle)
+        await trio.sleep(LateStarts.current().slow_seconds())
 
     @method
     async def answer(self) -> int:
@@ -110,17 +105,6 @@ class Gathered(Actor):
 
 
 KINDS = (Latecomer, Gathered)
-
-
-def has_late_starts(seed: int) -> bool:
-    """Return True if the run of a seed has late starts."""
-    return random.Random(f"{seed} late starts").random() < SHARE
-
-
-def late_starts() -> LateStarts:
-    """Return the late starts of the running simulation."""
-    found: LateStarts = CLUSTER.get().scenario.late_starts  # type: ignore[attr-defined]
-    return found
 
 
 @attrs.define(eq=False)
@@ -147,17 +131,14 @@ class Start:
 
 
 @attrs.define(eq=False)
-class LateStarts:
-    """What nodes have started on nodes that had just ended. `place` and `is_well`: which
-    incarnation of a node runs, and whether it lives and no other node has marked it dead.
-    """
+class LateStarts(Load):
+    """What nodes have started on nodes that had just ended."""
 
-    cluster: SimulatedCluster
-    place: Callable[[str, int], Place]
-    is_well: Callable[[Place], bool]
+    title = "late starts"
+    check = "late starts are true"
+    share = 0.05
+
     starts: list[Start] = attrs.field(factory=list)
-    wrong: list[str] = attrs.field(factory=list)
-    over: bool = False
     _instances: dict[int, list[Address]] = attrs.field(factory=dict)
     """By the number of the start: where its actor has started."""
     _trees: dict[str, list[Start]] = attrs.field(factory=dict)
@@ -173,6 +154,10 @@ class LateStarts:
     def slow_seconds(self) -> float:
         """Return how long a start takes."""
         return self._draw.choice(SLOW) * self._draw.random()
+
+    def attach(self) -> None:
+        """Learn when nodes end."""
+        self.cluster.on_ended = self.on_ended
 
     def on_ended(self, name: str) -> None:
         """A node was killed, was asked to leave, or has left."""
@@ -196,6 +181,10 @@ class LateStarts:
                 for _ in range(draw.randrange(MOST + 1)):
                     own = random.Random(draw.random())
                     nursery.start_soon(self._take_part, node, own, self._ended)
+
+    def summary(self) -> str:
+        """Return how many starts were made."""
+        return f"{len(self.starts)} actors were to start on nodes that had just ended"
 
     async def _take_part(self, node: Node, draw: random.Random, on: str) -> None:
         await trio.sleep(draw.choice(DELAYS) * draw.random())
@@ -222,7 +211,7 @@ class LateStarts:
     def _begun(self, node: Node, way: Way, on: str, count: int) -> list[Start]:
         """Enter starts that are about to be made."""
         named = way in ("named", "gathered with names", "children")
-        first, place = len(self.starts), self.place(node.name, node.incarnation)
+        first, place = len(self.starts), self.cluster.place(node.name, node.incarnation)
         numbers = range(first, first + count)
         starts = [Start(each, way, on, f"late-{each}" if named else "", place) for each in numbers]
         self.starts += starts
@@ -285,13 +274,13 @@ class LateStarts:
     async def _use(self, node: Node, draw: random.Random, start: Start, handle: Any) -> None:
         """Call what was started, and perhaps stop it again."""
         address = handle.address
-        places = [start.place, self.place(address.node, address.incarnation)]
+        places = [start.place, self.cluster.place(address.node, address.incarnation)]
         try:
             answer = await handle.answer.options(timeout=CALL_SECONDS)()
             if start.way not in GATHERED and answer != start.number:
                 self._violated(start, f"the actor of start {answer} answered")
         except (ActorNotFoundError, ActorDiedError) as error:
-            if not self.over and all(map(self.is_well, places)):
+            if not self.over and all(map(self.cluster.is_well, places)):
                 self._violated(start, f"the actor of its handle is not there: {error}")
         except UnderstudyError:
             # The nodes cannot reach each other, or one of them has left.
@@ -342,7 +331,7 @@ class LateStarts:
             while any(self._unsettled()):  # noqa: ASYNC110  asked as any outsider would
                 await trio.sleep(0.5)
         for text in self._unsettled():
-            self.cluster.trace.violation(self.wrong, "", text)
+            self.violated("", text)
 
     def _running(self) -> dict[str, list[ActorCell]]:
         """The actors of all live nodes that were started here, by name."""
@@ -390,7 +379,7 @@ class LateStarts:
         assert address is not None
         if (
             not start.is_stopped
-            and self.is_well((address.node, address.incarnation, start.place[2]))
+            and self.cluster.is_well((address.node, address.incarnation, start.place[2]))
             and _key(address) not in running
         ):
             yield f"{start}: in the calm the actor of its handle is not at {address}"
@@ -403,7 +392,7 @@ class LateStarts:
                     yield f"{start}: in the calm its actor is at {cell.address}"
 
     def _violated(self, start: Start, text: str) -> None:
-        self.cluster.trace.violation(self.wrong, start.place[0], f"{start}: {text}")
+        self.violated(start.place[0], f"{start}: {text}")
 
 
 def _key(address: Address) -> tuple[str, int, str, int]:

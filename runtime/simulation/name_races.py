@@ -10,7 +10,7 @@ from everything else, so the runs of other seeds are the same as without them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,10 +25,7 @@ from actors.errors import (
     UnderstudyError,
 )
 from runtime.node import Node
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
-
-SHARE = 0.25
-"""The share of the seeds that have name races."""
+from runtime.simulation.load import Load
 
 NAMES = 2
 """Names that all nodes choose from at a time. The actors of half of them take their time to start
@@ -71,10 +68,6 @@ ON_ITS_WAY_AT_MOST = 30.0
 """Likewise under faults, which delay messages."""
 
 
-Place = tuple[str, int, str]
-"""A node, its incarnation, and the store that knows it."""
-
-
 class Contended(Actor):
     """An actor whose start waits only for its name."""
 
@@ -89,22 +82,11 @@ class SlowContended(Contended):
 
     async def on_start(self) -> None:
         """Wait for a drawn time."""
-        await trio.sleep(name_races().slow_seconds())
+        await trio.sleep(NameRaces.current().slow_seconds())
 
     async def on_stop(self, reason: object) -> None:
         """Wait for a drawn time."""
-        await trio.sleep(name_races().slow_seconds())
-
-
-def has_name_races(seed: int) -> bool:
-    """Return True if the run of a seed has name races."""
-    return random.Random(f"{seed} name races").random() < SHARE
-
-
-def name_races() -> NameRaces:
-    """Return the name races of the running simulation."""
-    found: NameRaces = CLUSTER.get().scenario.name_races  # type: ignore[attr-defined]
-    return found
+        await trio.sleep(NameRaces.current().slow_seconds())
 
 
 class _CancelAfter(trio.abc.Instrument):
@@ -157,20 +139,15 @@ class _Stop:
 
 
 @attrs.define(eq=False)
-class NameRaces:
-    """What nodes have found, started and stopped, and the handles that did not answer. `place` and
-    `is_well`: which incarnation of a node runs, and whether it lives and no other node has marked
-    it dead. `fair`: no faults were drawn.
-    """
+class NameRaces(Load):
+    """What nodes have found, started and stopped, and the handles that did not answer."""
 
-    cluster: SimulatedCluster
-    place: Callable[[str, int], Place]
-    is_well: Callable[[Place], bool]
+    title = "name races"
+    check = "what is found answers"
+
     answered: int = 0
     cancelled: int = 0
     """Starts, searches and stops."""
-    wrong: list[str] = attrs.field(factory=list)
-    over: bool = False
     _stops: dict[str, list[_Stop]] = attrs.field(factory=dict)
     """By name."""
     _order: int = 0
@@ -183,10 +160,9 @@ class NameRaces:
         """Return how long a start or stop takes."""
         return self._draw.random() * SLOW_SECONDS
 
-    async def run(self, node: Node, draw: random.Random, generation: int, fair: bool) -> None:
-        """Begin races on one node until it is `over`. `generation`: how often the store was lost
-        with its disk.
-        """
+    async def run(self, node: Node, draw: random.Random) -> None:
+        """Begin races on one node until it is `over`."""
+        generation = self.generation
         while True:
             await trio.sleep(draw.expovariate(1 / PAUSE))
             if self.over:
@@ -199,7 +175,11 @@ class NameRaces:
             async with trio.open_nursery() as nursery:
                 for _ in range(draw.randrange(TASKS) + 1):
                     own = random.Random(draw.random())
-                    nursery.start_soon(self._take_part, node, own, name, cls, acts, fair)
+                    nursery.start_soon(self._take_part, node, own, name, cls, acts)
+
+    def summary(self) -> str:
+        """Return how many handles answered, and how many acts were cancelled."""
+        return f"{self.answered} handles answered, {self.cancelled} acts were cancelled"
 
     async def _take_part(
         self,
@@ -208,7 +188,6 @@ class NameRaces:
         name: str,
         cls: type[Contended],
         acts: tuple[str, ...],
-        fair: bool,
     ) -> None:
         handle: Any = None
         for _ in range(draw.randrange(ACTS) + 1):
@@ -227,7 +206,7 @@ class NameRaces:
             self.cancelled += scope.cancelled_caught
             if found is not None:
                 handle = found
-                await self._call(node, handle, act, began, fair)
+                await self._call(node, handle, act, began)
 
     async def _stop(self, node: Node, handle: Any) -> None:
         stop = _Stop(node)
@@ -238,22 +217,22 @@ class NameRaces:
         finally:
             stop.ended, stop.ended_at = self._next(), self.cluster.now()
 
-    def _may_be_stopped(self, node: Node, name: str, began: int, fair: bool) -> bool:
+    def _may_be_stopped(self, node: Node, name: str, began: int) -> bool:
         """Return True if a stop was asked for that may be carried out after a search that `node`
         began: it had not ended, or another node had given it up, so that it may be on its way.
         """
-        soon = self.cluster.now() - (ON_ITS_WAY if fair else ON_ITS_WAY_AT_MOST)
+        soon = self.cluster.now() - (ON_ITS_WAY if self.oracle.fair else ON_ITS_WAY_AT_MOST)
         return any(
             not 0 < stop.ended < began
             or (not stop.completed and stop.node is not node and stop.ended_at > soon)
             for stop in self._stops.get(name, ())
         )
 
-    async def _call(self, node: Node, handle: Any, act: str, began: int, fair: bool) -> None:
+    async def _call(self, node: Node, handle: Any, act: str, began: int) -> None:
         address = handle.address
         places = [
-            self.place(node.name, node.incarnation),
-            self.place(address.node, address.incarnation),
+            self.cluster.place(node.name, node.incarnation),
+            self.cluster.place(address.node, address.incarnation),
         ]
         try:
             await handle.answer.options(timeout=CALL_SECONDS)()
@@ -261,12 +240,11 @@ class NameRaces:
             about_actor = isinstance(error, ActorNotFoundError | ActorDiedError)
             if (
                 not self.over
-                and (fair or about_actor)
-                and all(map(self.is_well, places))
-                and not self._may_be_stopped(node, address.name, began, fair)
+                and (self.oracle.fair or about_actor)
+                and all(map(self.cluster.is_well, places))
+                and not self._may_be_stopped(node, address.name, began)
             ):
-                self.cluster.trace.violation(
-                    self.wrong,
+                self.violated(
                     "",
                     f"{node.name} got a handle of {address.name} on {address.node}, epoch "
                     f"{address.epoch}, from {act}, and its call ended with "

@@ -21,11 +21,8 @@ from actors.class_names import class_name
 from actors.errors import ActorStartError, CallError, RemoteError, UnderstudyError
 from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.node import Node
-from runtime.simulation.cluster import SimulatedCluster
+from runtime.simulation.load import Load
 from runtime.user_errors import is_cancellation
-
-SHARE = 0.25
-"""The share of the seeds that have outbursts."""
 
 ACTORS = 3
 PAUSE = 1.0
@@ -207,27 +204,20 @@ class Bystander(Actor):
         return "pong"
 
 
-def has_outbursts(seed: int) -> bool:
-    """Return True if the run of a seed has outbursts."""
-    return random.Random(f"{seed} outbursts").random() < SHARE
-
-
 @attrs.define(eq=False)
-class Outbursts:
+class Outbursts(Load):
     """What nodes have provoked, and how it ended."""
 
-    cluster: SimulatedCluster
+    title = "outbursts"
+    check = "what is raised ends its call"
+
     raised: int = 0
     """Calls whose callers got the exception."""
     lost: int = 0
     """Calls that ended with another outcome."""
-    wrong: list[str] = attrs.field(factory=list)
-    over: bool = False
 
-    async def run(self, node: Node, draw: random.Random, fair: bool) -> None:
-        """Provoke outbursts from one node on all nodes, until it is `over`. `fair`: no faults were
-        drawn.
-        """
+    async def run(self, node: Node, draw: random.Random) -> None:
+        """Provoke outbursts from one node on all nodes, until it is `over`."""
         while True:
             await trio.sleep(draw.expovariate(1 / PAUSE))
             if self.over:
@@ -247,9 +237,7 @@ class Outbursts:
             try:
                 with trio.move_on_after(MOST_SECONDS):
                     await self._provoke(node, on, number, where, what)
-                    self.cluster.trace.violation(
-                        self.wrong, node.name, f"{said}: nothing came of it"
-                    )
+                    self.violated(node.name, f"{said}: nothing came of it")
                 # Starts are repeated while there is time.
                 self.lost += 1
             except (RemoteError, ActorStartError):
@@ -260,8 +248,7 @@ class Outbursts:
                 # A cancellation goes on, and all else is what must never be seen.
                 if is_cancellation(error):
                     raise
-                self.cluster.trace.violation(
-                    self.wrong,
+                self.violated(
                     node.name,
                     f"{said}: the caller's own task got {class_name(type(error))}",
                 )  # noqa: ASYNC104
@@ -269,8 +256,12 @@ class Outbursts:
                 return
             took = self.cluster.now() - began - self.cluster.stopped(node.name, began)
             if took > MOST_SECONDS + LATE:
-                self.cluster.trace.violation(self.wrong, node.name, f"{said}: it took {took:.3f} s")
-            await self._ask_neighbour(node, on, said, fair)
+                self.violated(node.name, f"{said}: it took {took:.3f} s")
+            await self._ask_neighbour(node, on, said)
+
+    def summary(self) -> str:
+        """Return how many calls got their error."""
+        return f"{self.raised} callers got the error that was raised, {self.lost} calls were lost"
 
     async def _provoke(self, node: Node, on: str, number: int, where: str, what: str) -> None:
         if where in ("on_start", "in_constructor"):
@@ -289,14 +280,13 @@ class Outbursts:
         """
         self.lost += 1
         if not isinstance(error, CallError):
-            self.cluster.trace.violation(
-                self.wrong,
+            self.violated(
                 node.name,
                 f"{said}: it ended with {type(error).__name__}, which is not an outcome of a call: "
                 f"{error}",
             )
 
-    async def _ask_neighbour(self, node: Node, on: str, said: str, fair: bool) -> None:
+    async def _ask_neighbour(self, node: Node, on: str, said: str) -> None:
         """Without faults the neighbour must answer, whatever was raised beside it."""
         try:
             with trio.fail_after(2 * SECONDS):
@@ -305,9 +295,8 @@ class Outbursts:
                 )
                 await neighbour.ping()
         except (UnderstudyError, trio.TooSlowError) as error:
-            if fair and not self.over:
-                self.cluster.trace.violation(
-                    self.wrong,
+            if self.oracle.fair and not self.over:
+                self.violated(
                     node.name,
                     f"after {said}: the neighbour did not answer: {type(error).__name__}: {error}",
                 )

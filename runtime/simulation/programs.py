@@ -21,10 +21,8 @@ from actors.errors import CallError, UnderstudyError
 from actors.method import Address
 from actors.supervision import ExitReason
 from runtime.node import Node, internals_of
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
-
-SHARE = 0.25
-"""The share of the seeds that have such programs."""
+from runtime.simulation.cluster import CLUSTER
+from runtime.simulation.load import Load
 
 PAUSE = 2.0
 """Mean seconds between two waits that a node begins, and between two trees."""
@@ -90,11 +88,6 @@ class CallerAtStop(Actor):
             return
 
 
-def has_programs(seed: int) -> bool:
-    """Return True if the run of a seed has such programs."""
-    return random.Random(f"{seed} programs").random() < SHARE
-
-
 @attrs.define(eq=False)
 class OpenWait:
     """A wait under way. `place`: where the actor is that it waits for, if it waits for one."""
@@ -105,15 +98,15 @@ class OpenWait:
 
 
 @attrs.define(eq=False)
-class Programs:
+class Programs(Load):
     """What the programs of all nodes wait for, and how that ended."""
 
-    cluster: SimulatedCluster
+    title = "programs"
+    check = "every wait ends"
+
     waits: dict[Node, list[OpenWait]] = attrs.field(factory=dict)
     ended: int = 0
     stopped: int = 0
-    wrong: list[str] = attrs.field(factory=list)
-    over: bool = False
     _nurseries: dict[Node, trio.Nursery] = attrs.field(factory=dict)
 
     async def run(self, node: Node, draw: random.Random) -> None:
@@ -127,6 +120,14 @@ class Programs:
                 if len(self.waits[node]) < MOST_WAITS and not self.over:
                     nursery.start_soon(self._wait, node, random.Random(draw.random()))
 
+    def attach(self) -> None:
+        """Keep the programs of nodes that were given up in their blocks."""
+        self.cluster.linger = self.linger
+
+    def summary(self) -> str:
+        """Return how many waits ended, and how many trees were stopped."""
+        return f"{self.ended} of them ended, and {self.stopped} trees were stopped"
+
     async def linger(self, node: Node) -> None:
         """Stay in the block of a node that was given up, until all its waits have ended."""
         with trio.move_on_after(GIVEN_UP_SECONDS) as patience:
@@ -134,8 +135,7 @@ class Programs:
                 await trio.sleep(0.1)
         if patience.cancelled_caught:
             for wait in self._overdue(node):
-                self.cluster.trace.violation(
-                    self.wrong,
+                self.violated(
                     node.name,
                     f"{wait.what} by {node.name} still waits {GIVEN_UP_SECONDS:g} s after the "
                     "cluster has given the node up",
@@ -164,13 +164,13 @@ class Programs:
         """
         self.over = True
         await trio.sleep(GONE_SECONDS)
-        self._look_for_leftovers()
+        self._look_for_open_waits()
         for node, nursery in self._nurseries.items():
             # Other tasks are stopped, and those of nodes that have left are over.
             if self.cluster.live(node.name) is node:
                 nursery.cancel_scope.cancel()
 
-    def _look_for_leftovers(self) -> None:
+    def _look_for_open_waits(self) -> None:
         for node, waits in self.waits.items():
             if self.cluster.live(node.name) is not node:
                 continue
@@ -179,7 +179,7 @@ class Programs:
                 there = self.cluster.live(place.node) if place is not None else None
                 if place is not None and (there is None or there.incarnation != place.incarnation):
                     text = f"{wait.what} by {node.name} still waits for {place}, which has gone"
-                    self.cluster.trace.violation(self.wrong, node.name, text)
+                    self.violated(node.name, text)
 
     async def _wait(self, node: Node, draw: random.Random) -> None:
         wait = OpenWait("", since=self.cluster.now())
@@ -262,8 +262,7 @@ class Programs:
             if self.cluster.live(node.name) is node:
                 took = self.cluster.now() - began - self.cluster.stopped(node.name, began)
                 if took > STOP_SECONDS and not internals_of(node).given_up:
-                    self.cluster.trace.violation(
-                        self.wrong,
+                    self.violated(
                         node.name,
                         f"the stop of a tree by {node.name} took {took:.1f} s",
                     )

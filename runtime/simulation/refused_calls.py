@@ -25,10 +25,8 @@ from actors.peers import PeerRole, may_call
 from runtime.isolation import WithoutProcesses
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
-from runtime.simulation.cluster import CLUSTER, PORT, SECRET, SimulatedCluster
-
-SHARE = 0.05
-"""The share of the seeds that have refused calls."""
+from runtime.simulation.cluster import PORT, SECRET
+from runtime.simulation.load import Load
 
 ACTORS = 2
 """Names that all callers choose from."""
@@ -59,27 +57,27 @@ class Strongbox(Actor):
     @method
     async def open(self, call: int, word: str) -> int:
         """For those who may call methods in general."""
-        return refused_calls().ran(call)
+        return RefusedCalls.current().ran(call)
 
     @method
     def open_in_thread(self, call: int, word: str) -> int:
         """Likewise."""
-        return refused_calls().ran(call)
+        return RefusedCalls.current().ran(call)
 
     @method(allow=("observer",), idempotent=True)
     async def look(self, call: int, word: str) -> int:
         """For observers."""
-        return refused_calls().ran(call)
+        return RefusedCalls.current().ran(call)
 
     @method(allow=(), concurrent=True)
     async def melt(self, call: int, word: str) -> int:
         """For nodes."""
-        return refused_calls().ran(call)
+        return RefusedCalls.current().ran(call)
 
     @method(allow=("operator",))
     async def scan(self, call: int, word: str) -> AsyncIterator[int]:
         """For operators."""
-        yield refused_calls().ran(call)
+        yield RefusedCalls.current().ran(call)
 
 
 async def _items(instance: Actor, *args: object, **kwargs: object) -> None:
@@ -97,7 +95,7 @@ class Unlisted(Actor):
     """A class that no node lists as spawnable."""
 
     def __init__(self, call: int) -> None:
-        refused_calls().ran(call)
+        RefusedCalls.current().ran(call)
 
 
 def authorize(call: Call) -> bool:
@@ -105,27 +103,17 @@ def authorize(call: Call) -> bool:
     return FORBIDDEN not in call.args and FORBIDDEN not in call.kwargs.values()
 
 
-def has_refused_calls(seed: int) -> bool:
-    """Return True if the run of a seed has refused calls."""
-    return random.Random(f"{seed} refused calls").random() < SHARE
-
-
-def refused_calls() -> RefusedCalls:
-    """Return the refused calls of the running simulation."""
-    found: RefusedCalls = CLUSTER.get().scenario.refused_calls  # type: ignore[attr-defined]
-    return found
-
-
 @attrs.define(eq=False)
-class RefusedCalls:
+class RefusedCalls(Load):
     """What was called without a right to it, and what ran."""
 
-    cluster: SimulatedCluster
+    title = "refused calls"
+    check = "refused is not executed"
+    share = 0.05
+
     refused: int = 0
     allowed: int = 0
     """Calls that ran."""
-    wrong: list[str] = attrs.field(factory=list)
-    over: bool = False
     _forbidden: dict[int, str] = attrs.field(factory=dict)
     """Calls that must not run, by their numbers."""
     _numbers: int = 0
@@ -134,13 +122,12 @@ class RefusedCalls:
         """Record a run."""
         self.allowed += 1
         if call in self._forbidden:
-            self._violated(f"{self._forbidden[call]} ran")
+            self.violated("", f"{self._forbidden[call]} ran")
         return call
 
-    async def run(self, node: Node, draw: random.Random, generation: int) -> None:
-        """Call from one node, and from clients in its process, until it is `over`. `generation`:
-        how often the store was lost with its disk.
-        """
+    async def run(self, node: Node, draw: random.Random) -> None:
+        """Call from one node, and from clients in its process, until it is `over`."""
+        generation = self.generation
         async with trio.open_nursery() as nursery:
             for role in ROLES:
                 own = random.Random(draw.random())
@@ -152,6 +139,14 @@ class RefusedCalls:
                     name, on = _name(draw, generation), draw.choice([None, *members])
                     box = await node.options(name=name, on=on).get_or_spawn(Strongbox)
                     await self._call(node, "node", box, draw)
+
+    def attach(self) -> None:
+        """Let every node refuse what is forbidden."""
+        self.cluster.authorize = authorize
+
+    def summary(self) -> str:
+        """Return how many calls were refused, and how many ran."""
+        return f"{self.refused} calls were refused, {self.allowed} ran"
 
     async def _join(self, node: Node, role: PeerRole, draw: random.Random, generation: int) -> None:
         """Join as a client again and again, by any node."""
@@ -211,7 +206,7 @@ class RefusedCalls:
         try:
             await ask()
         except NotAllowedError as error:
-            self._violated(f"{what} was refused: {error}")
+            self.violated("", f"{what} was refused: {error}")
 
     async def _refused(self, what: str, way: str, ask: Callable[[], Awaitable[object]]) -> None:
         """Make a call that must not run."""
@@ -221,7 +216,7 @@ class RefusedCalls:
             self.refused += 1
         else:
             if way != "send":
-                self._violated(f"{what} was answered {answer!r}")
+                self.violated("", f"{what} was answered {answer!r}")
 
     def _next(self, what: str) -> int:
         """Return the number of a call. `what`: of one that must not run."""
@@ -229,9 +224,6 @@ class RefusedCalls:
         if what:
             self._forbidden[self._numbers] = what
         return self._numbers
-
-    def _violated(self, text: str) -> None:
-        self.cluster.trace.violation(self.wrong, "", text)
 
 
 def _name(draw: random.Random, generation: int) -> str:

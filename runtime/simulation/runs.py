@@ -20,7 +20,6 @@ from runtime.node import Node, internals_of
 from runtime.simulation.cluster import SimulatedCluster, all_up
 from runtime.simulation.faults import KINDS, FaultInjector, check_kinds, draw_faults
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
-from runtime.simulation.refused_calls import authorize
 from runtime.simulation.report import CheckResult, Report
 from runtime.simulation.scheduler import VirtualClock, belonging_to, run
 from runtime.simulation.workload import FETCH_SECONDS, Register, Workload
@@ -336,15 +335,10 @@ class _SimulationRun:
         cluster.blocked_limit = random.Random(f"{self.seed} blocked limit").choice(
             (BLOCKED_LIMIT_SECONDS, SHORT_LIMIT)
         )
-        work = Workload(cluster)
-        work.oracle.fair = not self.faults
+        work = Workload(cluster, fair=not self.faults)
         cluster.scenario, cluster.program = work, work.program
-        if work.programs is not None:
-            cluster.linger = work.programs.linger
-        if work.late_starts is not None:
-            cluster.on_ended = work.late_starts.on_ended
-        if work.refused_calls is not None:
-            cluster.authorize = authorize
+        for load in work.loads.values():
+            load.attach()
         injector = FaultInjector(cluster, self.faults, disk_lost=work.disk_lost)
         if injector.strikes_joins:
             cluster.at_join = injector.crash_founder
@@ -368,11 +362,9 @@ class _SimulationRun:
                 await trio.sleep_forever()
         injector.heal()
         await self._converge(cluster, work)
-        work.calling, work.reference_oracle.calm, work.crowds.over = False, True, True
-        for attack in work.attacks:
-            attack.over = True
-        if work.programs is not None:
-            await work.programs.end()
+        work.calling, work.reference_oracle.calm = False, True
+        for load in work.loads.values():
+            await load.end()
         await trio.sleep(cluster.timings.quiescence)
         if any(
             len(internals_of(node).references) or internals_of(node).references.held
@@ -383,9 +375,8 @@ class _SimulationRun:
             # collects garbage during a run.
             gc.collect()
             await trio.sleep(cluster.timings.quiescence)
-        for attack in (work.joint_starts, work.late_starts, work.deep_calls):
-            if attack is not None:
-                await attack.look_for_leftovers()
+        for load in work.loads.values():
+            await load.look_for_leftovers()
         self._look_for_leftovers(cluster)
         cluster.check_invariants()
 
@@ -467,18 +458,8 @@ class _SimulationRun:
             f"{len(work.denied)} calls were reported as never run",
         )
         self._say("answers the question", work.mistaken, "no answer belonged to another call")
-        if oracle.fair:
-            self._say(
-                "heard in order",
-                work.crowds.out_of_order,
-                f"{work.crowds.heard_in_all} calls to an actor that ends now and then",
-            )
-            self._say(
-                "repeated as the policy says",
-                work.crowds.unanswered,
-                f"{work.crowds.answered} calls to it were answered",
-            )
-        self._judge_attacks(work)
+        for load in work.loads.values():
+            self.check_results += load.check_results()
         self._judge_references(work)
         self._say("bounded", oracle.unbounded, "no mailbox held more than its limit")
         self._say(
@@ -504,42 +485,6 @@ class _SimulationRun:
             "tables agree with themselves", cluster.broken, "no invariant of a node's was broken"
         )
         self._judge_history(work)
-
-    def _judge_attacks(self, work: Workload) -> None:
-        """Return the results of the checks on what only some seeds have."""
-        if work.outbursts is not None:
-            outbursts = work.outbursts
-            said = (
-                f"{outbursts.raised} callers got the error that was raised, {outbursts.lost} calls "
-                "were lost"
-            )
-            self._say("what is raised ends its call", outbursts.wrong, said)
-        if work.joint_starts is not None:
-            joint = work.joint_starts
-            said = (
-                f"{joint.started} actors were started side by side, {joint.taken} names were taken"
-            )
-            self._say("names claimed together", joint.wrong, said)
-        if work.name_races is not None:
-            races = work.name_races
-            said = f"{races.answered} handles answered, {races.cancelled} acts were cancelled"
-            self._say("what is found answers", races.wrong, said)
-        if work.late_starts is not None:
-            late = work.late_starts
-            said = f"{len(late.starts)} actors were to start on nodes that had just ended"
-            self._say("late starts are true", late.wrong, said)
-        if work.deep_calls is not None:
-            deep = work.deep_calls
-            said = f"{deep.outcomes.total()} calls within calls, {deep.outcomes['ok']} returned"
-            self._say("each call of a chain has an outcome", deep.wrong, said)
-        if work.refused_calls is not None:
-            calls = work.refused_calls
-            said = f"{calls.refused} calls were refused, {calls.allowed} ran"
-            self._say("refused is not executed", calls.wrong, said)
-        if work.programs is not None:
-            programs = work.programs
-            said = f"{programs.ended} of them ended, and {programs.stopped} trees were stopped"
-            self._say("every wait ends", programs.wrong, said)
 
     def _judge_references(self, work: Workload) -> None:
         """Return the results of the checks on references."""

@@ -23,21 +23,21 @@ from actors.errors import (
     ReferenceReleasedError,
     UnderstudyError,
 )
-from actors.identifiers import NodeId
 from actors.options import CallChanges
 from actors.retry import RetryPolicy
 from runtime.node import Node, internals_of
 from runtime.references.table import state_of
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
+from runtime.simulation.cluster import CLUSTER, Place, SimulatedCluster
 from runtime.simulation.crowds import Crowds
-from runtime.simulation.deep_calls import DeepCalls, has_deep_calls
-from runtime.simulation.joint_starts import JointStarts, has_joint_starts
-from runtime.simulation.late_starts import LateStarts, has_late_starts
-from runtime.simulation.name_races import NameRaces, has_name_races
+from runtime.simulation.deep_calls import DeepCalls
+from runtime.simulation.joint_starts import JointStarts
+from runtime.simulation.late_starts import LateStarts
+from runtime.simulation.load import Load
+from runtime.simulation.name_races import NameRaces
 from runtime.simulation.oracle import Oracle
-from runtime.simulation.outbursts import Outbursts, has_outbursts
-from runtime.simulation.programs import Programs, has_programs
-from runtime.simulation.refused_calls import RefusedCalls, has_refused_calls
+from runtime.simulation.outbursts import Outbursts
+from runtime.simulation.programs import Programs
+from runtime.simulation.refused_calls import RefusedCalls
 from runtime.simulation.report import CallHistory, Operation
 
 # References that are forwarded between the nodes of a simulated cluster, and what must never happen
@@ -63,12 +63,6 @@ than a lease.
 
 STUBBORN = 0.4
 """The share of the values that are made by calls which raise at first and are repeated."""
-
-
-Place = tuple[str, int, str]
-"""A node, its incarnation, and the store that knows it: a new store counts incarnations from the
-beginning again.
-"""
 
 
 Thing = list[Any]
@@ -107,11 +101,6 @@ class ReferenceOracle:
     """By mark: which holders got which result, the first of each kind."""
     _attempts: dict[str, int] = attrs.field(factory=dict)
 
-    def place(self, name: str, incarnation: int) -> Place:
-        """Return the place of a node that is not stopped."""
-        node = self.cluster.live(name)
-        return name, incarnation, _store(node) if node is not None else ""
-
     def attempt(self, mark: str) -> int:
         """Return how often the call that makes the value with that mark has run, including this
         time.
@@ -124,24 +113,6 @@ class ReferenceOracle:
         mark.
         """
         self._holders.setdefault(mark, {})[place] = None
-
-    def is_well(self, place: Place) -> bool:
-        """Return True if that incarnation lives, and no other node has marked it dead."""
-        name, incarnation, store = place
-        node = self.cluster.live(name)
-        if (
-            node is None
-            or node.incarnation != incarnation
-            or _store(node) != store
-            or node.asked_to_leave.is_set()
-        ):
-            return False
-        others = [self.cluster.live(other) for other in self.cluster.machines]
-        return not any(
-            internals_of(other).references.has_ended(NodeId(name, incarnation))
-            for other in others
-            if other is not None and _store(other) == store
-        )
 
     async def look(self, here: Place, mark: str, reference: Reference[Any]) -> list[Thing]:
         """Fetch a value on the node `here` and check the result. Returns the references in it."""
@@ -156,7 +127,7 @@ class ReferenceOracle:
             # The node that fetches takes part as well: a node that others have marked dead holds
             # nothing.
             owner_id = state.owner_id
-            if all(map(self.is_well, self._holders[mark])) and self.is_well(
+            if all(map(self.cluster.is_well, self._holders[mark])) and self.cluster.is_well(
                 (owner_id.name, owner_id.incarnation, here[2])
             ):
                 self.cluster.trace.violation(
@@ -166,7 +137,7 @@ class ReferenceOracle:
                     f"{error}",
                 )
         except OwnerDiedError as error:
-            if self.is_well(owner) and self.is_well(here):
+            if self.cluster.is_well(owner) and self.cluster.is_well(here):
                 self.cluster.trace.violation(
                     self.freed,
                     "",
@@ -181,7 +152,7 @@ class ReferenceOracle:
                 self._seen(mark, f"a failure ({type(error).__name__})", here, owner)
         else:
             if patience.cancelled_caught:
-                if began_calm and self.is_well(here):
+                if began_calm and self.cluster.is_well(here):
                     self.cluster.trace.violation(
                         self.stuck,
                         "",
@@ -206,18 +177,17 @@ class ReferenceOracle:
         """
         seen = self._outcomes.setdefault(mark, {})
         seen.setdefault(what, here)
-        if len(seen) > 1 and self.is_well(owner) and all(map(self.is_well, self._holders[mark])):
+        if (
+            len(seen) > 1
+            and self.cluster.is_well(owner)
+            and all(map(self.cluster.is_well, self._holders[mark]))
+        ):
             self.cluster.trace.violation(
                 self.torn,
                 "",
                 f"{mark} of {owner} is "
                 + " and ".join(f"{each} for {place}" for each, place in seen.items()),
             )
-
-
-def _store(node: Node) -> str:
-    """Return the identity of the store that knows a node."""
-    return internals_of(node).endpoint.peers.introduction.peer.store
 
 
 def reference_oracle() -> ReferenceOracle:
@@ -283,7 +253,7 @@ class ReferenceHolder(Actor):
 
     @property
     def _place(self) -> Place:
-        return reference_oracle().place(self.node.name, self.node.incarnation)
+        return CLUSTER.get().place(self.node.name, self.node.incarnation)
 
 
 async def _holder_of(client: WorkloadClient) -> ReferenceHolder:
@@ -298,7 +268,7 @@ async def _holder_of(client: WorkloadClient) -> ReferenceHolder:
 async def hand_on(client: WorkloadClient) -> None:
     """Make a value, borrow some, and forward them to reference holders on other nodes."""
     draw = client.draw
-    here = reference_oracle().place(client.node.name, client.node.incarnation)
+    here = CLUSTER.get().place(client.node.name, client.node.incarnation)
     try:
         with trio.move_on_after(10.0):
             things = await _gathered(client)
@@ -335,7 +305,7 @@ async def _gathered(client: WorkloadClient) -> list[Thing]:
         borrowed = await holder.lend.options(timeout=2.0)(draw.randrange(1, 4))
     mark = f"{client.name}#{client.work.next_number()}"
     inside = _some(draw, borrowed)
-    reference_oracle().handed(mark, reference_oracle().place(node.name, node.incarnation))
+    reference_oracle().handed(mark, CLUSTER.get().place(node.name, node.incarnation))
     reference: Reference[dict[str, Any]]
     if draw.random() < 0.4:
         reference = await node.put({"mark": mark, "things": inside})
@@ -503,12 +473,12 @@ class Fragile(Actor):
         work = workload()
         before, here = (
             work.places.get(self.name),
-            work.reference_oracle.place(self.node.name, self.node.incarnation),
+            work.cluster.place(self.node.name, self.node.incarnation),
         )
         work.places[self.name] = here
         # The end or leaving of a node says nothing about its actors, so what is started elsewhere
         # because of it is no restart.
-        if work.calling and (before is None or work.reference_oracle.is_well(before)):
+        if work.calling and (before is None or work.cluster.is_well(before)):
             work.oracle.started(self.supervisor, self.name, CLUSTER.get().now(), INTENSITY, PERIOD)
 
     @method
@@ -521,28 +491,29 @@ class Steady(Actor):
     """A child that never fails by itself: it ends with its node, or moves with it."""
 
 
+LOADS: tuple[type[Load], ...] = (
+    Outbursts,
+    JointStarts,
+    NameRaces,
+    LateStarts,
+    DeepCalls,
+    RefusedCalls,
+    Programs,
+)
+"""The loads that only some seeds have. A run starts and judges them in this order."""
+
+
 @attrs.define(eq=False)
 class Workload:
     """The clients and what they have seen. `program` runs beside each node."""
 
     cluster: SimulatedCluster
+    fair: bool
+    """True if no faults were drawn."""
     oracle: Oracle = attrs.field(init=False)
     reference_oracle: ReferenceOracle = attrs.field(init=False)
-    crowds: Crowds = attrs.field(init=False)
-    outbursts: Outbursts | None = attrs.field(init=False)
-    """None for the seeds that have none."""
-    joint_starts: JointStarts | None = attrs.field(init=False)
-    """Likewise."""
-    name_races: NameRaces | None = attrs.field(init=False)
-    """Likewise."""
-    late_starts: LateStarts | None = attrs.field(init=False)
-    """Likewise."""
-    deep_calls: DeepCalls | None = attrs.field(init=False)
-    """Likewise."""
-    refused_calls: RefusedCalls | None = attrs.field(init=False)
-    """Likewise."""
-    programs: Programs | None = attrs.field(init=False)
-    """Likewise."""
+    loads: dict[type[Load], Load] = attrs.field(init=False)
+    """Those of this run."""
     places: dict[str, Place] = attrs.field(factory=dict)
     """Where children of supervisors were started last."""
     history: CallHistory = attrs.field(factory=CallHistory)
@@ -562,39 +533,13 @@ class Workload:
     _numbers: int = 0
 
     def __attrs_post_init__(self) -> None:
-        self.oracle = Oracle(self.cluster.trace)
+        self.oracle = Oracle(self.cluster.trace, fair=self.fair)
         self.reference_oracle = ReferenceOracle(self.cluster)
-        self.crowds = Crowds(self.cluster, self.oracle)
-        self.outbursts = Outbursts(self.cluster) if has_outbursts(self.cluster.seed) else None
-        self.joint_starts = (
-            JointStarts(self.cluster, self.oracle) if has_joint_starts(self.cluster.seed) else None
-        )
-        seen = self.reference_oracle
-        self.name_races = (
-            NameRaces(self.cluster, seen.place, seen.is_well)
-            if has_name_races(self.cluster.seed)
-            else None
-        )
-        seed = self.cluster.seed
-        self.late_starts = (
-            LateStarts(self.cluster, seen.place, seen.is_well) if has_late_starts(seed) else None
-        )
-        self.deep_calls = DeepCalls(self.cluster, self.oracle) if has_deep_calls(seed) else None
-        self.refused_calls = RefusedCalls(self.cluster) if has_refused_calls(seed) else None
-        self.programs = Programs(self.cluster) if has_programs(seed) else None
-
-    @property
-    def attacks(self) -> list[Any]:
-        """What only some seeds have."""
-        found = (
-            self.outbursts,
-            self.joint_starts,
-            self.name_races,
-            self.late_starts,
-            self.deep_calls,
-            self.refused_calls,
-        )
-        return [attack for attack in found if attack is not None]
+        drawn = [kind for kind in LOADS if kind.is_drawn(self.cluster.seed)]
+        # Faults may delay the refusal of an earlier call, or end the retries of any call. Only
+        # without faults can the exact outcome of a crowd's calls be checked.
+        kinds: list[type[Load]] = [Crowds, *drawn] if self.fair else drawn
+        self.loads = {kind: kind(self.cluster, self.oracle) for kind in kinds}
 
     @property
     def keys(self) -> list[str]:
@@ -607,6 +552,8 @@ class Workload:
             if operation.outcome == "pending":
                 self.history.unknown(operation, "the store is lost", self.cluster.now())
         self.generation += 1
+        for load in self.loads.values():
+            load.generation = self.generation
 
     async def program(self, node: Node) -> None:
         """The clients of one node."""
@@ -621,42 +568,8 @@ class Workload:
                 )
                 nursery.start_soon(client.run)
             nursery.start_soon(self._look_up, node, random.Random(f"{seed} lookups"))
-            if self.oracle.fair:
-                # Faults may delay the refusal of an earlier call, or end the retries of any call.
-                # Only here, without faults, can the exact outcome be checked.
-                nursery.start_soon(self.crowds.run, node, random.Random(f"{seed} crowds"))
-            if self.outbursts is not None:
-                nursery.start_soon(
-                    self.outbursts.run, node, random.Random(f"{seed} outbursts"), self.oracle.fair
-                )
-            if self.joint_starts is not None:
-                nursery.start_soon(
-                    self.joint_starts.run,
-                    node,
-                    random.Random(f"{seed} joint starts"),
-                    self.generation,
-                )
-            if self.name_races is not None:
-                nursery.start_soon(
-                    self.name_races.run,
-                    node,
-                    random.Random(f"{seed} name races"),
-                    self.generation,
-                    self.oracle.fair,
-                )
-            if self.late_starts is not None:
-                nursery.start_soon(self.late_starts.run, node, random.Random(f"{seed} late starts"))
-            if self.deep_calls is not None:
-                nursery.start_soon(self.deep_calls.run, node, random.Random(f"{seed} deep calls"))
-            if self.refused_calls is not None:
-                nursery.start_soon(
-                    self.refused_calls.run,
-                    node,
-                    random.Random(f"{seed} refused calls"),
-                    self.generation,
-                )
-            if self.programs is not None:
-                nursery.start_soon(self.programs.run, node, random.Random(f"{seed} programs"))
+            for load in self.loads.values():
+                nursery.start_soon(load.run, node, random.Random(f"{seed} {load.title}"))
             if node.name == self.cluster.founder:
                 nursery.start_soon(self._supervise, node, random.Random(f"{seed} supervision"))
                 nursery.start_soon(self._supervise_steady, node)

@@ -61,15 +61,15 @@ from runtime.references.table import BorrowedReferences, Effect, ReferenceState,
 from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster, runs_in_containers
-from runtime.simulation.deep_calls import has_deep_calls
+from runtime.simulation.deep_calls import DeepCalls
 from runtime.simulation.departures import departures
 from runtime.simulation.joins import joins
-from runtime.simulation.joint_starts import has_joint_starts
-from runtime.simulation.late_starts import has_late_starts
-from runtime.simulation.name_races import has_name_races
+from runtime.simulation.joint_starts import JointStarts
+from runtime.simulation.late_starts import LateStarts
+from runtime.simulation.name_races import NameRaces
 from runtime.simulation.outbursts import PanicError
-from runtime.simulation.programs import has_programs
-from runtime.simulation.refused_calls import has_refused_calls
+from runtime.simulation.programs import Programs
+from runtime.simulation.refused_calls import RefusedCalls
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
 from runtime.supervision.spawner import ActorSpawner
@@ -151,35 +151,35 @@ fair: Run = partial(simulate_once, faults=())
 
 def joint(seed: int) -> Report:
     """Run the built-in workload under one of the seeds that start actors side by side."""
-    return simulate_once(next(islice(filter(has_joint_starts, count()), seed, None)))
+    return simulate_once(next(islice(filter(JointStarts.is_drawn, count()), seed, None)))
 
 
 def racing(seed: int) -> Report:
     """Run it without faults under one of the seeds in which tasks race for names."""
-    return fair(next(islice(filter(has_name_races, count()), seed, None)))
+    return fair(next(islice(filter(NameRaces.is_drawn, count()), seed, None)))
 
 
 def starting_late(seed: int) -> Report:
     """Run it under one of the seeds that start actors on nodes which have ended, while nodes end in
     every way.
     """
-    chosen = next(islice(filter(has_late_starts, count()), seed, None))
+    chosen = next(islice(filter(LateStarts.is_drawn, count()), seed, None))
     return simulate_once(chosen, faults=("crash", "power", "leave"))
 
 
 def calling_deeply(seed: int) -> Report:
     """Run it without faults under one of the seeds with chains of calls."""
-    return fair(next(islice(filter(has_deep_calls, count()), seed, None)))
+    return fair(next(islice(filter(DeepCalls.is_drawn, count()), seed, None)))
 
 
 def calling_without_right(seed: int) -> Report:
     """Run it without faults under one of the seeds with clients that call what they may not."""
-    return fair(next(islice(filter(has_refused_calls, count()), seed, None)))
+    return fair(next(islice(filter(RefusedCalls.is_drawn, count()), seed, None)))
 
 
 def waiting(seed: int) -> Report:
     """Run it under one of the seeds whose programs wait without a deadline."""
-    return simulate_once(next(islice(filter(has_programs, count()), seed, None)))
+    return simulate_once(next(islice(filter(Programs.is_drawn, count()), seed, None)))
 
 
 def in_containers(seed: int) -> Report:

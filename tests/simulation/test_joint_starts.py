@@ -12,9 +12,9 @@ import pytest
 
 from runtime.membership.names import Names
 from runtime.simulation import simulate_once
-from runtime.simulation.joint_starts import has_joint_starts
+from runtime.simulation.joint_starts import JointStarts
 
-SEEDS = [seed for seed in range(200) if has_joint_starts(seed)]
+SEEDS = [seed for seed in range(200) if JointStarts.is_drawn(seed)]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from runtime.simulation import simulate_once
-from runtime.simulation.name_races import has_name_races
+from runtime.simulation.name_races import NameRaces
 
-SEEDS = [seed for seed in range(200) if has_name_races(seed)]
+SEEDS = [seed for seed in range(200) if NameRaces.is_drawn(seed)]
 
 
 @pytest.mark.parametrize(

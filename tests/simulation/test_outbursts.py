@@ -7,13 +7,13 @@ import re
 import pytest
 
 from runtime.simulation import simulate_once
-from runtime.simulation.outbursts import KEPT, OUTBURSTS, WAYS, has_outbursts
+from runtime.simulation.outbursts import KEPT, OUTBURSTS, WAYS, Outbursts
 
-SEEDS = [seed for seed in range(200) if has_outbursts(seed)]
+SEEDS = [seed for seed in range(200) if Outbursts.is_drawn(seed)]
 
 
 def test_a_quarter_of_the_seeds_has_outbursts() -> None:
-    assert 0.2 < sum(map(has_outbursts, range(2000))) / 2000 < 0.3
+    assert 0.2 < sum(map(Outbursts.is_drawn, range(2000))) / 2000 < 0.3
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_without_faults_everything_is_raised_everywhere_and_reaches_the_callers(
 
 
 def test_a_seed_without_outbursts_says_nothing_of_them() -> None:
-    seed = next(seed for seed in range(200) if not has_outbursts(seed))
+    seed = next(seed for seed in range(200) if not Outbursts.is_drawn(seed))
     assert all(
         result.name != "what is raised ends its call"
         for result in simulate_once(seed, seconds=5.0).check_results
