@@ -447,7 +447,7 @@ class CallSender(ABC):
         if expires != math.inf:
             self.deadlines.add(expires, call)
         try:
-            if link is not None and spinner is not None and spinner.current is link.connection:
+            if link is not None and spinner is not None and spinner.current is link.socket:
                 # Not parked, so that nothing may reschedule it.
                 task, call.waiter = call.waiter, None
                 await spinner.poll(lambda: call.finished or call.expired)

@@ -24,6 +24,7 @@ from runtime.links.loans import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
 from runtime.links.spin import SMALL_RECEIVE
+from runtime.links.tls import TlsConnection
 from runtime.links.transfers import (
     FIRST_UNNUMBERED_KIND,
     WHOLE,
@@ -564,6 +565,10 @@ class Link(Outbound):
         self.receiver = receiver
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()
+        self.socket: SocketConnection | None = None
+        """The socket of the connection that stands, in which other tasks may receive in the place
+        of the reader; None while there is none.
+        """
         self._connection_scope: trio.CancelScope | None = None
         self._refused: ProtocolError | None = None
         self._interrupted: FrameReader | None = None
@@ -674,7 +679,7 @@ class Link(Outbound):
         finally:
             # All in one step, with no await: nothing may be posted to a connection that is closed.
             connection.close()
-            self._connection = None
+            self._connection = self.socket = None
             self.lost_at = trio.current_time()
             self._connection_scope = None
             self._writer = None
@@ -771,12 +776,11 @@ class Link(Outbound):
         assert not self._out or self._writer is None, "the writer is parked only with nothing left"
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
-        # Not above TLS, where what arrives has to be decrypted first.
-        if isinstance(connection, SocketConnection):
+        if isinstance(connection, (SocketConnection, TlsConnection)):
             # In the context of this task: tasks that handlers start must not get that of the task
             # which happens to poll.
             run = trio.lowlevel.current_task().context.run
-            connection.act = lambda data: run(self._act, reader, data)
+            self.socket = connection.let_others_receive(lambda data: run(self._act, reader, data))
         while True:  # noqa: ASYNC913  each turn waits for the socket or a post
             try:
                 buffer = reader.receive_buffer()

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
-from runtime.links.transports import RECEIVE_SIZE, Connection
+from runtime.links.transports import RECEIVE_SIZE, Connection, SocketConnection
 from runtime.wire.certificates import certificate_hash
 from runtime.wire.handshake import Channel
 
@@ -264,6 +265,42 @@ class TlsConnection:
                 size += count
             if size:
                 return size
+
+    def let_others_receive(self, act: Callable[[bytes], None]) -> SocketConnection | None:
+        """See `SocketConnection.let_others_receive`: `act` is given what was decrypted. None if the
+        connection below is no socket.
+        """
+        inner = self._inner
+        if not isinstance(inner, SocketConnection):
+            return None
+        return inner.let_others_receive(partial(self._act, inner, act))
+
+    def _act(self, inner: SocketConnection, act: Callable[[bytes], None], data: bytes) -> None:
+        """Decrypt what another task has received in the place of the reader, and act upon it.
+
+        The reader waits in `_arrived` meanwhile, so nothing is left from before but the beginning
+        of a record, which OpenSSL keeps. All of it is decrypted here: the reader looks at nothing
+        but what it receives itself.
+        """
+        assert not self._more, "the reader receives only after it has decrypted all"
+        incoming, tls = self._incoming, self._tls
+        incoming.write(data)
+        pieces: list[bytes] = []
+        ended = False
+        try:
+            while not ended and (incoming.pending or tls.pending()):
+                pieces.append(tls.read(min(RECORD, incoming.pending or RECORD)))
+                ended = not pieces[-1]
+        except ssl.SSLWantReadError:
+            # The rest of the last record is still to come.
+            pass
+        except ssl.SSLError:
+            ended = True
+        if ended:
+            # The reader finds it closed, as it would have found the end or the error.
+            inner.close()
+        if plain := pieces[0] if len(pieces) == 1 else b"".join(pieces):
+            act(plain)
 
     async def _arrived(self) -> bool:
         """Take what has arrived below; False at its end. A connection that is cut looks as one that

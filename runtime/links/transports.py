@@ -205,6 +205,13 @@ class SocketConnection:
         """True if another task may poll in the place of the reader, which spins."""
         return self.act is not None and not self._relieved
 
+    def let_others_receive(self, act: Callable[[bytes], None]) -> SocketConnection:
+        """Let other tasks receive in the place of the reader while it spins, and give `act` what
+        they receive; returns the connection that a `Spinner` then has as `current`.
+        """
+        self.act = act
+        return self
+
     @property
     def descriptor(self) -> int:
         """The file descriptor of the socket; -1 when it is closed."""
@@ -389,6 +396,13 @@ class SocketConnection:
                 # receives into that: here, each part of it would be copied once more.
                 if len(data) > SMALL_RECEIVE:
                     break
+        except trio.Cancelled:
+            raise
+        except BaseException:
+            # An interrupt, perhaps between receiving and acting: what it leaves comes again over
+            # the next connection, and this one must bring nothing more in its place.
+            self.close()
+            raise
         finally:
             # Here as well: an interrupt may leave `act`.
             spinner.acts = self._relieved = False

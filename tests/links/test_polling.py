@@ -4,7 +4,9 @@ waits for by itself. Over real sockets; whether the spin is on is set by the tes
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
@@ -18,11 +20,15 @@ from actors import Actor, method
 from actors.errors import CallTimeoutError, OutcomeUnknownError, ProtocolError
 from actors.options import CallOptions
 from runtime import open_node
+from runtime.environment import Process, SystemEnvironment
+from runtime.links.encryption import TlsMode
 from runtime.links.link import Link
 from runtime.links.spin import SMALL_RECEIVE, Spin
+from runtime.links.tls import TlsConnection
 from runtime.links.transports import SocketConnection, Spinner
 from runtime.logs.service import logs_of
 from runtime.node import Node, internals_of
+from runtime.testing import Platform
 from runtime.wire.frames import Frame, Kind
 
 
@@ -204,6 +210,29 @@ async def test_the_end_of_a_connection_ends_the_polling_and_the_reader_meets_it(
     assert met == b"" or isinstance(met, (OSError, trio.ClosedResourceError))
 
 
+async def test_an_interrupt_between_receiving_and_acting_ends_the_connection(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was received and not acted upon comes again over the next connection only."""
+
+    def interrupt(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(polled.reader)
+        await turns()
+        monkeypatch.setattr(SocketConnection, "_report", interrupt)
+        polled.peer.send(b"lost")
+        with pytest.raises(KeyboardInterrupt):
+            await polled.poll()
+        with contextlib.suppress(BrokenPipeError):
+            polled.peer.send(b"after it")
+        polled.peer.close()
+    assert not polled.acted
+    (met,) = polled.read
+    assert isinstance(met, (OSError, trio.ClosedResourceError))
+
+
 async def test_polling_lasts_as_long_as_the_spin_and_then_the_reader_sleeps(
     polled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,19 +335,38 @@ class Scene:
     """The other end of `link`."""
 
 
-@pytest.fixture
-async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+class Elsewhere(SystemEnvironment):
+    """As on another machine, so that the nodes use TCP."""
+
+    def process(self) -> Process:
+        return Process("elsewhere", os.getpid(), "")
+
+
+@pytest.fixture(params=["off", "require"], ids=["plain", "over TLS"])
+async def scene(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Scene]:
+    tls: TlsMode = request.param
+    elsewhere = Platform(environment=Elsewhere())
     monkeypatch.setenv("UNDERSTUDY_SPIN", "on")
     monkeypatch.setattr("runtime.links.transports.Spin", AlwaysOn)
     monkeypatch.setattr(AlwaysOn, "lasts", 1e-3)
     async with (
-        open_node("here", listen="127.0.0.1:0") as here,
-        open_node("there", join=here.address, listen="127.0.0.1:0") as there,
+        open_node("here", listen="127.0.0.1:0", secret="polled", tls=tls) as here,
+        open_node(
+            "there",
+            join=here.address,
+            listen="127.0.0.1:0",
+            secret="polled",
+            tls=tls,
+            platform=elsewhere,
+        ) as there,
     ):
         server = await here.options(on="there").spawn(Server)
         await server.count()
         (link,) = (one for one in internals_of(here).links.values() if one.peer.name == "there")
         (back,) = (one for one in internals_of(there).links.values() if one.peer.name == "here")
+        assert isinstance(link.connection, TlsConnection) is (tls == "require")
         yield Scene(here, there, server, link, back)
 
 
@@ -352,8 +400,8 @@ def endless(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Scene:
     """The same, with a spin that does not end."""
     monkeypatch.setattr("runtime.links.transports.MOST_ROUNDS", 1 << 40)
     for link in (scene.link, scene.there):
-        assert isinstance(link.connection, SocketConnection)
-        link.connection._spin.seconds = 1e9
+        assert link.socket is not None
+        link.socket._spin.seconds = 1e9
     return scene
 
 
@@ -366,9 +414,9 @@ async def test_a_worker_that_polls_runs_what_goes_ahead_of_all(endless: Scene) -
     service = caller.system_handle(Ahead, "ahead", *identity, CallOptions(timeout=10.0))
     await endless.server.count()
     await turns(40)
-    connection = endless.there.connection
-    assert isinstance(connection, SocketConnection)
-    assert connection._relieved, "a worker polls"
+    socket_there = endless.there.socket
+    assert socket_there is not None
+    assert socket_there._relieved, "a worker polls"
     assert await service.number() == 1
     await endless.server.count()
     assert await service.number() == 2
@@ -385,9 +433,8 @@ async def test_a_cancelled_call_that_polls_is_withdrawn(endless: Scene) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(endless.server.wait)
             await turns(40)
-            connection = endless.link.connection
-            assert isinstance(connection, SocketConnection)
-            assert connection._relieved
+            assert endless.link.socket is not None
+            assert endless.link.socket._relieved
             nursery.cancel_scope.cancel()
         with trio.fail_after(10):
             await stopped(endless.server, count)

@@ -33,6 +33,7 @@ from runtime.links.credentials import (
     FileCredentials,
     read_credentials,
 )
+from runtime.links.encryption import EncryptedNetwork
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -193,6 +194,50 @@ def test_who_does_not_look_at_its_own_certificate_is_refused_by_either_side(
         with pytest.raises(WrongCertificateError, match=text):
             dialer.receive(*answer)
         assert (acceptor.error is not None) == (acceptors.certified is not None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        ("expired", EncryptionError, "certificate has expired; make a new one for the other end"),
+        ("not yet valid", EncryptionError, "is not yet valid; compare the clocks of both machines"),
+        ("another CA", EncryptionError, "none of the CAs that this side has .--tls-ca. has signed"),
+        ("revoked", EncryptionError, "the list of revoked certificates .--tls-crl. has it"),
+        ("name", WrongCertificateError, "of node 'dialled' is for the node 'another'.*--name dial"),
+        ("role", WrongCertificateError, "is for the role 'client', and it comes as a node"),
+        ("cluster", WrongCertificateError, "is for the cluster 'prod'.*--cluster understudy"),
+    ],
+)
+async def test_who_dials_is_told_what_is_wrong_with_the_certificate_of_the_other_end(
+    authority: Authority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: str,
+    error: type[UnderstudyError],
+    text: str,
+) -> None:
+    mine, crl = node_uri("dialled"), authority.place / "crl.pem"
+    other = Authority(tmp_path / "other")
+    shown = {
+        "expired": lambda: authority.tls(mine, begins=-9, ends=-1),
+        "not yet valid": lambda: authority.tls(mine, begins=1, ends=9),
+        "another CA": lambda: other.tls(mine, ca=authority.place / "ca.pem"),
+        "revoked": lambda: authority.tls(mine, stem="revoked"),
+        "name": lambda: authority.tls(node_uri("another")),
+        "role": lambda: authority.tls(node_uri("dialled", role="client")),
+        "cluster": lambda: authority.tls(node_uri("dialled", cluster="prod")),
+    }[wrong]()
+    crl.write_bytes(authority.revoke(*(["revoked"] if wrong == "revoked" else [])))
+    # It would refuse some of them for itself at its start.
+    monkeypatch.setattr(EncryptedNetwork, "check_own_certificate", lambda *_: None)
+    async with (
+        pair(authority, crl=crl) as node,
+        open_node("dialled", tls=shown, platform=Platform(environment=Elsewhere())) as dialled,
+    ):
+        with trio.fail_after(60), pytest.raises(error, match=text) as raised:
+            await internals_of(node).endpoint.peers.first_contact(dialled.address, 30.0)
+    named = dialled.address if error is EncryptionError else "node 'dialled'"
+    assert named in str(raised.value)
 
 
 async def test_a_secret_counts_beside_certificates_if_there_is_one(authority: Authority) -> None:
