@@ -107,6 +107,7 @@ class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):
         self._due: Counter[PlaceT] = Counter()
         """Tasks that are about to run and then send the first open batch, if there is one."""
 
+    @trio.lowlevel.enable_ki_protection
     async def request(
         self,
         place: PlaceT,

@@ -298,6 +298,15 @@ WHITE_BOXES = {
 `runtime.node.internals_of`.
 """
 
+PARKS_IN_OWN_TASKS = {
+    "runtime/calls/stream_server.py": {"_send_all"},
+    "runtime/hosting/workers.py": {"_serve"},
+    "runtime/links/link.py": {"_write"},
+    "runtime/links/spinner.py": {"_relief"},
+    "runtime/simulation/network.py": {"wait"},
+}
+"""Functions that park only tasks of the node itself: an interrupt of one of these ends the node."""
+
 MAX_FUNCTION_LINES = 70
 
 
@@ -582,6 +591,26 @@ def words_of(name: str) -> list[str]:
     """
     words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", name).lower())
     return [*words, *(word.removesuffix("s") for word in words if word.endswith("s"))]
+
+
+def test_no_interrupt_comes_between_a_task_that_is_noted_and_its_parking() -> None:
+    """What is to wake it would wake a task that is not parked, which ends trio's loop."""
+
+    def rule(source: Source) -> Iterator[str]:
+        own = PARKS_IN_OWN_TASKS.get(source.path, set())
+        for node in nodes(source):
+            if (
+                isinstance(node, ast.AsyncFunctionDef)
+                and node.name not in own
+                and "await trio.lowlevel.wait_task_rescheduled(" in ast.unparse(node)
+                and "trio.lowlevel.enable_ki_protection"
+                not in map(ast.unparse, node.decorator_list)
+            ):
+                yield source.at(
+                    node, f"{node.name} parks a task: protect it by enable_ki_protection"
+                )
+
+    check(rule)
 
 
 def test_no_module_or_class_has_a_word_that_the_glossary_retired() -> None:

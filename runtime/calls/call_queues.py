@@ -163,6 +163,7 @@ class CallQueues:
         route = self._routes.known(bound)
         return route if route is not None and (route.link is None or route.link.has_room) else None
 
+    @trio.lowlevel.enable_ki_protection
     async def through(
         self,
         bound: Bound,

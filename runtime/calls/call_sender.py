@@ -71,7 +71,7 @@ from runtime.hosting.chains import Chain
 from runtime.hosting.host import ActorHost
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.links.link import Link
-from runtime.links.transports import Spinner
+from runtime.links.spinner import Spinner
 from runtime.references.manager import ReferenceManager
 from runtime.statistics.call_statistics import (
     CallStatistics,
@@ -289,6 +289,7 @@ class CallSender(ABC):
         return math.inf
 
     @shown_as(A_CALL)
+    @trio.lowlevel.enable_ki_protection
     async def send(
         self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> None:
@@ -366,7 +367,11 @@ class CallSender(ABC):
         except EncodeError as error:
             raise refused_in_call(self.codec, error, bound, args, kwargs) from error.__cause__
 
+    # Ctrl-C may not come between the entry of a call and the wait for its answer, which would wake
+    # a task that is not parked; nor while a link numbers and queues what is posted. It goes to
+    # trio's main task, at its next checkpoint.
     @shown_as(A_CALL)
+    @trio.lowlevel.enable_ki_protection
     async def _call(
         self, bound: BoundMethod[..., Any], args: Args, kwargs: Kwargs, seen: Call | None = None
     ) -> Any:
@@ -437,6 +442,7 @@ class CallSender(ABC):
                 self._time(timer)
         return value
 
+    @trio.lowlevel.enable_ki_protection
     async def answered(
         self, call: Waiting, route: Route, expires: float, spinner: Spinner | None
     ) -> None:

@@ -117,6 +117,7 @@ class Deadlines:
                 del call
 
 
+@trio.lowlevel.enable_ki_protection
 async def wait_woken(call: Waiting) -> None:
     """Park the running task on the call until `wake`. If the wait is cancelled, the call goes on.
     The caller has looked at the call without an await since, so no wake-up is lost.

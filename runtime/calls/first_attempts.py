@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from runtime.statistics.call_statistics import CallTimer, MethodStatistics
 
 
+@trio.lowlevel.enable_ki_protection
 async def make_first_attempt(
     caller: CallSender,
     /,

@@ -97,6 +97,7 @@ class ConstructorQueue:
         finally:
             self._alone -= 1
 
+    @trio.lowlevel.enable_ki_protection
     async def _run_in_turn(self, function: Callable[[], Any]) -> Any:
         await trio.lowlevel.checkpoint_if_cancelled()
         waiting = _Construction(function, trio.lowlevel.current_task())

@@ -39,7 +39,7 @@ from runtime.hosting.own_context import Method, resume
 from runtime.hosting.threads import Threads
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.limited_log import LimitedLog
-from runtime.links.transports import Spinner
+from runtime.links.spinner import Spinner
 from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, CallTimer
 from runtime.tracebacks import drop_earlier_runs
 from runtime.user_errors import is_cancellation, is_interrupt

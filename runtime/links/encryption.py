@@ -46,13 +46,13 @@ from runtime.links.credentials import (
     self_signed_credentials,
 )
 from runtime.links.interfaces import listening_users
+from runtime.links.spinner import Spinner
 from runtime.links.tls import FIRST_BYTE, NOT_HERE, TlsConnection
 from runtime.links.transports import (
     Connection,
     Network,
     SocketConnection,
     SocketNetwork,
-    Spinner,
     is_loopback,
     split_address,
 )

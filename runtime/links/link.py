@@ -24,6 +24,7 @@ from runtime.links.loans import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
 from runtime.links.spin import SMALL_RECEIVE
+from runtime.links.spinner import PollableConnection
 from runtime.links.tls import TlsConnection
 from runtime.links.transfers import (
     FIRST_UNNUMBERED_KIND,
@@ -33,7 +34,7 @@ from runtime.links.transfers import (
     Transfer,
     Transfers,
 )
-from runtime.links.transports import Connection, SocketConnection
+from runtime.links.transports import Connection
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_interrupt, summary_of, traceback_of
 from runtime.wire.frames import LIMITS, Buffer, Frame, FrameReader, Kind, encode_frame
@@ -146,6 +147,9 @@ class Outbound:
     def _is_open_for(self, size: int) -> bool:
         return self.ended is not None or (self.has_room and self._transfers.takes(size))
 
+    # Ctrl-C, which may meet any task that posts, never comes between the number of a frame and its
+    # place among what is to be written: each frame behind it would have the number of another.
+    @trio.lowlevel.enable_ki_protection
     def post(
         self,
         frame: bytes,
@@ -191,6 +195,7 @@ class Outbound:
         number = ticket if isinstance(ticket, int) else ticket.number
         return number == 0 or number > self.session.written
 
+    @trio.lowlevel.enable_ki_protection
     def abandon(self, ticket: Ticket) -> bool:
         """Abandon a frame that is not needed any more: do not send (the rest of) it, if that is
         still possible.
@@ -228,6 +233,7 @@ class Outbound:
             self.lending.lender.on_abandoned(number)
         return taken
 
+    @trio.lowlevel.enable_ki_protection
     def own(self, ticket: Ticket) -> None:
         """The owner of the segments of this frame may change them from now on: what the link still
         needs of them is copied.
@@ -247,6 +253,7 @@ class Outbound:
         if numbers and any(map(may_change, self._out)):
             self._out = list(map(unchanging, self._out))
 
+    @trio.lowlevel.enable_ki_protection
     def send_control(self, kind: Kind, control: bytes = b"", *, at_once: bool = False) -> None:
         """Send an unnumbered frame if a connection stands; otherwise it is pointless and dropped. A
         GOODBYE waits for all transfers.
@@ -565,7 +572,7 @@ class Link(Outbound):
         self.receiver = receiver
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()
-        self.socket: SocketConnection | None = None
+        self.socket: PollableConnection | None = None
         """The socket of the connection that stands, in which other tasks may receive in the place
         of the reader; None while there is none.
         """
@@ -776,7 +783,7 @@ class Link(Outbound):
         assert not self._out or self._writer is None, "the writer is parked only with nothing left"
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
-        if isinstance(connection, (SocketConnection, TlsConnection)):
+        if isinstance(connection, (PollableConnection, TlsConnection)):
             # In the context of this task: tasks that handlers start must not get that of the task
             # which happens to poll.
             run = trio.lowlevel.current_task().context.run
@@ -813,8 +820,9 @@ class Link(Outbound):
             self._refused = error
             self.drop_connection()
         except BaseException:
-            # An interrupt, which goes to that task. The frames behind the one that it has met come
-            # again over the next connection: nothing is lost that was received and not handled.
+            # An interrupt, which goes to that task: by a handler of the application's own, because
+            # trio's does not interrupt what is protected. The frames behind the one that it has met
+            # come again over the next connection: what was received and not handled is not lost.
             # Until this one is closed it may bring more. That comes again, too: counted now, it
             # would take the place of the frames that were left.
             self._interrupted = reader

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
-from runtime.links.transports import RECEIVE_SIZE, Connection, SocketConnection
+from runtime.links.spinner import RECEIVE_SIZE, PollableConnection
+from runtime.links.transports import Connection, SocketConnection
 from runtime.wire.certificates import certificate_hash
 from runtime.wire.handshake import Channel
 
@@ -266,7 +267,7 @@ class TlsConnection:
             if size:
                 return size
 
-    def let_others_receive(self, act: Callable[[bytes], None]) -> SocketConnection | None:
+    def let_others_receive(self, act: Callable[[bytes], None]) -> PollableConnection | None:
         """See `SocketConnection.let_others_receive`: `act` is given what was decrypted. None if the
         connection below is no socket.
         """

@@ -370,6 +370,10 @@ CONTAINERS = 0.2
 """The share of the seeds whose machines run each process in a container of its own."""
 
 
+POLLING = 0.2
+"""The share of the seeds whose connections spin, so that tasks poll for their answers."""
+
+
 JUMPING = 0.2
 """The share of the seeds in which the wall clocks of machines jump."""
 
@@ -444,6 +448,11 @@ def runs_in_containers(seed: int) -> bool:
     return random.Random(f"{seed} containers").random() < CONTAINERS
 
 
+def has_polling(seed: int) -> bool:
+    """Return True if connections spin in the run of a seed, so that tasks poll for answers."""
+    return random.Random(f"{seed} has polling").random() < POLLING
+
+
 class SimulatedCluster:
     """`names`: one machine for each, the founder first. `program(node)`: runs beside every node for
     as long as that is open. `timings`: of all nodes.
@@ -464,6 +473,8 @@ class SimulatedCluster:
         self.network = SimulatedNetwork(
             random.Random(f"{seed} network"), self.trace, clock, self.timings
         )
+        if has_polling(seed):
+            self.network.polling = random.Random(f"{seed} polling")
         # Both are drawn apart from everything else: the runs of all other seeds are the same as
         # without them.
         containers = runs_in_containers(seed)

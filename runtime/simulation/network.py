@@ -21,7 +21,9 @@ from functools import partial
 import attrs
 import trio
 
-from runtime.links.transports import Connection
+from runtime.links.spin import Spin
+from runtime.links.spinner import PollableConnection, Spinner
+from runtime.links.transports import Connection, Network
 from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock
 from runtime.timings import Timings
@@ -35,6 +37,17 @@ SYN_SECONDS = 20.0
 `Timings.dial`.
 """
 DIAL_AGAIN = 1.0
+
+SPINS = (0.002, 0.01, 0.04)
+"""Virtual seconds that a spin lasts, one of these. The longest takes in many an answer of another
+host.
+"""
+
+SPINNING = 0.7
+"""The share of the receives that spin, once one had to sleep."""
+
+LOOKS = 4
+"""How often a spin looks whether it may end. What arrives is found at once."""
 
 _END = b""
 
@@ -107,6 +120,8 @@ class Pipe:
         self.other: Pipe
         """The other direction."""
         self.readable = _PipeWaiter()
+        self.polled = _PipeWaiter()
+        """A task waits here that polls in the place of the one at `readable`."""
         self.writable = _PipeWaiter()
 
     def put(self, data: bytes | None) -> None:
@@ -158,7 +173,7 @@ class Pipe:
                 self.other.put(None)
         elif self.reader_broken is None:
             self.arrived.append(data)
-            self.readable.wake()
+            self.wake_readers()
             if self.network.delivered is not None:
                 self.network.delivered(self.hosts)
 
@@ -202,7 +217,12 @@ class Pipe:
         if self.reader_broken is None:
             self.reader_broken = error
             self.other.break_sender(error)
-            self.readable.wake()
+            self.wake_readers()
+
+    def wake_readers(self) -> None:
+        """Wake the task that reads, and the one that polls in its place, if they wait."""
+        self.readable.wake()
+        self.polled.wake()
 
 
 def _afresh(error: OSError) -> OSError:
@@ -212,15 +232,41 @@ def _afresh(error: OSError) -> OSError:
     return type(error)(*error.args)
 
 
-class SimulatedConnection:
-    """One end; a `Connection` of `runtime.links.transports`."""
+class _DrawnSpin(Spin):
+    """Whether a receive spins, and for how long, is drawn: virtual time says nothing of cores."""
+
+    __slots__ = ("_draw",)
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self._draw = draw
+        self.due = math.inf
+
+    def on_slept(self, now: float, waited: float, size: int) -> None:
+        """Draw for the next receive."""
+        self.seconds = self._draw.choice(SPINS) if self._draw.random() < SPINNING else 0.0
+
+    def on_hit(self, now: float, waited: float, size: int) -> None:
+        """Go on."""
+
+
+class SimulatedConnection(PollableConnection):
+    """One end; a `Connection` of `runtime.links.transports`. With a `spinner` it may be polled."""
 
     channel = Channel()
 
-    def __init__(self, sends: Pipe, receives: Pipe) -> None:
+    def __init__(self, sends: Pipe, receives: Pipe, spinner: Spinner | None = None) -> None:
+        super().__init__(spinner, self._look, self._wait_readable, self._pass_time)
+        if spinner is not None and sends.network.polling is not None:
+            self._spin = _DrawnSpin(sends.network.polling)
         self.sends = sends
         self.receives = receives
         self.closed = False
+
+    @property
+    def descriptor(self) -> int:
+        """The number of the connection; -1 when it is closed."""
+        return -1 if self.closed else self.sends.number
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """Put bytes on the way to the peer; returns how many, 0 if the buffer is full. Raises
@@ -260,7 +306,39 @@ class SimulatedConnection:
         """Return the next bytes that have arrived; b"" when the peer has ended. Raises OSError if
         the connection is broken.
         """
+        spinner = self._spinner
+        if spinner is not None and spinner.current is None and not self.receives.arrived:
+            return await self._receive_watched(spinner)
         return await self._received(math.inf)
+
+    def _look(self, most: int) -> bytes:
+        pipe = self.receives
+        if self.closed:
+            raise OSError(errno.EBADF, "closed")
+        if not pipe.arrived:
+            if pipe.reader_broken is not None:
+                raise _afresh(pipe.reader_broken)
+            raise BlockingIOError
+        return self._taken(most)
+
+    async def _wait_readable(self) -> None:
+        pipe = self.receives
+        await trio.lowlevel.checkpoint()
+        while not (pipe.arrived or self.closed or pipe.reader_broken is not None):
+            await pipe.readable.wait()
+
+    async def _pass_time(self) -> None:
+        """Let time pass between two looks: a part of the spin, or until something arrives. As many
+        looks as a real poll has would take most of a run.
+        """
+        pipe = self.receives
+        if pipe.arrived or self.closed or pipe.reader_broken is not None:
+            await trio.lowlevel.checkpoint()
+            return
+        # The reader leaves its place when it finds, at the end of this, that another task polls.
+        waiter = pipe.polled if self._relieved else pipe.readable
+        with trio.move_on_after(self._spin.seconds / LOOKS):
+            await waiter.wait()
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Like `receive`, into `buffer`; returns the count, 0 at the end."""
@@ -283,6 +361,11 @@ class SimulatedConnection:
             await trio.lowlevel.checkpoint()
         if self.closed:
             raise trio.ClosedResourceError("closed while it was being read")
+        return self._taken(most)
+
+    def _taken(self, most: float) -> bytes:
+        """Take what has arrived, at most so many bytes."""
+        pipe = self.receives
         if not pipe.arrived[0]:
             return _END
         data = pipe.arrived.popleft()
@@ -299,7 +382,8 @@ class SimulatedConnection:
         if not self.closed:
             self.closed = True
             self.receives.reader_gone = True
-            self.receives.readable.wake()
+            self.receives.wake_readers()
+            self._spin_no_more()
             self.sends.writable.wake()
             if self.sends.sender_broken is None:
                 self.sends.put(_END)
@@ -347,6 +431,9 @@ class SimulatedNetwork:
         """The dialling ends of those that live, and of some that have ended."""
         self.latest = 0.0
         """When the last of all bytes that are on their way arrive."""
+        self.polling: random.Random | None = None
+        """Draws which receives spin, so that tasks may poll for their answers; None if none do.
+        """
         self.delivered: Callable[[tuple[str, str]], None] | None = None
         """Called when bytes have arrived, with the host that sent them and that which reads them,
         before its tasks take a step.
@@ -376,8 +463,10 @@ class SimulatedNetwork:
             if connection.receives.stuck:
                 connection.receives.unstick()
 
-    async def connect(self, owner: HostNetwork, address: str) -> SimulatedConnection:
-        """Dial from one process to the listener at an address."""
+    async def connect(
+        self, owner: HostNetwork, address: str, spinner: Spinner | None = None
+    ) -> SimulatedConnection:
+        """Dial from one process to the listener at an address. `spinner`: of the dialling end."""
         host = (
             owner.host
             if address.startswith("unix:")
@@ -408,7 +497,8 @@ class SimulatedNetwork:
         near = Pipe(self, 2 * number, there, (owner.host, host))
         far = Pipe(self, 2 * number + 1, back, (host, owner.host))
         near.other, far.other = far, near
-        dialled, accepted = SimulatedConnection(near, far), SimulatedConnection(far, near)
+        dialled = SimulatedConnection(near, far, spinner)
+        accepted = SimulatedConnection(far, near, listener.owner.spinner)
         self.trace.note(number, 0, zlib.crc32(f"{owner.host} {host}".encode()))
         if len(self.connections) >= self._crowded:
             # Each time the number has doubled: with thousands of connections, a walk over all of
@@ -431,20 +521,24 @@ class HostNetwork:
         self.host = host
         self.connections: list[SimulatedConnection] = []
         self.over = False
-        self.spinner = None
+        self.spinner = Spinner(lambda: 0.0) if network.polling is not None else None
 
-    def beside(self) -> HostNetwork | None:
-        """Return this network: all loops of the simulation are one."""
-        return self
+    def beside(self) -> Network | None:
+        """Return the same network for the loop beside the process's own, which does not spin."""
+        return self if self.spinner is None else _NetworkBeside(self)
 
     async def connect(self, address: str) -> Connection:
         """Dial `address`, within the simulated network and with its faults. Raises OSError, and
         ValueError for an address that does not parse.
         """
+        return await self.dial(address, self.spinner)
+
+    async def dial(self, address: str, spinner: Spinner | None) -> Connection:
+        """Dial likewise. `spinner`: that of the event loop which reads the connection."""
         if self.over:
             raise OSError(errno.ENETDOWN, "this process is no more")
         self.connections = [one for one in self.connections if not one.closed]
-        return await self.network.connect(self, address)
+        return await self.network.connect(self, address, spinner)
 
     async def listen(
         self,
@@ -488,3 +582,19 @@ class HostNetwork:
         self.over = True
         for connection in self.connections:
             connection.abandon(notified=notified)
+
+
+class _NetworkBeside:
+    """The network as the event loop beside a process's own sees it. Its connections do not spin."""
+
+    spinner = None
+
+    def __init__(self, own: HostNetwork) -> None:
+        self.beside = own.beside
+        self.listen = own.listen
+        self.own_host = own.own_host
+        self._own = own
+
+    async def connect(self, address: str) -> Connection:
+        """Dial `address`; see `HostNetwork.connect`."""
+        return await self._own.dial(address, None)

@@ -187,6 +187,7 @@ def check_trio() -> None:
         "Deadlines",
     )
     missing = [name for name in names if not hasattr(_run, name)]
+    missing += [name for name in ("_abort_func", "_attempt_abort") if not hasattr(_run.Task, name)]
     if missing:
         raise RuntimeError(
             f"trio {trio.__version__} cannot run simulations: it has no {', '.join(missing)}; "
@@ -217,6 +218,17 @@ def run(
 
     with _seeded(seed), _in_order(), _no_garbage():
         return trio.run(within, clock=clock)
+
+
+def interrupt_wait(task: trio.lowlevel.Task, interrupt: Callable[[], object]) -> bool:
+    """Let `interrupt` raise its error where the task waits, as trio does to its main task on
+    Ctrl-C. False if it does not wait, or may not be interrupted there.
+    """
+    waiting: Any = task
+    if waiting._abort_func is None:
+        return False
+    waiting._attempt_abort(interrupt)
+    return waiting._abort_func is None
 
 
 def _runner() -> Any:

@@ -36,6 +36,7 @@ from runtime.simulation.load import Load
 from runtime.simulation.name_races import NameRaces
 from runtime.simulation.oracle import Oracle
 from runtime.simulation.outbursts import Outbursts
+from runtime.simulation.polls import Polls
 from runtime.simulation.programs import Programs
 from runtime.simulation.refused_calls import RefusedCalls
 from runtime.simulation.report import CallHistory, Operation
@@ -499,6 +500,7 @@ LOADS: tuple[type[Load], ...] = (
     DeepCalls,
     RefusedCalls,
     Programs,
+    Polls,
 )
 """The loads that only some seeds have. A run starts and judges them in this order."""
 

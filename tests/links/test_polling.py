@@ -23,13 +23,15 @@ from runtime import open_node
 from runtime.environment import Process, SystemEnvironment
 from runtime.links.encryption import TlsMode
 from runtime.links.link import Link
+from runtime.links.session import Session
 from runtime.links.spin import SMALL_RECEIVE, Spin
+from runtime.links.spinner import Spinner
 from runtime.links.tls import TlsConnection
-from runtime.links.transports import SocketConnection, Spinner
+from runtime.links.transports import SocketConnection
 from runtime.logs.service import logs_of
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
-from runtime.wire.frames import Frame, Kind
+from runtime.wire.frames import Buffer, Frame, Kind, encode_frame
 
 
 class AlwaysOn(Spin):
@@ -76,8 +78,8 @@ class Polled:
 
 @pytest.fixture
 def polled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Polled]:
-    monkeypatch.setattr("runtime.links.transports.MOST_ROUNDS", 1 << 40)
-    monkeypatch.setattr("runtime.links.transports.Spin", AlwaysOn)
+    monkeypatch.setattr("runtime.links.spinner.MOST_ROUNDS", 1 << 40)
+    monkeypatch.setattr("runtime.links.spinner.Spin", AlwaysOn)
     ours, theirs = socket.socketpair()
     spinner = Spinner(lambda: 0.0)
     found = Polled(SocketConnection(ours, spinner), theirs, spinner)
@@ -136,7 +138,7 @@ async def test_the_reader_parks_meanwhile_and_one_task_polls_at_a_time(polled: P
         looks.append(trio.lowlevel.current_task())
         return look(size)
 
-    polled.connection._receive = watched  # type: ignore[assignment]
+    polled.connection._receive = watched
     async with trio.open_nursery() as nursery:
         nursery.start_soon(polled.reader)
         await turns()
@@ -236,7 +238,7 @@ async def test_an_interrupt_between_receiving_and_acting_ends_the_connection(
 async def test_polling_lasts_as_long_as_the_spin_and_then_the_reader_sleeps(
     polled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.links.transports.MOST_ROUNDS", 10)
+    monkeypatch.setattr("runtime.links.spinner.MOST_ROUNDS", 10)
     missed: list[int] = []
     monkeypatch.setattr(AlwaysOn, "on_slept", lambda spin, now, waited, size: missed.append(size))
     async with trio.open_nursery() as nursery:
@@ -349,7 +351,7 @@ async def scene(
     tls: TlsMode = request.param
     elsewhere = Platform(environment=Elsewhere())
     monkeypatch.setenv("UNDERSTUDY_SPIN", "on")
-    monkeypatch.setattr("runtime.links.transports.Spin", AlwaysOn)
+    monkeypatch.setattr("runtime.links.spinner.Spin", AlwaysOn)
     monkeypatch.setattr(AlwaysOn, "lasts", 1e-3)
     async with (
         open_node("here", listen="127.0.0.1:0", secret="polled", tls=tls) as here,
@@ -398,7 +400,7 @@ async def test_answers_reach_their_own_callers_whichever_task_polls(scene: Scene
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> Scene:
     """The same, with a spin that does not end."""
-    monkeypatch.setattr("runtime.links.transports.MOST_ROUNDS", 1 << 40)
+    monkeypatch.setattr("runtime.links.spinner.MOST_ROUNDS", 1 << 40)
     for link in (scene.link, scene.there):
         assert link.socket is not None
         link.socket._spin.seconds = 1e9
@@ -516,6 +518,34 @@ async def test_an_interrupt_in_the_task_that_polls_loses_no_frame(
                 except KeyboardInterrupt:
                     interrupted += 1
     assert (interrupts, interrupted, answered) == (5, 5, 100)
+
+
+async def test_ctrl_c_meets_neither_what_is_polled_nor_what_is_posted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, met = trio.lowlevel.current_task(), set[tuple[str, bool]]()
+
+    def note(what: str) -> None:
+        if trio.lowlevel.current_task() is task:
+            met.add((what, trio.lowlevel.currently_ki_protected()))
+
+    handle, keep = scene.link._handlers[Kind.REPLY], Session.keep
+
+    def handled(link: Link, frame: Frame) -> None:
+        note("handled")
+        handle(link, frame)
+
+    def kept(session: Session, buffers: tuple[Buffer, ...]) -> int:
+        note("posted")
+        return keep(session, buffers)
+
+    scene.link._handlers = {**scene.link._handlers, Kind.REPLY: handled}
+    monkeypatch.setattr(Session, "keep", kept)
+    for _ in range(50):
+        await scene.server.count()
+    scene.link.post(encode_frame(Kind.EMPTY, b""))
+    assert met == {("handled", True), ("posted", True)}
+    assert not trio.lowlevel.currently_ki_protected()
 
 
 async def test_frames_are_handled_in_the_context_of_the_reader(scene: Scene) -> None:

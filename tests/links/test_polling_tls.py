@@ -15,8 +15,9 @@ import trio
 
 from runtime.links.credentials import client_context, server_context
 from runtime.links.spin import Spin
+from runtime.links.spinner import Spinner
 from runtime.links.tls import RECORD, TlsConnection
-from runtime.links.transports import SocketConnection, Spinner
+from runtime.links.transports import SocketConnection
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
 
 
@@ -103,8 +104,8 @@ async def turns(count: int = 5) -> None:
 
 @pytest.fixture
 async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr("runtime.links.transports.MOST_ROUNDS", 1 << 40)
-    monkeypatch.setattr("runtime.links.transports.Spin", AlwaysOn)
+    monkeypatch.setattr("runtime.links.spinner.MOST_ROUNDS", 1 << 40)
+    monkeypatch.setattr("runtime.links.spinner.Spin", AlwaysOn)
     near, far = socket.socketpair()
     spinner, wire = Spinner(lambda: 0.0), HeldBack(far)
     identity = self_signed("understudy", random.Random(3).randbytes(RANDOM_BYTES))

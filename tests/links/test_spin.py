@@ -35,7 +35,8 @@ from runtime.links.spin import (
     WINDOW_SECONDS,
     Spin,
 )
-from runtime.links.transports import SocketConnection, SocketNetwork, Spinner
+from runtime.links.spinner import Spinner
+from runtime.links.transports import SocketConnection, SocketNetwork
 
 SHORT, WAKE, LONG = 50e-6, 100e-6, 10e-3
 """Seconds: until the data is there, until a sleeping thread runs, and what is no short wait."""
@@ -392,7 +393,7 @@ def connected() -> Iterator[Connect]:
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch, connected: Connect) -> Ends:
-    monkeypatch.setattr("runtime.links.transports.MOST_ROUNDS", ENDLESS)
+    monkeypatch.setattr("runtime.links.spinner.MOST_ROUNDS", ENDLESS)
     spinner = Spinner(lambda: 0.0)
     return Ends(*connected(spinner), spinner)
 
@@ -455,7 +456,7 @@ async def test_other_tasks_have_their_turn_while_one_spins(ends: Ends) -> None:
 async def test_a_spin_that_finds_nothing_in_its_rounds_sleeps_and_still_delivers(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.links.transports.MOST_ROUNDS", 10)
+    monkeypatch.setattr("runtime.links.spinner.MOST_ROUNDS", 10)
     looks = 0
     look = ends.connection._receive
 
@@ -464,7 +465,7 @@ async def test_a_spin_that_finds_nothing_in_its_rounds_sleeps_and_still_delivers
         looks += 1
         return look(size)
 
-    ends.connection._receive = counting  # type: ignore[assignment]
+    ends.connection._receive = counting
     async with trio.open_nursery() as nursery:
         received: list[object] = []
         ends.spin()

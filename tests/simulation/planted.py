@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import count, islice
+from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -31,6 +32,7 @@ from actors.retry import RetryBudget, RetrySchedule
 from actors.supervision import ExitReason
 from runtime.calls.admission import CallAdmission
 from runtime.calls.call_queues import CallQueues
+from runtime.calls.call_sender import CallSender
 from runtime.calls.client import CallClient
 from runtime.calls.dedup_table import CallRecord, DedupTable
 from runtime.calls.local_calls import LocalCalls
@@ -46,6 +48,7 @@ from runtime.links.link import Link, Outbound
 from runtime.links.peers import Peers
 from runtime.links.session import Session
 from runtime.links.settlement import Offer, Settlement, SettlementAnswerKind
+from runtime.links.spinner import PollableConnection
 from runtime.membership import members
 from runtime.membership.lease import LeaseClock
 from runtime.membership.names import Names
@@ -60,7 +63,7 @@ from runtime.references.holder_set import HolderSet
 from runtime.references.table import BorrowedReferences, Effect, ReferenceState, ReferenceTable
 from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
-from runtime.simulation.cluster import SimulatedCluster, runs_in_containers
+from runtime.simulation.cluster import SimulatedCluster, has_polling, runs_in_containers
 from runtime.simulation.deep_calls import DeepCalls
 from runtime.simulation.departures import departures
 from runtime.simulation.joins import joins
@@ -139,6 +142,9 @@ COSTLY = frozenset(
         "a method goes on when its caller is cancelled",
         "calls within each other are cancelled within each other",
         "calls one way are not judged",
+        "what comes behind an interrupt takes the place of what it left",
+        "an interrupt meets what was polled",
+        "an interrupt comes between a call and its wait",
     }
 )
 """Found by the first `SEEDS` as well, after more than five seconds of a processor: `make long`
@@ -182,6 +188,11 @@ def waiting(seed: int) -> Report:
     return simulate_once(next(islice(filter(Programs.is_drawn, count()), seed, None)))
 
 
+def polling(seed: int) -> Report:
+    """Run it without faults under one of the seeds whose tasks poll for answers."""
+    return fair(next(islice(filter(has_polling, count()), seed, None)))
+
+
 def in_containers(seed: int) -> Report:
     """Run it under one of the seeds whose processes are in containers, which end and start anew."""
     chosen = next(islice(filter(runs_in_containers, count()), seed, None))
@@ -214,6 +225,9 @@ RUNS: dict[str, Run] = {
     "batches of items are judged by their own name": calling_without_right,
     "calls one way are not judged": calling_without_right,
     "a node that was given up waits on": waiting,
+    "what comes behind an interrupt takes the place of what it left": polling,
+    "an interrupt meets what was polled": polling,
+    "an interrupt comes between a call and its wait": polling,
     "a node that joins waits for a store that is gone": joins,
     "a node of a store begun anew is taken for the one before": partial(
         simulate_once, faults=("lost disk",)
@@ -857,6 +871,54 @@ def calls_one_way_are_not_judged() -> AbstractContextManager[object]:
         return None if kind == "send" else original(self, peer, kind, *call)  # type: ignore[arg-type]
 
     return planted(CallAdmission, "refusal", refusal)
+
+
+def interruptible(owner: type, name: str) -> AbstractContextManager[object]:
+    """Let Ctrl-C meet a function that trio protects from it."""
+    protected = vars(owner)[name]
+    found = FunctionType(
+        protected.__code__.replace(), protected.__globals__, closure=protected.__closure__
+    )
+    found.__kwdefaults__ = protected.__kwdefaults__
+    # Said of the function itself: those that call it are protected, too.
+    return planted(owner, name, trio.lowlevel.disable_ki_protection(found))
+
+
+@plant
+def what_comes_behind_an_interrupt_takes_the_place_of_what_it_left() -> AbstractContextManager[
+    object
+]:
+    """Ctrl-C meets a task while it handles what it has polled. Until the connection is closed,
+    others poll, and count, what arrives behind the frames that are left.
+    """
+    stack = ExitStack()
+    stack.enter_context(interruptible(PollableConnection, "poll"))
+    stack.enter_context(
+        patch.object(
+            Link,
+            "_interrupted",
+            property(lambda self: None, lambda self, reader: None),
+            create=True,
+        )
+    )
+    return stack
+
+
+@plant
+def an_interrupt_meets_what_was_polled() -> AbstractContextManager[object]:
+    """Likewise, but nothing is taken from that connection any more: the frame that is met, and what
+    was received and not handed on, are lost nevertheless.
+    """
+    return interruptible(PollableConnection, "poll")
+
+
+@plant
+def an_interrupt_comes_between_a_call_and_its_wait() -> AbstractContextManager[object]:
+    """The answer wakes a task that is not parked; or what is numbered is not written."""
+    stack = ExitStack()
+    stack.enter_context(interruptible(CallSender, "_call"))
+    stack.enter_context(interruptible(Outbound, "post"))
+    return stack
 
 
 @contextmanager
