@@ -90,6 +90,10 @@ class Outbound:
         self.bytes_sent = 0
         self.bytes_shared = 0
         """Bytes that were handed over in shared memory, which count in no other number."""
+        self.batch = 0
+        """Frames of the latest receive: after one only, the next answer is sent at once rather than
+        gathered. 0 after that.
+        """
         self._waiting = 0
         """Tasks that wait for room."""
         self.window_full = WaitedSeconds()
@@ -403,6 +407,9 @@ class Outbound:
     def _flush_at_once(self) -> None:
         connection = self._connection
         assert connection is not None
+        # Once for each receive, whenever that was: the answers of calls that have waited here come
+        # one right after the other, and would cost a system call each.
+        self.batch = 0
         try:
             done = self._flush(connection)
         except OSError:
@@ -540,10 +547,6 @@ class Link(Outbound):
         self.life = ""
         """The life of the process that was last connected; see `Peer.life`."""
         self.counters = LinkCounters()
-        self.batch = 0
-        """Frames in the receive that is being handled: with one only, an answer is sent at once
-        rather than gathered.
-        """
         self.last_heard = 0.0
         self.last_much = -math.inf
         """When `SMALL_RECEIVE` bytes or more last arrived at once: more may wait unread."""
