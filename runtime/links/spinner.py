@@ -177,7 +177,9 @@ class PollableConnection(ABC):
     # either would be lost. It goes to trio's main task, at its next checkpoint.
     @trio.lowlevel.enable_ki_protection
     async def poll(self, spinner: Spinner, done: Callable[[], object]) -> None:
-        """See `Spinner.poll`. The reader spins, and parks at its next turn."""
+        """Receive and act in the place of the reader, which spins, and parks at its next turn,
+        until `done()` or until the spin has lasted long enough. An interrupt closes the connection.
+        """
         assert not self._relieved, "one task polls at a time"
         act, rounds = self.act, 0
         assert act is not None

@@ -268,8 +268,8 @@ class TlsConnection:
                 return size
 
     def let_others_receive(self, act: Callable[[bytes], None]) -> PollableConnection | None:
-        """See `SocketConnection.let_others_receive`: `act` is given what was decrypted. None if the
-        connection below is no socket.
+        """Let other tasks receive in the place of the reader, and give `act` the plain text of what
+        they receive. Returns the socket below, which they poll; None if there is no socket below.
         """
         inner = self._inner
         if not isinstance(inner, SocketConnection):
