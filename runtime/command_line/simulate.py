@@ -24,6 +24,9 @@ from runtime.simulation.page import page
 from runtime.simulation.report import Report, TraceEvent
 from runtime.simulation.runs import simulate_once
 
+DEFAULT_MINUTES = 0.5
+"""Virtual minutes of faults in a run."""
+
 QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 """Kinds of events that the time line shows only when asked for."""
 
@@ -56,9 +59,9 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 @click.option(
     "--minutes",
     type=Number(0, min_open=True),
-    default=0.5,
-    show_default=True,
-    help="Virtual minutes of faults.",
+    help=f"Virtual minutes of faults; {DEFAULT_MINUTES:g} by default. With --first-contacts: how "
+    "long the nodes of each round live on, call each other now and then and lose connections; 0 by "
+    "default.",
 )
 @click.option(
     "--faults",
@@ -93,7 +96,7 @@ def simulate(
     seeds: int | None,
     jobs: int | None,
     nodes: int,
-    minutes: float,
+    minutes: float | None,
     faults: str | None,
     rounds: int | None,
     html: Path | None,
@@ -107,6 +110,10 @@ def simulate(
     exit status is 1.
     """
     kinds = _kinds(faults)
+    if rounds and nodes < 2:
+        raise click.UsageError("--first-contacts needs at least two nodes: give --nodes 2 or more.")
+    if minutes is None:
+        minutes = 0.0 if rounds else DEFAULT_MINUTES
     if html is not None and seeds is not None:
         raise click.UsageError(
             "--html shows one run: leave --seeds out, and give the --seed to look at."
@@ -132,7 +139,10 @@ def simulate(
                 _show_wrong(
                     report,
                     nodes,
-                    f"--first-contacts {rounds}" if rounds else f"--minutes {minutes:g}",
+                    " ".join(
+                        [f"--first-contacts {rounds}"] * bool(rounds)
+                        + [f"--minutes {minutes:g}"] * bool(minutes)
+                    ),
                     faults,
                 )
     if not as_json:
@@ -174,7 +184,11 @@ def _one(
 ) -> Report:
     if rounds is not None:
         return first_contacts(
-            seed, nodes=nodes, rounds=rounds, cuts=kinds is None or "cut" in kinds
+            seed,
+            nodes=nodes,
+            rounds=rounds,
+            cuts=kinds is None or "cut" in kinds,
+            seconds=seconds,
         )
     return simulate_once(seed, nodes=nodes, seconds=seconds, faults=kinds)
 

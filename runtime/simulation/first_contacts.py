@@ -2,9 +2,10 @@
 round.
 
 Both ends of each pair dial, at times and over paths that the seed draws. In some seeds connections
-break or fall silent meanwhile. No node dies, so no call may fail. Checked are each call and its
-single execution, the number of connections that remain, and the log, in which nothing of this is
-worth a warning. Only links and calls take part; there are no members and no store.
+break or fall silent meanwhile. The nodes of a round may live on for a while, call each other now
+and then, and have more connections broken. No node dies, so no call may fail. Checked are each call
+and its single execution, the number of connections that remain, and the log, in which nothing of
+this is worth a warning. Only links and calls take part; there are no members and no store.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ CLOGGED = (0.5, 3.0, 8.0)
 """The most seconds that bytes take on a clogged path: also longer than the time-out of a dial, so
 that offers arrive that were given up.
 """
+
+LATER_CALLS = 10.0
+"""Mean seconds between two calls of a node that lives on."""
+
+LATER_CUTS = 15.0
+"""Mean seconds between two connections that break meanwhile, if any do in that round."""
 
 MOST_CUTS = 200
 MOST_CLOGS = 40
@@ -181,6 +188,7 @@ class _ContactRounds:
     rounds: int
     times: int
     cuts: bool
+    seconds: float
     calls: Counter[str] = attrs.field(factory=Counter)
     failed: list[str] = attrs.field(factory=list)
     twice: list[str] = attrs.field(factory=list)
@@ -239,6 +247,8 @@ class _ContactRounds:
                 self.late.append(
                     f"round {number}: not all calls were answered within {ROUND_SECONDS:g} s"
                 )
+            if self.seconds:
+                await self._live_on(number, places, network, draw, trace, breaking=bool(often))
             for connection in network.connections:
                 # No more cuts: what was scheduled to break later stays.
                 connection.sends.cut_after = connection.receives.cut_after = math.inf
@@ -246,6 +256,57 @@ class _ContactRounds:
             await trio.sleep_until(max(clock.now, network.latest) + SETTLED_SECONDS)
             self._look(number, places)
             nursery.cancel_scope.cancel()
+
+    async def _live_on(
+        self,
+        number: int,
+        places: list[_EndpointMachine],
+        network: SimulatedNetwork,
+        draw: random.Random,
+        trace: Trace,
+        *,
+        breaking: bool,
+    ) -> None:
+        """Let the nodes live on for `seconds`, and each call another now and then."""
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(ROUND_SECONDS + self.seconds) as patience:
+                async with trio.open_nursery() as calls:
+                    if breaking:
+                        nursery.start_soon(self._cut, network, draw, LATER_CUTS, trace)
+                    for place in places:
+                        calls.start_soon(
+                            self._greet_now_and_then,
+                            place,
+                            places,
+                            random.Random(draw.random()),
+                            number,
+                            trace,
+                        )
+            nursery.cancel_scope.cancel()
+        if patience.cancelled_caught:
+            self.late.append(
+                f"round {number}: not all later calls were answered within {ROUND_SECONDS:g} s"
+            )
+
+    async def _greet_now_and_then(
+        self,
+        place: _EndpointMachine,
+        places: list[_EndpointMachine],
+        draw: random.Random,
+        number: int,
+        trace: Trace,
+    ) -> None:
+        until, others = trio.current_time() + self.seconds, [one for one in places if one != place]
+        for time in itertools.count():
+            await trio.sleep(draw.expovariate(1 / LATER_CALLS))
+            if trio.current_time() > until:
+                return
+            other = draw.choice(others)
+            call = (
+                f"{number}: {place.endpoint.identity[0]} to {other.endpoint.identity[0]}, "
+                f"later {time}"
+            )
+            await self._greet(place, other, call, trace)
 
     async def _greet_all(
         self,
@@ -357,14 +418,21 @@ class _ContactRounds:
 
 
 def first_contacts(
-    seed: int, *, nodes: int = 8, rounds: int = 1, times: int = 2, cuts: bool = True
+    seed: int,
+    *,
+    nodes: int = 8,
+    rounds: int = 1,
+    times: int = 2,
+    cuts: bool = True,
+    seconds: float = 0.0,
 ) -> Report:
     """Run `rounds` rounds in which `nodes` nodes that never met call all others at once, `times`
-    times each. `cuts`: connections break in some of the rounds. The report depends only on the
-    arguments and this version of the code.
+    times each. `cuts`: connections break in some of the rounds. `seconds`: virtual seconds for
+    which the nodes of a round live on, call each other now and then, and lose connections if they
+    did before. The report depends only on the arguments and this version of the code.
     """
     began = real_seconds()
-    running = _ContactRounds(seed, nodes, rounds, times, cuts)
+    running = _ContactRounds(seed, nodes, rounds, times, cuts, seconds)
     trace = run(seed, running.main)
     checks: Iterable[tuple[str, list[str], str]] = (
         ("no call fails", running.failed, f"{running.calls['ok']} calls were answered"),

@@ -19,6 +19,7 @@ import trio
 import runtime.calls.call_sender
 import runtime.calls.reply_handler
 import runtime.links.link
+import runtime.links.spinner
 from runtime.simulation.scheduler import interrupt_wait
 
 INTERRUPTED = (
@@ -29,6 +30,9 @@ INTERRUPTED = (
 """Lines are counted in these files: what a caller does between its call and the answer, and nothing
 that a process does once only, so that a seed gives the same run whatever ran before it.
 """
+
+SPINNER = runtime.links.spinner.__file__
+"""A task that polls executes most of its lines here, and looks for what has not come yet."""
 
 
 def _as_by_signal() -> None:
@@ -44,11 +48,14 @@ runtime knows it from one that user code raises.
 
 
 class _Interrupt(trio.abc.Instrument):
-    """Interrupts `task` after so many lines of the runtime that it executes."""
+    """Interrupts `task` after so many lines of the runtime that it executes, those of the spinner
+    among them if it is `spinning`.
+    """
 
-    def __init__(self, task: trio.lowlevel.Task, lines: int) -> None:
+    def __init__(self, task: trio.lowlevel.Task, lines: int, *, spinning: bool) -> None:
         self.task = task
         self._left = lines
+        self._spinning = spinning
         self._before: Any = None
         self._struck = False
 
@@ -72,8 +79,11 @@ class _Interrupt(trio.abc.Instrument):
         self._struck = True
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
-        # None: the lines of this frame are not looked at.
-        return self._on_line if frame.f_code.co_filename.startswith(INTERRUPTED) else None
+        file = frame.f_code.co_filename
+        if file.startswith(INTERRUPTED) and (self._spinning or file != SPINNER):
+            return self._on_line
+        # The lines of this frame are not looked at.
+        return None
 
     def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "line" and not self._struck:
@@ -85,14 +95,16 @@ class _Interrupt(trio.abc.Instrument):
 
 
 @contextmanager
-def interrupted_after(lines: int) -> Iterator[None]:
+def interrupted_after(lines: int, *, spinning: bool = True) -> Iterator[None]:
     """Interrupt the running task after so many lines of the runtime, if it is still in this block;
-    0: never. The KeyboardInterrupt comes out of the block.
+    0: never. Unless `spinning`, the lines of a spin count for nothing, so that most interrupts meet
+    what a task does with a call or with frames that it has polled. The KeyboardInterrupt comes out
+    of the block.
     """
     if not lines:
         yield
         return
-    instrument = _Interrupt(trio.lowlevel.current_task(), lines)
+    instrument = _Interrupt(trio.lowlevel.current_task(), lines, spinning=spinning)
     trio.lowlevel.add_instrument(instrument)
     # In the middle of a step.
     instrument.before_task_step(instrument.task)

@@ -30,12 +30,17 @@ TASKS = 5
 CALLS = 4
 """Calls that each of them makes, one after the other."""
 
-INTERRUPTED = 0.4
+INTERRUPTED = 0.6
 CANCELLED = 0.1
 """The shares of the calls that are interrupted and cancelled."""
 
 LINES = (20, 60, 150)
 """An interrupt comes within so many lines of the runtime that the caller executes, one of these."""
+
+SPINNING = 0.1
+"""The share of the interrupts that may come while the caller spins as well. A spin executes so many
+lines that those which count them seldom meet anything else.
+"""
 
 STEPS = (4, 12, 40)
 """A cancellation comes within so many steps of tasks, one of these."""
@@ -121,10 +126,14 @@ class Polls(Load):
                 if INTERRUPTED < chance < INTERRUPTED + CANCELLED
                 else 0
             )
+            spinning = draw.random() < SPINNING
             began, answer, error = self.cluster.now(), None, None
             scope: trio.CancelScope | None = None
             try:
-                with cancelled_after(steps) as scope, interrupted_after(lines):
+                with (
+                    cancelled_after(steps) as scope,
+                    interrupted_after(lines, spinning=spinning),
+                ):
                     answer = await echo.echo.options(timeout=CALL_SECONDS)(number)
             except KeyboardInterrupt:
                 self.interrupted += 1

@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
+from runtime.command_line.simulate import simulate
 from runtime.simulation import Report, first_contacts
 
 
@@ -27,6 +29,14 @@ def test_no_call_fails_when_eight_nodes_meet_at_once(seed: int) -> None:
 
 def test_no_call_fails_when_thirty_nodes_meet_at_once() -> None:
     check(first_contacts(0, nodes=30, times=1))
+
+
+def test_no_call_fails_while_nodes_that_met_live_on() -> None:
+    report = first_contacts(0, nodes=5, rounds=2, seconds=60.0)
+    check(report)
+    # Each of five nodes calls another every ten seconds on average, for a minute, twice.
+    assert 2 * 5 * 4 * 2 + 30 <= report.calls["ok"] <= 2 * 5 * 4 * 2 + 90
+    assert report.seconds > 120
 
 
 def test_one_seed_is_one_run() -> None:
@@ -61,6 +71,12 @@ def test_the_command_runs_rounds_of_first_contacts() -> None:
         "seed 1: 80 calls",
     ]
     assert all(line.endswith(" s, all promises hold") for line in lines)
+
+
+def test_one_node_has_no_first_contacts() -> None:
+    done = CliRunner().invoke(simulate, ["--first-contacts", "1", "--nodes", "1"])
+    assert done.exit_code == 2
+    assert "--first-contacts needs at least two nodes" in done.output
 
 
 @pytest.mark.slow
