@@ -7,10 +7,12 @@ the holders of their values is in `runtime.references`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FunctionType
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import attrs
@@ -381,6 +383,12 @@ _NO_PARAMETERS: Final = inspect.Signature()
 """That of a class without a constructor."""
 
 
+CONSTRUCTORS_KEPT = 256
+"""Signatures of constructors that are kept: to make one for each start was a quarter of the
+caller's time for a start that travels with others.
+"""
+
+
 def constructor(cls: type) -> inspect.Signature | None:
     """Return the signature of the constructor of `cls`, without `self`. None if that cannot be
     read, or is anything at all.
@@ -401,6 +409,14 @@ def constructor(cls: type) -> inspect.Signature | None:
         )
     if not inspect.isfunction(init) or "__signature__" in vars(init):
         return None
+    return _without_self(init, init.__code__)
+
+
+@functools.lru_cache(maxsize=CONSTRUCTORS_KEPT)
+def _without_self(init: FunctionType, code: CodeType) -> inspect.Signature | None:
+    """The signature of a constructor without its first parameter. `code`: that of the function,
+    which a notebook replaces when it loads a module again.
+    """
     try:
         signature = inspect.signature(init, follow_wrapped=False)
     except (TypeError, ValueError):

@@ -33,6 +33,7 @@ STARTING = frozenset(
     {
         ("@node", "spawn"),
         ("@node", "spawn_many"),
+        ("@node", "spawn_each"),
         ("@isolation", "start"),
         ("@isolation", "start_many"),
         ("@isolation", "stand"),

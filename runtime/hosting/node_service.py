@@ -17,17 +17,25 @@ import trio
 
 from actors import errors
 from actors.actor import Actor
-from actors.errors import ActorClassError, CallCycleError, DecodeError, UnderstudyError
+from actors.errors import (
+    ActorClassError,
+    ActorStartError,
+    CallCycleError,
+    DecodeError,
+    NodeDrainingError,
+    UnderstudyError,
+)
 from actors.identifiers import ActorId
 from actors.messages import message, message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions, check_name
 from actors.supervision import ExitReason, Shutdown
-from runtime.hosting.actor_start import ActorStart
+from runtime.hosting.actor_start import NO_KEYWORDS, ActorStart
 from runtime.hosting.cell import RefusedElsewhereError, with_note
 from runtime.hosting.client_quotas import ClientQuotas
 from runtime.hosting.host import ActorHost, StopAnswer
 from runtime.hosting.named_starts import may_be_claimed_together, start_named
+from runtime.hosting.start_batches import StartBatch, UnfinishedStarts
 from runtime.hosting.start_tickets import StartTickets
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.user_errors import text_of
@@ -111,6 +119,7 @@ class NodeService(Actor):
         store_place: Callable[[], dict[str, object]],
         leave: Callable[[], None],
         quotas: ClientQuotas,
+        nursery: trio.Nursery,
     ) -> None:
         self._host = host
         self._quotas = quotas
@@ -120,6 +129,7 @@ class NodeService(Actor):
         self._store_place = store_place
         self._leave = leave
         self._tickets = StartTickets()
+        self._unfinished = UnfinishedStarts(nursery, self._take_back)
 
     @method(concurrent=True)
     async def spawn(
@@ -207,6 +217,86 @@ class NodeService(Actor):
                     nursery.start_soon(start)
             return found, epochs, failures
 
+    @method(concurrent=True)
+    async def spawn_each(
+        self,
+        class_path: str,
+        rows: list[tuple[object, ...]],
+        keywords: list[Mapping[str, object]],
+        names: list[str],
+        options: SpawnOptions,
+        ticket: str,
+    ) -> tuple[list[str], list[int], list[StartFailed], list[int]]:
+        """Start an actor here for each row of arguments. `keywords`: those by name, for each row or
+        none at all. Unlike `spawn_many`, this does not wait for starts that take their time:
+        returns as well the numbers of the rows whose starts go on, see `finish_start`. For nodes
+        only.
+        """
+        for name in names:
+            check_name("name", name)
+        with self._tickets.issued(ticket) as started:
+            cls = await actor_class(class_path, self._node, self._host.in_thread)
+
+            async def start(number: int) -> Address:
+                kwargs = keywords[number] if keywords else NO_KEYWORDS
+                return await self._host.start(
+                    ActorStart(cls, class_path, options, rows[number], kwargs),
+                    names[number] if names else None,
+                )
+
+            batch = StartBatch(self._unfinished.nursery, len(rows), start)
+            try:
+                await batch.run()
+            finally:
+                started += [one for one in batch.outcomes if isinstance(one, Address)]
+            found = ["" for _ in rows]
+            epochs = [0 for _ in rows]
+            failures: list[StartFailed] = []
+            for number, outcome in enumerate(batch.outcomes):
+                if isinstance(outcome, Address):
+                    found[number], epochs[number] = outcome.name, outcome.epoch
+                elif number not in batch.unfinished:
+                    failures.append(StartFailed.of(number, outcome or self._left_meanwhile()))
+            return found, epochs, failures, self._unfinished.add(ticket, batch)
+
+    @method(concurrent=True)
+    async def finish_start(self, ticket: str, number: int) -> Address:
+        """Wait for a start that went on when `spawn_each` had answered, and return the actor.
+        Raises what `spawn` raises. A call that is cancelled cancels the start.
+        """
+        start = self._unfinished.pop(ticket, number)
+        if start is None:
+            raise ActorStartError(
+                "it was cancelled, because its spawner did not ask for it in time: start it again",
+                node=self._node,
+            )
+        with self._tickets.issued(_ticket_of(ticket, number)) as started:
+            try:
+                await start.ended.wait()
+            finally:
+                # It may have started in spite of a cancellation, and is taken back then.
+                with trio.CancelScope(shield=True):
+                    if (address := await start.cancel()) is not None:
+                        started.append(address)
+            if isinstance(start.outcome, Exception):
+                raise start.outcome
+            if start.outcome is None:
+                raise self._left_meanwhile()
+            return start.outcome
+
+    def _left_meanwhile(self) -> NodeDrainingError:
+        text = f"node {self._node} left while an actor was starting there: it has not started"
+        return NodeDrainingError(text, node=self._node)
+
+    @method(concurrent=True, idempotent=True)
+    async def take_back_unfinished(self, ticket: str, numbers: Sequence[int]) -> None:
+        """Cancel the starts of a batch that went on when it was answered, and stop those of their
+        actors that have started: their spawners were cancelled.
+        """
+        for number in numbers:
+            if not await self._unfinished.take_back(ticket, number):
+                await self.take_back(_ticket_of(ticket, number))
+
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
     async def wait_started(self, name: str, epoch: int) -> bool | None:
         """See `Starts.wait`. Returns None if the start is still under way after
@@ -227,7 +317,10 @@ class NodeService(Actor):
         no handles of them. Those that others have found meanwhile stay.
         """
         for address in await self._tickets.take(ticket):
-            await self._host.take_back(address.name, address.epoch)
+            await self._take_back(address)
+
+    async def _take_back(self, address: Address) -> None:
+        await self._host.take_back(address.name, address.epoch)
 
     @method(concurrent=True, idempotent=True)
     async def take_back_started(self, actors: Sequence[tuple[str, int]]) -> None:
@@ -301,6 +394,11 @@ class NodeService(Actor):
     async def leave_cluster(self) -> None:
         """Have this node drain and leave the cluster. Answers before it has left."""
         self._leave()
+
+
+def _ticket_of(batch: str, number: int) -> str:
+    """The ticket of one start of a batch, once it is asked for alone."""
+    return f"{batch}/{number}"
 
 
 async def actor_class(

@@ -345,6 +345,7 @@ class Node(BaseNode):
                 self._store_place,
                 self.leave,
                 endpoint.admission.quotas,
+                self._nursery,
             ),
         )
         host.add_system(

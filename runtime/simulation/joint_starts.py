@@ -1,9 +1,10 @@
 """Joint starts: named actors that many tasks start on one node at the same time, and stop again.
 
-Such starts travel in one message, and their names are claimed in one request to the store. Other
-nodes start actors of the same names meanwhile, and some starts are cancelled. Whatever answers are
-lost, a name has one owner, and in the end the actor that has it. Only some seeds have joint starts.
-They are drawn apart from everything else, so the runs of other seeds are the same as without them.
+Such starts travel in one message, and their names are claimed in one request to the store; those of
+some actors go on when their message is answered. Other nodes start actors of the same names
+meanwhile, and some starts are cancelled. Whatever answers are lost, a name has one owner, and in
+the end the actor that has it. Only some seeds have joint starts. They are drawn apart from
+everything else, so the runs of other seeds are the same as without them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import attrs
 import trio
 
 from actors import Actor, method
-from actors.errors import NameTakenError, SpawnManyError, UnderstudyError
+from actors.errors import ActorStartError, NameTakenError, SpawnManyError, UnderstudyError
 from runtime.node import Node, internals_of
 from runtime.simulation.load import Load
 
@@ -30,6 +31,12 @@ PAUSE = 1.5
 STOPS = 0.3
 """The share of the stops among them."""
 
+STOPPED = "ended while it was starting: stopped"
+"""In the error of a start whose actor another task has stopped."""
+
+START_SECONDS = (0.0, 0.1, 2.0)
+"""How long the start of a late tenant takes, one of these."""
+
 PATIENCE = (0.05, 1.0, 6.0)
 """Seconds after which a joint start or stop is cancelled, one of these."""
 
@@ -41,6 +48,17 @@ class Tenant(Actor):
     async def report(self, call: str) -> None:
         """Report a run to the oracle."""
         JointStarts.current().oracle.ran(self.name, self.epoch, self.node.name, call)
+
+
+class LateTenant(Tenant):
+    """One with a constructor, whose start may take its time: its message is answered before."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def on_start(self) -> None:
+        """Wait, as for another service."""
+        await trio.sleep(self.seconds)
 
 
 @attrs.define(eq=False)
@@ -66,11 +84,13 @@ class JointStarts(Load):
                 [member.name for member in node.members() if member.state == "up"] or [node.name]
             )
             some = draw.sample(names, draw.randrange(2, MOST + 1))
-            stops, many, patience = (
+            stops, many, late, patience = (
                 draw.random() < STOPS,
+                draw.random() < 0.3,
                 draw.random() < 0.3,
                 draw.choice(PATIENCE),
             )
+            start_seconds = {name: draw.choice(START_SECONDS) if late else None for name in some}
             with trio.move_on_after(patience):
                 if many and not stops:
                     await self._start_many(node, some, on)
@@ -80,15 +100,18 @@ class JointStarts(Load):
                         if stops:
                             nursery.start_soon(self._stop, node, name)
                         else:
-                            nursery.start_soon(self._start, node, name, on)
+                            nursery.start_soon(self._start, node, name, on, start_seconds[name])
 
     def summary(self) -> str:
         """Return how many starts succeeded, and how many names were taken."""
         return f"{self.started} actors were started side by side, {self.taken} names were taken"
 
-    async def _start(self, node: Node, name: str, on: str) -> None:
+    async def _start(self, node: Node, name: str, on: str, seconds: float | None) -> None:
+        options = node.options(name=name, on=on)
         try:
-            tenant = await node.options(name=name, on=on).spawn(Tenant)
+            tenant = await (
+                options.spawn(Tenant) if seconds is None else options.spawn(LateTenant, seconds)
+            )
         except UnderstudyError as error:
             self._on_refused(node, name, error)
             return
@@ -124,9 +147,13 @@ class JointStarts(Load):
             return
 
     def _on_refused(self, node: Node, name: str, error: BaseException) -> None:
-        """Check the error of a start. Without faults a name may be taken, and nothing else."""
+        """Check the error of a start. Without faults a name may be taken, or its actor be stopped
+        by another task before it has started, and nothing else.
+        """
         if isinstance(error, NameTakenError):
             self.taken += 1
+        elif isinstance(error, ActorStartError) and STOPPED in str(error):
+            return
         elif self.oracle.fair and not self.over:
             self.violated(
                 "",

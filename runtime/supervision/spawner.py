@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Literal, cast
 
 import attrs
@@ -19,11 +20,9 @@ from actors.errors import (
     ActorNotFoundError,
     ActorStartError,
     CallError,
-    DeadlineExceededError,
     EncodeError,
     MethodNotFoundError,
     NodeDiedError,
-    NodeDrainingError,
     NodeUnreachableError,
     OutcomeUnknownError,
     RemoteError,
@@ -45,14 +44,15 @@ from runtime.gatherer import Gatherer
 from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.host import StopAnswer, birthplace
 from runtime.hosting.instances import name_part
-from runtime.hosting.node_service import NODE_SERVICE
 from runtime.hosting.starts import starts_at_once
 from runtime.lifetime import AskingBlock
 from runtime.membership.members import Members
 from runtime.membership.names import Names
 from runtime.membership.restart_intents import CLUSTER
 from runtime.supervision.actor_placement import ActorPlacement
+from runtime.supervision.gathered_constructors import ConstructorGatherer, may_travel_with_others
 from runtime.supervision.gathered_starts import StartGatherer
+from runtime.supervision.start_errors import about_start, of_class, own_error
 from runtime.tracing import NO_SPANS, Spans
 
 WATCH_RETRY_SECONDS = 0.05
@@ -75,9 +75,6 @@ MESSAGES_AT_ONCE = 2
 """Messages of one `spawn_many` to one node that wait for their answer: the node starts actors while
 this node writes the next message and reads the last answer.
 """
-
-ELSEWHERE = "start it again, or elsewhere"
-"""The advice of errors about nodes that have ended, or cannot be reached."""
 
 PENDING = ActorStartError("it has not been started")
 """The outcome of an actor of a `spawn_many` before its message is answered."""
@@ -103,6 +100,9 @@ class ActorSpawner:
             MOST_IN_MESSAGE,
             self._take_back_seconds,
         )
+        self._constructors = ConstructorGatherer(
+            endpoint, environment, self.take_back, self._take_back_seconds
+        )
         self._stops = Gatherer[NodeId, tuple[NodeId, ExitReason], tuple[str, int], StopAnswer](
             self._stop_many, None, _not_stopped, endpoint.nursery, MOST_IN_MESSAGE
         )
@@ -125,6 +125,7 @@ class ActorSpawner:
         """Assert what must hold between any two steps: for tests and simulations."""
         self._placement.check_invariants()
         self._gatherer.check_invariants()
+        self._constructors.check_invariants()
         self._stops.check_invariants()
 
     async def start(self, request: StartRequest, asking: AskingBlock) -> Address:
@@ -145,6 +146,13 @@ class ActorSpawner:
             request = attrs.evolve(request, options=options)
         if self._may_be_gathered(request):
             return await self._start_gathered(request, asking)
+        if (
+            may_travel_with_others(request)
+            and self._is_without_context()
+            # Nor is it a part of a method or a start, which its own calls may come back to.
+            and self._endpoint.host.turns.chain(trio.lowlevel.current_task()) is None
+        ):
+            return await self._start_constructed(request, asking)
         asking.wait()
         with request.naming_arguments(self._endpoint.codec):
             return await self.start_actor(
@@ -349,7 +357,7 @@ class ActorSpawner:
         service = self._endpoint.node_service(member.name, member.incarnation)
         ticket = self._environment.token(8).hex()
         try:
-            with _about_start(options.name or _of_class(path), member):
+            with about_start(options.name or of_class(path), member):
                 return cast(
                     "Address",
                     await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
@@ -367,31 +375,24 @@ class ActorSpawner:
                 await service.take_back.send(ticket)
             raise
         except RemoteError as error:
-            if error.remote_type == import_path(NodeDrainingError):
-                # The service has raised it, so it is about that node, and the start has not begun.
-                raise NodeDrainingError(
-                    str(error).removeprefix("NodeDrainingError: "), node=member.name
-                ) from None
-            plain = plain_error(error)
-            if plain is None:
-                raise
+            own = own_error(error, member)
             try:
-                raise plain from None
+                raise own from None
             finally:
                 # No circle with this frame, which the traceback has.
-                del plain
+                del own
 
     def _may_be_gathered(self, request: StartRequest) -> bool:
         """Return True for an actor whose start waits for nothing and runs no user code: then it
         delays no other start of its message. A start with a trace or a call context is sent alone,
         because a message has one of each.
         """
+        return _waits_for_nothing(request) and self._is_without_context()
+
+    def _is_without_context(self) -> bool:
         return (
             # One that is taken back alone is stopped, to which a client has no right.
-            self._endpoint.is_member
-            and _waits_for_nothing(request)
-            and self.spans is NO_SPANS
-            and CURRENT.get() is None
+            self._endpoint.is_member and self.spans is NO_SPANS and CURRENT.get() is None
         )
 
     async def _start_gathered(self, request: StartRequest, asking: AskingBlock) -> Address:
@@ -405,6 +406,27 @@ class ActorSpawner:
                 options,
                 lambda: self._start_on(member, path, (), {}, options, ""),
                 asking,
+            ),
+            asking,
+        )
+
+    async def _start_constructed(self, request: StartRequest, asking: AskingBlock) -> Address:
+        """Start an actor whose start may take its time, in one message with others that are started
+        at the same time.
+        """
+        options = request.options
+        path = import_path(request.cls)
+
+        async def alone(member: Member) -> Address:
+            with request.naming_arguments(self._endpoint.codec):
+                return await self._start_on(
+                    member, path, request.args, dict(request.kwargs), options, ""
+                )
+
+        return await self._start_placed(
+            options,
+            lambda member: self._constructors.start(
+                member, request, partial(alone, member), asking
             ),
             asking,
         )
@@ -521,7 +543,7 @@ class ActorSpawner:
         names = [request.names[index] for index in indices] if request.names else []
         rows = [request.rows[index] for index in indices]
         try:
-            with _about_start(_of_class(path), member):
+            with about_start(of_class(path), member):
                 spawned, epochs, failures = await service.spawn_many(
                     path, rows, names, request.options, ticket
                 )
@@ -719,53 +741,6 @@ def batched(items: list[int], most: int) -> Iterator[list[int]]:
     """Yield the items in lists of at most `most`, in their order."""
     for begin in range(0, len(items), most):
         yield items[begin : begin + most]
-
-
-@contextmanager
-def _about_start(what: str, member: Member) -> Iterator[None]:
-    """Where the service of `member` has not answered, raise an error about `what` was to be started
-    there, and not about that service, of which users know nothing.
-    """
-    try:
-        yield
-    except (
-        ActorNotFoundError,
-        DeadlineExceededError,
-        NodeUnreachableError,
-        OutcomeUnknownError,
-    ) as error:
-        if error.actor != NODE_SERVICE:
-            raise
-        ended = f"node {member.name} ended"
-        kind: type[CallError] = type(error)
-        if isinstance(error, ActorNotFoundError):
-            kind = NodeUnreachableError
-            text = f"{what} was not started: {ended} before it could be asked; {ELSEWHERE}"
-        elif isinstance(error, NodeUnreachableError):
-            text = (
-                f"{what} was not started: there was no connection to node {member.name} in time; "
-                f"{ELSEWHERE}"
-            )
-        elif isinstance(error, NodeDiedError) or (
-            isinstance(error, OutcomeUnknownError)
-            and isinstance(error.__cause__, ActorNotFoundError)
-        ):
-            kind = NodeDiedError
-            text = (
-                f"{ended} while it started {what}, which is gone with it if it had started; "
-                f"{ELSEWHERE}"
-            )
-        else:
-            # Without the history of its attempts: they are the service's.
-            said = str(error).partition("\n")[0]
-            text = said.replace(
-                f"{NODE_SERVICE}.{error.method}", f"the start of {what} on node {member.name}"
-            )
-        raise kind(text, node=member.name, attempts=error.attempts) from None
-
-
-def _of_class(path: str) -> str:
-    return f"an actor of class {path.rpartition(':')[2]}"
 
 
 def _not_stopped(kind: tuple[NodeId, ExitReason]) -> Exception:

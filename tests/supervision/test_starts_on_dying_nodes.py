@@ -18,7 +18,7 @@ from actors.errors import (
     NodeNotFoundError,
     OutcomeUnknownError,
 )
-from runtime.supervision.spawner import _about_start
+from runtime.supervision.start_errors import about_start
 from runtime.testing import VirtualCluster, VirtualFaults
 
 
@@ -57,7 +57,7 @@ def test_an_error_of_the_service_that_starts_is_about_the_start(kind: type[CallE
     said = "@node.spawn gave no answer within 2 s\nattempt 1, after 0.25 s: @node.spawn did not run"
     error = kind(said, actor="@node", method="spawn", node="worker-1", attempts=3)
     member = Member("worker-1", 7, (), "", 0)
-    with pytest.raises(kind) as found, _about_start("where", member):
+    with pytest.raises(kind) as found, about_start("where", member):
         raise error
     assert str(found.value) == "the start of where on node worker-1 gave no answer within 2 s"
     assert (found.value.node, found.value.attempts) == ("worker-1", 3)

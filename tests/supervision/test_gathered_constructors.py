@@ -1,0 +1,274 @@
+"""Actors with a constructor that many tasks start on another node travel together. Each start keeps
+its own outcome, its own time and its own cancellation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import trio
+
+from actors import Actor, method
+from actors.errors import ActorStartError, EncodeError, MethodNotFoundError, NameTakenError
+from actors.options import SpawnOptions
+from runtime.node import internals_of
+from tests.live_pair import Pair
+from tests.waiting import until
+
+
+class Numbered(Actor):
+    def __init__(self, number: int, text: str = "", *, more: bytes = b"") -> None:
+        if number < 0:
+            raise ValueError(f"{number} is below 0")
+        self.all = (number, text, more)
+
+    @method
+    async def read(self) -> tuple[int, str, bytes]:
+        return self.all
+
+
+class Held(Actor):
+    """Its constructor waits in its thread for the event, if it is told to."""
+
+    go: ClassVar[threading.Event]
+    begun: ClassVar[list[str]]
+
+    def __init__(self, waits: bool) -> None:
+        if waits:
+            self.begun.append("one")
+            # Bounded, so that a failing test ends.
+            self.go.wait(60)
+
+    @method
+    async def read(self) -> int:
+        return 16
+
+
+class Unheeding(Actor):
+    """Its start does not end by a cancellation."""
+
+    go: ClassVar[trio.Event]
+    begun: ClassVar[list[str]]
+
+    async def on_start(self) -> None:
+        self.begun.append("one")
+        with trio.CancelScope(shield=True):
+            await self.go.wait()
+
+
+class Caller(Actor):
+    """Starts another actor whose start calls this one."""
+
+    @method
+    async def start(self) -> str:
+        return (await self.node.options(on="here").spawn(Calling, self.name)).name
+
+    @method
+    async def read(self) -> int:
+        return 16
+
+
+class Calling(Actor):
+    def __init__(self, name: str) -> None:
+        self.other = name
+
+    async def on_start(self) -> None:
+        other: Caller = await self.node.lookup(self.other, Caller)
+        await other.read()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    Held.go, Held.begun = threading.Event(), []
+    Unheeding.go, Unheeding.begun = trio.Event(), []
+    yield
+    Held.go.set()
+
+
+@pytest.fixture
+def messages(pair: Pair) -> list[int]:
+    """How many starts each message has that the tasks of `here` send together."""
+    sizes: list[int] = []
+    gatherer = internals_of(pair.here).spawner._constructors._gatherer
+    ask = gatherer._ask
+
+    async def counted(kind: Any, starts: Any) -> Any:
+        sizes.append(len(starts))
+        return await ask(kind, starts)
+
+    gatherer._ask = counted
+    return sizes
+
+
+def users(pair: Pair) -> list[str]:
+    """The names of the actors on `there`."""
+    return [name for name in internals_of(pair.there).cells if not name.startswith("@")]
+
+
+async def until_answered(pair: Pair) -> None:
+    """Until the message is answered: the start that is made alone is under way, and no other."""
+    under_way = internals_of(pair.here).spawner._constructors._gatherer._under_way
+    await until(lambda: sum(under_way.values()), "the message is answered", lambda left: left == 1)
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_many_at_once_travel_together(pair: Pair, named: bool, messages: list[int]) -> None:
+    placed, found = pair.here.options(on="there"), dict[int, Numbered]()
+
+    async def spawn(number: int) -> None:
+        options = placed.options(name=f"one-{number}") if named else placed
+        if number % 2:
+            found[number] = await options.spawn(Numbered, number, "text", more=b"\x01")
+        else:
+            found[number] = await options.spawn(Numbered, number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(200):
+            nursery.start_soon(spawn, number)
+    assert (sum(messages), len(messages)) == (199, 1)
+    assert len({one.name for one in found.values()}) == 200
+    for number, one in found.items():
+        more = ("text", b"\x01") if number % 2 else ("", b"")
+        assert await one.read() == (number, *more)
+
+
+async def test_each_failure_is_that_of_its_task(pair: Pair) -> None:
+    placed, failures = pair.here.options(on="there"), dict[int, ActorStartError]()
+
+    async def spawn(number: int) -> None:
+        try:
+            await placed.spawn(Numbered, number if number % 3 else -number)
+        except ActorStartError as error:
+            failures[number] = error
+
+    async with trio.open_nursery() as nursery:
+        for number in range(1, 60):
+            nursery.start_soon(spawn, number)
+    assert sorted(failures) == list(range(3, 60, 3))
+    for number, error in failures.items():
+        assert f"-{number} is below 0" in str(error)
+        assert (error.node, error.actor is not None) == ("there", True)
+        assert "raise ValueError" in error.remote_traceback
+
+
+async def test_one_that_blocks_holds_up_no_other(pair: Pair) -> None:
+    placed, done = pair.here.options(on="there"), list[bool]()
+
+    async def spawn(waits: bool) -> None:
+        one = await placed.spawn(Held, waits)
+        done.append(waits)
+        assert await one.read() == 16
+
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            nursery.start_soon(spawn, number % 10 == 5)
+        await until(lambda: len(done), "those that do not wait", lambda count: count == 45)
+        assert not any(done)
+        Held.go.set()
+    assert sum(done) == 5
+
+
+async def test_one_that_is_cancelled_leaves_its_name_and_disturbs_no_other(pair: Pair) -> None:
+    placed, done = pair.here.options(on="there"), list[str]()
+    scopes = {f"held-{number}": trio.CancelScope() for number in range(6)}
+
+    async def spawn(name: str) -> None:
+        with scopes[name]:
+            await placed.options(name=name).spawn(Held, True)
+            done.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name in scopes:
+            nursery.start_soon(spawn, name)
+        await until(lambda: len(Held.begun), "all have begun", lambda count: count == 6)
+        await until_answered(pair)
+        for name in ("held-2", "held-3"):
+            scopes[name].cancel()
+        await until(lambda: users(pair), "their names are free", lambda names: len(names) == 4)
+        Held.go.set()
+    assert sorted(done) == ["held-0", "held-1", "held-4", "held-5"]
+    for name in ("held-2", "held-3"):
+        await placed.options(name=name).spawn(Held, False)
+    with pytest.raises(NameTakenError):
+        await placed.options(name="held-0").spawn(Held, False)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_those_that_do_not_heed_their_cancellation_are_taken_back(
+    pair: Pair, answered: bool
+) -> None:
+    placed = pair.here.options(on="there")
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(placed.options(name=f"late-{number}").spawn, Unheeding)
+        await until(lambda: len(Unheeding.begun), "all have begun", lambda count: count == 4)
+        if answered:
+            await until_answered(pair)
+        nursery.cancel_scope.cancel()
+    Unheeding.go.set()
+    await until(lambda: users(pair), "they are gone", lambda names: not names)
+    await until(internals_of(pair.here).names.all, "their names are free", lambda all_: not all_)
+
+
+async def test_a_node_of_an_earlier_version_is_asked_for_each_alone(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = internals_of(pair.there).cells["@node"]
+    methods = {name: one for name, one in service.methods.items() if name != "spawn_each"}
+    monkeypatch.setattr(service, "methods", methods)
+    placed, found = pair.here.options(on="there"), list[Numbered]()
+
+    async def spawn(number: int) -> None:
+        found.append(await placed.spawn(Numbered, number))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(spawn, number)
+    assert sorted([(await one.read())[0] for one in found]) == list(range(10))
+    with pytest.raises(MethodNotFoundError):
+        await (
+            internals_of(pair.here)
+            .endpoint.node_service(*internals_of(pair.there).endpoint.identity)
+            .spawn_each("", [], [], [], SpawnOptions(), "")
+        )
+
+
+async def test_arguments_that_cannot_be_sent_fail_alone_by_their_names(pair: Pair) -> None:
+    placed, found, refused = pair.here.options(on="there"), list[Numbered](), list[str]()
+
+    async def spawn(text: str) -> None:
+        try:
+            found.append(await placed.spawn(Numbered, 1, text))
+        except EncodeError as error:
+            refused.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(spawn, "\ud800" if number in (0, 9) else "fine")
+    assert len(found) == 18
+    assert len(refused) == 2
+    assert all("text" in error for error in refused)
+
+
+async def test_a_start_that_calls_back_the_method_it_is_made_in_is_refused(pair: Pair) -> None:
+    """Such starts travel alone, with the chain of calls that tells so."""
+    callers = [
+        await pair.here.options(on="there", name=f"caller-{number}").spawn(Caller)
+        for number in range(3)
+    ]
+    refused: list[str] = []
+
+    async def start(caller: Caller) -> None:
+        try:
+            await caller.start.options(timeout=20)()
+        except Exception as error:
+            refused.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for caller in callers:
+            nursery.start_soon(start, caller)
+    assert len(refused) == 3
+    assert all("call cycle" in error for error in refused)
