@@ -200,9 +200,11 @@ class DashboardApplication:
                     while True:
                         messages = await self._sampler.messages(page, IDLE_SECONDS)
                         # Waits for a slow reader; what is new meanwhile is one difference later.
+                        # What is sent may be old: by this line a page knows how old it is. To other
+                        # readers of events it is a comment.
+                        now = b": now %.3f\n\n" % self._sampler.wall_time()
                         await answer.part(
-                            b"".join(b"data: " + one + b"\n\n" for one in messages)
-                            or b": the dashboard lives\n\n"
+                            now + b"".join(b"data: " + one + b"\n\n" for one in messages)
                         )
         except TooManyActorsError:
             raise _too_many_actors() from None

@@ -480,7 +480,10 @@ class ClusterView:
             "received": sum(received) if received else None,
             "references": sum(row["references"].get("owned", 0) for row in present),
             "reference_bytes": sum(row["references"].get("bytes", 0) for row in present),
-            "store_away": sum(bool(row["store"].get("away")) for row in present),
+            # What a silent node said of the store before is old.
+            "store_away": sum(
+                bool(row["store"].get("away")) for row in present if row["state"] != "silent"
+            ),
             "nodes_left_out": left_out,
             "actors_left_out": more,
         }

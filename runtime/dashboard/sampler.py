@@ -63,13 +63,21 @@ class Sampler:
         """The cluster, while there is a connection to it."""
         return self._questions
 
+    def wall_time(self) -> float:
+        """The time on the dashboard's clock, as its snapshots have it: seconds since 1970 UTC."""
+        return self._environment.wall_time()
+
     @contextmanager
     def page(self, topics: Iterable[str]) -> Iterator[PageFeed]:
         """A page is open: its topics are sampled as long. Raises TooManyActorsError."""
         wanted: list[str] = []
         try:
+            now = self._environment.now()
             for topic in topics:
-                if not self._schedule.want(topic, self._environment.now()):
+                if self._questions is not None and topic not in self._schedule.wanted:
+                    # While nobody looked, no node was asked: that none has answered says nothing.
+                    self._questions.heard = now
+                if not self._schedule.want(topic, now):
                     raise TooManyActorsError
                 wanted.append(topic)
             self._wake()

@@ -48,6 +48,21 @@ class Clerk(Actor):
         raise RuntimeError("the till is <b>empty</b>")
 
 
+class Customer(Actor):
+    """Buys of a clerk again and again."""
+
+    def __init__(self, clerk: Clerk) -> None:
+        self._clerk = clerk
+
+    async def on_start(self) -> None:
+        self.nursery.start_soon(self._buy)
+
+    async def _buy(self) -> None:
+        while True:
+            await self._clerk.sell()
+            await trio.sleep(0.05)
+
+
 @attrs.frozen
 class Dashboard:
     """A dashboard that is served, and its client."""

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -50,9 +50,11 @@ class DashboardProcess:
 
 
 @asynccontextmanager
-async def dashboard_process(address: str, *options: str) -> AsyncIterator[DashboardProcess]:
-    """`understudy dashboard`."""
-    command = [sys.executable, "-m", "runtime.command_line", "dashboard", "--json"]
+async def dashboard_process(
+    address: str, *options: str, prefix: Sequence[str] = ()
+) -> AsyncIterator[DashboardProcess]:
+    """`understudy dashboard`. `prefix`: the command that starts it, on another host."""
+    command = [*prefix, sys.executable, "-m", "runtime.command_line", "dashboard", "--json"]
     process = await trio.lowlevel.open_process(
         [*command, "--address", address, *options], stdout=subprocess.PIPE
     )

@@ -116,6 +116,16 @@ def test_a_silent_node_keeps_its_last_values_with_their_age() -> None:
     assert kinds(again) == ["silent", "back"]
 
 
+def test_that_the_store_is_away_is_said_only_by_nodes_that_answer() -> None:
+    view, members = ClusterView(), [member("w1"), member("w2")]
+    away = {"node": "w1", "incarnation": 1, "away": True}
+    answers = {name: overview(name, store=away) for name in ("w1", "w2")}
+    for silent, count in (({}, 2), ({"w2": "why"}, 1)):
+        heard = {name: one for name, one in answers.items() if name not in silent}
+        totals = view.observe(1.0, 1.0, members, heard, silent).sections["totals"]["cluster"]
+        assert totals["store_away"] == count
+
+
 def test_classes_of_the_runtime_have_the_role_of_their_actors() -> None:
     sums = {"actors": 2, "waiting": 0, "running": 0, "served": 0}
     keeper = "runtime.pools.supervisor:PoolKeeper"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -16,7 +17,7 @@ from actors import ChildSpec, SpawnOptions, Supervisor
 from actors.errors import ActorNotFoundError
 from runtime import open_node
 from runtime.dashboard.application import MOST_PAGES
-from runtime.dashboard.sampler import Sampler
+from runtime.dashboard.sampler import LOST_SECONDS, Sampler
 from runtime.dashboard.schedule import MOST_ACTORS, TOPICS
 from runtime.environment import SystemEnvironment
 from runtime.testing import Platform
@@ -43,15 +44,18 @@ class Events:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.text = b""
+        self.now = 0.0
+        """The time that the dashboard has said last."""
 
     async def next(self) -> Any:
-        """The next message; comments are passed over."""
+        """The next message; comments are passed over, but for the time."""
         while True:
             part, found, rest = self.text.partition(b"\n\n")
             if found:
                 self.text = rest
                 if part.startswith(b"data: "):
                     return json.loads(part.removeprefix(b"data: "))
+                self.now = float(part.removeprefix(b": now "))
                 continue
             event = await self.connection.event()
             self.text += bytes(event.data)
@@ -230,6 +234,31 @@ async def test_events_are_a_snapshot_and_then_differences(world: World) -> None:
             while "shop/clerk" not in found.get("changed", {}).get("actors", {}):
                 found = await events.next()
         assert "class" not in found["changed"]["actors"]["shop/clerk"], "only what has changed"
+
+
+async def test_a_page_is_told_the_time_whatever_the_age_of_what_it_is_shown(world: World) -> None:
+    began = time.time()
+    async with page(world.dashboard) as events:
+        connection = await events.next()
+        assert connection["at"] < began
+        # It is said in milliseconds.
+        assert began - 0.001 <= events.now <= time.time() + 0.001
+
+
+async def test_a_page_after_a_time_without_any_does_not_call_the_cluster_lost(
+    world: World,
+) -> None:
+    sampler = world.dashboard.sampler
+    async with page(world.dashboard) as events:
+        while (await events.next())["topic"] != "cluster":
+            pass
+    await until(lambda: sampler._schedule.wanted, "nothing is wanted", lambda found: not found)
+    assert sampler.questions is not None
+    sampler.questions.heard -= 2 * LOST_SECONDS
+    async with page(world.dashboard) as events:
+        first, second = await events.next(), await events.next()
+        assert first["sections"]["connection"]["cluster"]["state"] == "connected"
+        assert second["topic"] == "cluster", second
 
 
 async def test_fifty_pages_ask_as_often_as_one_and_none_asks_nothing(world: World) -> None:

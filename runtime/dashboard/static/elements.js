@@ -90,6 +90,9 @@ export function age(seconds) {
   return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
 }
 
+/** The same in its largest unit alone. */
+export function roughAge(seconds) { return age(seconds).split(" ").slice(0, 2).join(" "); }
+
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat("en-CA", { year: "numeric", month: "2-digit", day: "2-digit" });
 

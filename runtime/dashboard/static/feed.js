@@ -5,6 +5,8 @@ const KEY = `understudy-token:${location.pathname}`;
 const LEAST_PAUSE = 1000, LONGEST_PAUSE = 10000;
 // The dashboard says every ten seconds that it lives.
 const SILENCE = 25000;
+// Before each message it says the time: a snapshot may be older than its sending.
+const NOW = ": now ";
 const POINTS = 180;
 const NOTHING = Object.freeze(Object.create(null));
 
@@ -116,7 +118,10 @@ class Stream {
         text += decoder.decode(value, { stream: true });
         const parts = text.split("\n\n");
         text = parts.pop();
-        for (const part of parts) if (part.startsWith("data: ")) this.take(JSON.parse(part.slice(6), bare));
+        for (const part of parts) {
+          if (part.startsWith(NOW)) state.offset = part.slice(NOW.length) - Date.now() / 1000;
+          else if (part.startsWith("data: ")) this.take(JSON.parse(part.slice(6), bare));
+        }
         if (this.stopped) return;
         state.link = "open";
         state.heard = Date.now();
@@ -127,7 +132,6 @@ class Stream {
   }
 
   take(message) {
-    state.offset = Math.max(-1e9, message.at - Date.now() / 1000);
     if (message.sections) {
       topics.set(message.topic, { at: message.at, sections: message.sections, history: message.history, rates: Object.create(null) });
     } else {

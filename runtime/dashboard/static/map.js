@@ -1,7 +1,8 @@
 // The map: nodes as circles, their actors as dots in them, links between. A node that dies is left
 // hollow, and its actors cross over to where they are placed again.
 
-import { attribute, count, rate, s, shortClass, text } from "./elements.js";
+import { attribute, count, rate, roughAge, s, shortClass, text } from "./elements.js";
+import { now } from "./feed.js";
 
 const MOST_DOTS = 60;
 const LINKED = 24;
@@ -191,7 +192,7 @@ export class ClusterMap {
 }
 
 function under(row, short = false) {
-  if (row.state === "silent") return "does not answer";
+  if (row.state === "silent") return short || !row.heard ? "does not answer" : `no answer for ${roughAge(now() - row.heard)}`;
   if (row.state === "gone") return "died";
   if (row.state === "left") return "left";
   if (row.state !== "up") return row.state;

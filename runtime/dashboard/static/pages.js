@@ -3,7 +3,7 @@
 import { ClusterMap } from "./map.js";
 import { EventList, TimeLine } from "./timeline.js";
 import {
-  Problems, Spark, Table, actorLink, age, attribute, badge, breakable, bytes, count, duration, empty, h, link, nodeLink, panel, rate, roving,
+  Problems, Spark, Table, actorLink, age, attribute, badge, breakable, bytes, count, duration, empty, h, link, nodeLink, panel, rate, roughAge, roving,
   shortClass, text, when,
 } from "./elements.js";
 import { act, now, section, topics } from "./feed.js";
@@ -11,6 +11,8 @@ import { act, now, section, topics } from "./feed.js";
 const cluster = (name) => section("cluster", name);
 // Which others a node has lost that answers all the same; a node that does not answer is told of as such.
 const cutOff = (row) => (row.state === "up" ? row.unseen_by : []);
+// For how long it has not answered; none if it does, or never has.
+const silence = (row) => (row.state === "silent" && row.heard ? ` for ${roughAge(now() - row.heard)}` : "");
 const isHere = (row) => row.state !== "gone" && row.state !== "left";
 const mayAct = () => Boolean(section("connection", "connection").cluster?.actions);
 
@@ -29,6 +31,12 @@ function partition(lost) {
   const pairs = lost.flatMap((row) => cutOff(row).map((other) => [row.name, other].sort().join(" and ")));
   const found = [...new Set(pairs)], more = found.length - MOST_LOST;
   return `${found.slice(0, MOST_LOST).join(", ")} ${found.length === 1 ? "have" : more > 0 ? `and ${count(more)} more pairs have` : "have"} lost each other: calls between them wait, within their deadlines, until they can connect again. Nothing is moved while both keep their leases.`;
+}
+
+/** That the store is away, in a sentence; and what that means where most nodes do not answer either. */
+function storeAway(total) {
+  const far = 2 * total.silent >= total.nodes ? ` ${count(total.silent)} of ${count(total.nodes)} nodes do not answer here either: if the network is divided and the store is on their side, the leases of the nodes on this side end, and supervisors place their actors over there.` : "";
+  return `The store does not answer, as ${count(total.store_away)} of the ${count(total.nodes - total.silent)} nodes that answer say: named actors pause at two thirds of their lease, and nothing is placed anew. The page of the store has more.${far}`;
 }
 
 const MOST_CLOCKS = 4;
@@ -56,7 +64,7 @@ function clusterPage(root) {
     if (!data) return;
     const total = cluster("totals").cluster, history = data.history.cluster;
     const lost = Object.values(cluster("nodes")).filter((row) => cutOff(row).length);
-    problems.update([...(lost.length ? [{ text: partition(lost) }] : []), ...clocks(), ...(total.store_away ? [{ text: `The store does not answer, as ${count(total.store_away)} of ${count(total.nodes)} nodes say: named actors pause at two thirds of their lease, and nothing is placed anew. The page of the store has more.` }] : [])]);
+    problems.update([...(lost.length ? [{ text: partition(lost) }] : []), ...clocks(), ...(total.store_away ? [{ text: storeAway(total) }] : [])]);
     text(nodes.value, count(total.nodes));
     text(nodes.note, total.silent ? `${total.silent} not answering` : lost.length ? `${lost.length} cut off` : total.nodes_left_out ? `${total.nodes_left_out} left out` : "all answer");
     attribute(nodes.note, "class", total.silent || lost.length ? "quiet" : null);
@@ -91,7 +99,7 @@ function spark(name) {
 function nodesPage(root) {
   const table = new Table([
     { id: "name", head: "Node", value: (row) => row.name, show: (row) => nodeLink(row.name), width: "l" },
-    { id: "state", head: "State", value: (row) => (cutOff(row).length ? "cut" : row.state), show: (row) => badge(cutOff(row).length ? "cut" : row.state), width: "st" },
+    { id: "state", head: "State", value: (row) => (cutOff(row).length ? "cut" : row.state), key: (row) => `${row.state} ${cutOff(row).length} ${silence(row)}`, show: (row) => h("span", {}, badge(cutOff(row).length ? "cut" : row.state), silence(row)), width: "st", wraps: true },
     { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true, width: "xs", low: 1 },
     { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "xs" },
     { id: "spark", head: "Three minutes", value: () => null, key: () => 0, show: (row) => spark(row.name).root, low: 1 },
@@ -305,6 +313,8 @@ function treePage(root) {
   const problems = new Problems(), list = h("ul", { class: "tree", role: "tree", "aria-label": "Supervision tree" });
   const blank = empty("No supervisors", "Start a Supervisor with its children: it, and what it restarts, will be drawn here.");
   const loose = h("p", { class: "dim" });
+  // Before the first answer it is not known that there are none.
+  blank.hidden = true;
   const one = panel("Supervisors and their children", list, blank, loose);
   root.append(heading("Supervision", "Who restarts whom, live. A row that has just changed is marked for a moment."), problems.root, one);
   const rows = new Map(), folded = new Set();
