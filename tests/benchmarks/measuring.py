@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import overload
+from typing import TypeVar, overload
 
 import attrs
 import trio
@@ -20,6 +20,8 @@ LESS_IS_BETTER = ("ms", "KiB", "MiB", "steps")
 """Units of which less is better: the ratio is the other way round, so that more is better
 everywhere.
 """
+
+T = TypeVar("T")
 
 Call = Callable[[], Awaitable[object]]
 Work = Callable[[], Awaitable[float]]
@@ -123,21 +125,39 @@ async def in_turn(rounds: int, *works: Work) -> tuple[Figure, ...]:
 
 async def in_pairs(count: int, ours: Work, floor: Work) -> tuple[Figure, Figure, Figure]:
     """So many pairs of short works, either of them first in turn: for works that differ by little.
-    Gives the median of the ratios of the pairs as well, and between which ratios it lies with 95 %
-    confidence: what else the machine does disturbs a few of them, and both works of the others
-    alike. The first two pairs are not counted.
+    Gives the median of the ratios of the pairs as well, see `compare_pairs`.
     """
-    values: dict[Work, list[float]] = {ours: [], floor: []}
+    return compare_pairs(*await taken_in_pairs(count, ours, floor))
+
+
+async def taken_in_pairs(
+    count: int, ours: Callable[[], Awaitable[T]], floor: Callable[[], Awaitable[T]]
+) -> tuple[list[T], list[T]]:
+    """What each of so many pairs of works returned. The first two pairs are not counted."""
+    mine: list[T] = []
+    others: list[T] = []
     for number in range(count + 2):
-        for work in (ours, floor) if number % 2 else (floor, ours):
-            values[work].append(await work())
-    mine, others = values[ours][2:], values[floor][2:]
+        if number % 2:
+            mine.append(await ours())
+        others.append(await floor())
+        if not number % 2:
+            mine.append(await ours())
+    return mine[2:], others[2:]
+
+
+def compare_pairs(mine: Sequence[float], others: Sequence[float]) -> tuple[Figure, Figure, Figure]:
+    """Compare what was taken in pairs: both, the median of the ratios of the pairs, and between
+    which ratios it lies with 95 % confidence. What else the machine does disturbs a few of the
+    pairs, and both works of the others alike.
+    """
     ratios = sorted(one / other for one, other in zip(mine, others, strict=True))
     # Ranks in order, which says nothing of how the ratios are spread: so many of them are below the
     # true median as a coin shows heads.
+    count = len(ratios)
     beside = math.ceil(0.98 * math.sqrt(count))
     low, high = max(0, count // 2 - beside), min(count - 1, (count - 1) // 2 + beside)
-    return Figure.of(mine), Figure.of(others), Figure(median(ratios), ratios[low], ratios[high])
+    ratio = Figure(median(ratios), ratios[low], ratios[high])
+    return Figure.of(list(mine)), Figure.of(list(others)), ratio
 
 
 async def sequential(call: Call, seconds: float, step: int = 20) -> float:

@@ -15,7 +15,7 @@ import trio
 
 from tests.benchmarks.measuring import LESS_IS_BETTER, Figure, Row, at_least, at_most, in_pairs
 from tests.benchmarks.profiled import measure
-from tests.benchmarks.rows import GROUPS
+from tests.benchmarks.rows import GROUPS, LONG
 from tests.benchmarks.rows.encrypted import share_of_sockets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def run(target: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
 @pytest.mark.timeout(240)
 def test_the_rows_are_printed_and_written_as_data(tmp_path: Path) -> None:
     rows, printed = run(tmp_path / "rows.json")
-    assert len(rows) >= len(GROUPS), "a row of each group, at least"
+    assert len(rows) >= len(GROUPS.keys() - LONG), "a row of each group, at least"
     assert {row["unit"] for row in rows} <= UNITS
     for row in rows:
         assert {"work", "unit", "ours", "floor", "ratio"} <= set(row)
@@ -71,6 +71,21 @@ def test_a_word_selects_rows(tmp_path: Path) -> None:
     rows, _ = run(tmp_path / "rows.json", "--only", "links")
     assert len(rows) == 1
     assert "idle links" in rows[0]["work"]
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_pages_are_measured_in_pairs(tmp_path: Path) -> None:
+    rows, printed = run(tmp_path / "rows.json", "--only", "pages")
+    for name in ("ten pages", "ten with calls"):
+        own = [row for row in rows if row["work"].startswith(f"{name}: ")]
+        assert [row["unit"] for row in own] == ["calls/s", "calls/s", "calls/s", "ms"]
+        assert [row["ratio_range"] is not None for row in own] == [True, True, True, False]
+        assert [bool(row["goal"]) for row in own] == [True, False, False, False]
+        assert all(row["ours"] > 0 < row["floor"] for row in own)
+    assert "no page" in printed
 
 
 def test_every_word_names_a_group_that_says_what_it_measures() -> None:

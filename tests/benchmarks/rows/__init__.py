@@ -19,6 +19,7 @@ from tests.benchmarks.rows import (
     lent,
     links,
     metrics,
+    pages,
     pairs,
     payloads,
     pipelined,
@@ -58,6 +59,10 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "pools": pools.measure,
         "contexts": contexts.measure,
         "clusters": clusters.measure,
+        "pages": pages.measure,
     }
 )
 """By the word that selects it."""
+
+LONG = frozenset({"pages"})
+"""Those that take minutes: they are measured only if they are selected."""
