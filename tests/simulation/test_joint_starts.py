@@ -53,7 +53,7 @@ def test_names_are_claimed_together_and_each_has_its_actor(
     assert report.holds, report.wrong
     assert sum(count for size, count in sizes.items() if size > 1) >= 3
     assert went_on or seed != SEEDS[0], "some starts go on when their message is answered"
-    assert outcomes["int"] >= 5
+    assert outcomes["int"] >= 3
     assert outcomes["NameTakenError"] >= 1
     (said,) = [
         result.text for result in report.check_results if result.name == "names claimed together"
