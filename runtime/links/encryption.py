@@ -625,6 +625,7 @@ class _TlsIsOffError(EncryptionError):
 def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
     """Return the error for a TLS handshake with `address` that failed, with a remedy."""
     reason = error.reason or ""
+    address = address.removeprefix("tcp:")
     if reason in TLS_REFUSED:
         return _TlsIsOffError(
             f"the node at {address} has TLS off, and this side encrypts: restart that node without "

@@ -34,7 +34,7 @@ from runtime.links.transfers import (
     Transfer,
     Transfers,
 )
-from runtime.links.transports import Connection
+from runtime.links.transports import Connection, with_address
 from runtime.statistics.waits import WaitedSeconds
 from runtime.user_errors import is_interrupt, summary_of, traceback_of
 from runtime.wire.frames import LIMITS, Buffer, Frame, FrameReader, Kind, encode_frame
@@ -626,9 +626,7 @@ class Link(Outbound):
 
     def undialled(self) -> str:
         """Return the addresses that could not be reached, each with the reason."""
-        return "; ".join(
-            f"{address.removeprefix('tcp:')}: {why}" for address, why in self.dial_errors.items()
-        )
+        return "; ".join(with_address(address, why) for address, why in self.dial_errors.items())
 
     def open(self, connection: Connection, peer_received: int, first: bytes = b"") -> None:
         """Use a new connection: write `first`, then the frames that the peer does not have, then

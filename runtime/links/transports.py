@@ -425,6 +425,14 @@ def is_loopback(address: str) -> bool:
     if kind == "unix":
         return True
     host, _ = split_host_port(where)
+def with_address(address: str, reason: str) -> str:
+    """Return `reason` with the address in front, unless `reason` contains it."""
+    where = address.removeprefix("tcp:")
+    # Not the beginning of another address, with a longer port.
+    named = re.search(rf"{re.escape(where)}(?!\d)", reason)
+    return reason if named else f"{where}: {reason}"
+
+
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -33,7 +33,7 @@ from runtime.hosting.node_service import store_service
 from runtime.links.handshakes import ClosedEarlyError
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
-from runtime.links.transports import Network, why_not_dialled
+from runtime.links.transports import Network, why_not_dialled, with_address
 from runtime.membership.names import Names
 from runtime.membership.remote_store import RemoteStore, StoreService
 from runtime.near_names import nearest
@@ -312,7 +312,7 @@ async def _contact(endpoint: RpcEndpoint, address: str, environment: Environment
     try:
         return await _first_contact(endpoint, address, environment)
     except HandshakeError as error:
-        raise type(error)(f"{address}: {error}") from None
+        raise type(error)(with_address(address, str(error))) from None
     except ProtocolError as error:
         raise JoinError(
             f"the process at {address} does not speak the protocol of nodes ({error}); check the "

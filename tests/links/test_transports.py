@@ -1,4 +1,4 @@
-"""Sockets when many connect at once."""
+"""Sockets when many connect at once, and how errors name their addresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from runtime.links.transports import Connection, SocketNetwork
+from runtime.links.transports import Connection, SocketNetwork, with_address
 
 
 async def test_all_that_have_connected_are_accepted_in_a_few_passes_of_the_scheduler() -> None:
@@ -82,3 +82,15 @@ async def test_a_unix_socket_whose_listener_has_no_room_is_connected_when_it_has
 async def test_a_unix_socket_that_nobody_listens_at_is_refused_at_once() -> None:
     with trio.fail_after(60), pytest.raises(ConnectionRefusedError):
         await SocketNetwork().connect(f"unix:@understudy-test-{os.urandom(8).hex()}")
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("refused", "127.0.0.1:740: refused"),
+        ("the handshake with 127.0.0.1:740 failed", "the handshake with 127.0.0.1:740 failed"),
+        ("sent on to 127.0.0.1:7400", "127.0.0.1:740: sent on to 127.0.0.1:7400"),
+    ],
+)
+def test_a_reason_names_its_address_once(reason: str, shown: str) -> None:
+    assert with_address("tcp:127.0.0.1:740", reason) == shown

@@ -121,7 +121,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
 async def refused(
     error: type[UnderstudyError], text: str, node: Node, tls: Any, **more: Any
 ) -> None:
-    with trio.fail_after(60), pytest.raises(error, match=text):
+    with trio.fail_after(60), pytest.raises(error, match=text) as raised:
         async with open_node(
             "stranger",
             join=node.address,
@@ -130,6 +130,7 @@ async def refused(
             **more,
         ):
             pytest.fail("joined")
+    assert str(raised.value).count(node.address.removeprefix("tcp:")) <= 1, "not twice"
 
 
 async def test_certificates_stand_in_place_of_a_secret(authority: Authority) -> None:
