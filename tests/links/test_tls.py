@@ -31,6 +31,7 @@ class Wire:
     cut: float = float("inf")
     change: int = -1
     sent: int = 0
+    tried: int = 0
     content: bytearray = attrs.field(factory=bytearray)
     changed: trio.Event = attrs.field(factory=trio.Event)
     other: Wire | None = None
@@ -50,6 +51,7 @@ class Wire:
         taken = bytearray(data[: min(room, self.draw.randint(0, self.most))])
         if self.sent <= self.change < self.sent + len(taken):
             taken[self.change - self.sent] ^= 0x20
+        self.tried += len(taken)
         left = int(min(self.cut - self.sent, len(taken)))
         self.sent += left
         self.other.content += taken[:left]
@@ -210,7 +212,8 @@ async def test_a_handshake_that_is_cut_at_any_byte_is_an_error_at_once(first: in
                 async with trio.open_nursery() as nursery:
                     for connection in ends(*wires):
                         nursery.start_soon(failed, connection, failures)
-            assert failures
+            # A signature may be shorter than in the first handshake: then nothing was cut.
+            assert failures or wires[side].tried <= cut
             assert all(issubclass(each, (EOFError, OSError)) for each in failures)
 
 
