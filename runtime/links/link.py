@@ -25,7 +25,6 @@ from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
 from runtime.links.spin import SMALL_RECEIVE
 from runtime.links.spinner import PollableConnection
-from runtime.links.tls import TlsConnection
 from runtime.links.transfers import (
     FIRST_UNNUMBERED_KIND,
     WHOLE,
@@ -784,11 +783,10 @@ class Link(Outbound):
         assert not self._out or self._writer is None, "the writer is parked only with nothing left"
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
-        if isinstance(connection, (PollableConnection, TlsConnection)):
-            # In the context of this task: tasks that handlers start must not get that of the task
-            # which happens to poll.
-            run = trio.lowlevel.current_task().context.run
-            self.socket = connection.let_others_receive(lambda data: run(self._act, reader, data))
+        # In the context of this task: tasks that handlers start must not get that of the task which
+        # happens to poll.
+        run = trio.lowlevel.current_task().context.run
+        self.socket = connection.let_others_receive(lambda data: run(self._act, reader, data))
         while True:  # noqa: ASYNC913  each turn waits for the socket or a post
             try:
                 buffer = reader.receive_buffer()

@@ -16,13 +16,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
+import trio
+
 from runtime.links.spinner import RECEIVE_SIZE, PollableConnection
-from runtime.links.transports import Connection, SocketConnection
+from runtime.links.transports import Connection
 from runtime.wire.certificates import certificate_hash
 from runtime.wire.handshake import Channel
 
 RECORD = 16 * 1024
 """Bytes of the largest record (RFC 8446, 5.1). Smaller buffers are joined before encryption."""
+
+MOST_ENCRYPTED = RECORD + 256 + 5
+"""Bytes of the largest record as it travels (RFC 8446, 5.2)."""
 
 PIECE = 64 * 1024
 """Bytes that OpenSSL is given at once. It fills the memory that it takes them into with zeros, and
@@ -81,6 +86,8 @@ class TlsConnection:
         """The buffer of large receives; made with the first of them."""
         self._received = memoryview(b"")
         """What is left of the last of them, for OpenSSL to be given."""
+        self._failure: ssl.SSLError | None = None
+        """Why what was received cannot be decrypted; raised by the next receive."""
 
     async def shake_hands(self) -> None:
         """Do the TLS handshake, and set `channel` to what it proves.
@@ -136,8 +143,8 @@ class TlsConnection:
         """
         if self._unsent and not self._flush():
             return 0
-        ahead, self._ahead = self._ahead, 0
-        if len(buffers) == 1 and not ahead and 0 < len(buffers[0]) <= RECORD:
+        ahead = self._ahead
+        if not ahead and len(buffers) == 1 and 0 < len(buffers[0]) <= RECORD:
             # Most sends: to memory, so that the record is taken whole.
             size = self._tls.write(buffers[0])
             data = self._outgoing.read()
@@ -146,6 +153,7 @@ class TlsConnection:
                 return size
             self._unsent = [memoryview(data)[count:]]
         else:
+            self._ahead = 0
             size, self._unsent = self._encrypt(buffers, ahead)
         if self._flush() or not size:
             return ahead + size
@@ -225,95 +233,141 @@ class TlsConnection:
         connection is broken or the bytes cannot be decrypted.
         """
         while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
-            if not self._more and not await self._arrived():
-                return b""
-            pieces: list[bytes] = []
-            size, ended = 0, False
-            try:
-                while size < RECEIVE_SIZE and (not pieces or self._incoming.pending):
-                    # What is decrypted is no longer than what it was: less to allocate.
-                    pieces.append(self._tls.read(min(RECORD, self._incoming.pending or RECORD)))
-                    ended = not pieces[-1]
-                    size += len(pieces[-1])
-                    # Where much more has arrived, the record may have been the head of a large
-                    # frame. What follows belongs straight into its place then.
-                    if ended or self._incoming.pending + len(self._received) >= PIECE:
-                        break
-                self._more = bool(self._incoming.pending or self._received or self._tls.pending())
-            except ssl.SSLWantReadError:
-                self._more = self._give()
-            if size or ended:
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            room = RECORD
+            if not self._more:
+                assert not self._received, "what came before is decrypted first"
+                try:
+                    data = await self._inner.receive()
+                except trio.ClosedResourceError:
+                    # By a task that polled in the place of this one.
+                    if self._failure is not None:
+                        raise self._failure from None
+                    raise
+                # A connection that is cut looks as one that was closed: the session above counts
+                # frames, so that nothing is lost by it.
+                if not data:
+                    return b""
+                self._incoming.write(data)
+                room = len(data)
+            plain = self._decrypt(room)
+            if plain is not None:
+                return plain
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Like `receive`, into `buffer`; returns the count, 0 at the end."""
         while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
             if not self._more and not await self._arrived_large():
                 return 0
-            size, room = 0, len(buffer)
-            self._more = True
-            while size < room:
-                try:
-                    # typeshed does not know that it returns a number where it is given a buffer.
-                    count = cast("int", self._tls.read(room - size, buffer[size:]))
-                except ssl.SSLWantReadError:
-                    if self._give():
-                        continue
-                    self._more = False
+            count = self._decrypt_into(buffer)
+            if count is not None:
+                return count
+
+    def _decrypt(self, room: int) -> bytes | None:
+        """Decrypt some of what OpenSSL was given; b"" if the peer has ended, None if no record is
+        whole. `room`: about how many bytes that will be; what is decrypted is no longer than what
+        it was. Raises `ssl.SSLError` for bytes that cannot be decrypted.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if room > RECORD:
+            room = RECORD
+        try:
+            plain = self._tls.read(room)
+        except ssl.SSLWantReadError:
+            self._more = self._give()
+            return None
+        if len(plain) < room and not self._incoming.pending and not self._received:
+            # Most receives: one record, which is read to its end where it leaves room.
+            self._more = False
+            return plain
+        return self._decrypt_more(plain)
+
+    def _decrypt_more(self, first: bytes) -> bytes:
+        """Decrypt what follows `first`; returns all of it together."""
+        incoming, tls = self._incoming, self._tls
+        pieces, size, ended = [first], len(first), not first
+        try:
+            while not ended and size < RECEIVE_SIZE and (incoming.pending or tls.pending()):
+                # Where much more has arrived, the record may have been the head of a large frame.
+                # What follows belongs straight into its place then.
+                if incoming.pending + len(self._received) >= PIECE:
                     break
-                if not count:
-                    return size
-                size += count
-            if size:
+                pieces.append(tls.read(RECORD))
+                ended = not pieces[-1]
+                size += len(pieces[-1])
+            # The end is found again by the next receive, after what came before it.
+            self._more = bool(ended or incoming.pending or self._received or tls.pending())
+        except ssl.SSLWantReadError:
+            self._more = self._give()
+        except ssl.SSLError as error:
+            # Likewise.
+            self._failure, self._more = error, True
+        return b"".join(pieces)
+
+    def _decrypt_into(self, buffer: memoryview) -> int | None:
+        """Like `_decrypt`, into `buffer`; returns the count."""
+        if self._failure is not None:
+            raise self._failure
+        incoming = self._incoming
+        # typeshed does not know that it returns a number where it is given a buffer.
+        read = cast("Callable[[int, memoryview], int]", self._tls.read)
+        size, room = 0, len(buffer)
+        self._more = True
+        while size < room:
+            # A read that finds half a record costs an error: its rest comes first, if it is here.
+            if incoming.pending < MOST_ENCRYPTED:
+                self._give()
+            try:
+                count = read(room - size, buffer[size:])
+            except ssl.SSLWantReadError:
+                if self._give():
+                    continue
+                self._more = False
+                break
+            if not count:
                 return size
+            size += count
+        return size or None
 
     def let_others_receive(self, act: Callable[[bytes], None]) -> PollableConnection | None:
-        """Let other tasks receive in the place of the reader, and give `act` the plain text of what
-        they receive. Returns the socket below, which they poll; None if there is no socket below.
+        """See `Connection.let_others_receive`. They poll the connection below, and what they
+        receive is decrypted for `act`.
         """
-        inner = self._inner
-        if not isinstance(inner, SocketConnection):
-            return None
-        return inner.let_others_receive(partial(self._act, inner, act))
+        return self._inner.let_others_receive(partial(self._act, act))
 
-    def _act(self, inner: SocketConnection, act: Callable[[bytes], None], data: bytes) -> None:
+    def _act(self, act: Callable[[bytes], None], data: bytes) -> None:
         """Decrypt what another task has received in the place of the reader, and act upon it.
 
-        The reader waits in `_arrived` meanwhile, so nothing is left from before but the beginning
+        The reader waits in `receive` meanwhile, so nothing is left from before but the beginning
         of a record, which OpenSSL keeps. All of it is decrypted here: the reader looks at nothing
         but what it receives itself.
         """
         assert not self._more, "the reader receives only after it has decrypted all"
-        incoming, tls = self._incoming, self._tls
-        incoming.write(data)
-        pieces: list[bytes] = []
-        ended = False
-        try:
-            while not ended and (incoming.pending or tls.pending()):
-                pieces.append(tls.read(min(RECORD, incoming.pending or RECORD)))
-                ended = not pieces[-1]
-        except ssl.SSLWantReadError:
-            # The rest of the last record is still to come.
-            pass
-        except ssl.SSLError:
-            ended = True
+        self._incoming.write(data)
+        plain, ended = self._decrypt_all(len(data))
         if ended:
-            # The reader finds it closed, as it would have found the end or the error.
-            inner.close()
-        if plain := pieces[0] if len(pieces) == 1 else b"".join(pieces):
+            # The reader finds it closed, and raises the error if there was one.
+            self.close()
+        if plain:
             act(plain)
 
-    async def _arrived(self) -> bool:
-        """Take what has arrived below; False at its end. A connection that is cut looks as one that
-        was closed: the session above counts frames, so that nothing is lost by it.
+    def _decrypt_all(self, room: int) -> tuple[bytes, bool]:
+        """Decrypt all that OpenSSL was given; returns it, and whether nothing can follow: because
+        the peer has ended, or for `_failure`. `room`: see `_decrypt`.
         """
-        assert not self._received, "what came before is decrypted first"
-        data = await self._inner.receive()
-        self._incoming.write(data)
-        return bool(data)
+        plain = b""
+        try:
+            more = self._decrypt(room)
+            while more:
+                plain = plain + more if plain else more
+                more = self._decrypt(RECORD) if self._more else None
+        except ssl.SSLError as error:
+            self._failure = error
+            return plain, True
+        return plain, more is not None
 
     async def _arrived_large(self) -> bool:
-        """Like `_arrived`, with a buffer that is used again."""
+        """Take what has arrived below, into a buffer that is used again; False at its end."""
         assert not self._received, "what came before is decrypted first"
         if self._large is None:
             self._large = memoryview(bytearray(LARGE_RECEIVE))

@@ -76,6 +76,12 @@ class Connection(Protocol):
         """Like `receive`, into `buffer`; returns the count, 0 at the end."""
         ...
 
+    def let_others_receive(self, act: Callable[[bytes], None]) -> PollableConnection | None:
+        """Let other tasks receive in the place of the reader while it spins, and give `act` what
+        they receive. Returns what they poll; None if only the reader can receive.
+        """
+        ...
+
     def close(self) -> None:
         """Drop the connection at once; waiting calls raise trio.ClosedResourceError. It may be
         closed again.
@@ -419,12 +425,6 @@ def why_not_dialled(error: BaseException) -> str:
     )
 
 
-def is_loopback(address: str) -> bool:
-    """True if only this machine can reach `address`."""
-    kind, where = split_address(address)
-    if kind == "unix":
-        return True
-    host, _ = split_host_port(where)
 def with_address(address: str, reason: str) -> str:
     """Return `reason` with the address in front, unless `reason` contains it."""
     where = address.removeprefix("tcp:")
@@ -433,6 +433,12 @@ def with_address(address: str, reason: str) -> str:
     return reason if named else f"{where}: {reason}"
 
 
+def is_loopback(address: str) -> bool:
+    """True if only this machine can reach `address`."""
+    kind, where = split_address(address)
+    if kind == "unix":
+        return True
+    host, _ = split_host_port(where)
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

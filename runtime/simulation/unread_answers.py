@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from typing import Any
 
@@ -84,6 +84,9 @@ class DeafConnection:
         """Like `receive`, into `buffer`."""
         await self.hears.wait()
         return await self._inner.receive_into(buffer)
+
+    def let_others_receive(self, act: Callable[[bytes], None]) -> None:
+        """Return None: only the reader is deaf."""
 
     def close(self) -> None:
         """Drop the real connection."""

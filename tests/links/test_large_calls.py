@@ -5,7 +5,7 @@ small calls.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -151,6 +151,9 @@ class Scripted:
 
     async def receive(self) -> bytes:
         return await self._told.receive()
+
+    def let_others_receive(self, act: Callable[[bytes], None]) -> None:
+        return None
 
     def close(self) -> None:
         pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -52,6 +52,9 @@ class Wire:
     def arrive(self, data: bytes) -> None:
         self.arrived += data
         self.arrival.set()
+
+    def let_others_receive(self, act: Callable[[bytes], None]) -> None:
+        return None
 
     def close(self) -> None:
         pass

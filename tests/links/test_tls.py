@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import pytest
@@ -83,6 +83,9 @@ class Wire:
         del self.content[:count]
         self._notify()
         return data
+
+    def let_others_receive(self, act: Callable[[bytes], None]) -> None:
+        return None
 
     def close(self) -> None:
         self.ended = True
@@ -250,6 +253,29 @@ async def test_a_changed_byte_is_an_error() -> None:
         except ssl.SSLError:
             found = b""
         assert found == b"", "what was changed is never taken for what was sent"
+
+
+@pytest.mark.parametrize("how", ["changed", "said to be the end"])
+async def test_what_comes_before_the_end_is_received_before_it(how: str) -> None:
+    near, far = pair(8, 1 << 20)
+    client, server = await opened(near, far)
+    client.send_some([b"before"])
+    if how == "changed":
+        near.change = near.sent + 10
+        client.send_some([b"never"])
+    else:
+        with pytest.raises(ssl.SSLError):
+            client.tls.unwrap()
+        near.send_some([client._outgoing.read()])
+    with trio.fail_after(60):
+        assert await server.receive() == b"before"
+        # The connection below stays open.
+        if how == "changed":
+            for _ in range(2):
+                with pytest.raises(ssl.SSLError):
+                    await server.receive()
+        else:
+            assert await server.receive() == b""
 
 
 async def test_a_client_that_sends_no_end_of_handshakes_is_given_up() -> None:
