@@ -816,13 +816,13 @@ def a_start_that_may_have_run_is_made_again() -> AbstractContextManager[object]:
         except OutcomeUnknownError as error:
             raise NodeUnreachableError(str(error), node=member.name) from None
 
-    return patch("runtime.supervision.spawner._about_start", about_start)
+    return patch("runtime.supervision.spawner.about_start", about_start)
 
 
 @plant
 def a_start_on_a_node_that_has_ended_is_refused_by_its_service() -> AbstractContextManager[object]:
     """Users get the error of the call that the spawn makes."""
-    return patch("runtime.supervision.spawner._about_start", lambda what, member: nullcontext())
+    return patch("runtime.supervision.spawner.about_start", lambda what, member: nullcontext())
 
 
 @plant
