@@ -52,6 +52,7 @@ SERVICE_RIGHTS: Final[Mapping[str, Mapping[str, Roles]]] = MappingProxyType(
         PLAIN_SERVICE: {"describe": ALL, "call": CALLERS, "call_keyed": CALLERS, "stream": CALLERS},
         "@inspection": {
             "overview": READERS,
+            "overview_since": READERS,
             # The same as a node's status has.
             "actors": ALL,
             "top": READERS,

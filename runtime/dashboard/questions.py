@@ -32,9 +32,11 @@ from runtime.logs.archive import archived_ends, archived_lines, archived_nodes
 from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient, unreached
 from runtime.observation.conditions import Condition
+from runtime.observation.followed_rows import FollowedRows
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import OpenCall, WaitGraph, read_calls
+from runtime.observation.overviews import busiest_first
 from runtime.observation.tree import Branch
 from runtime.pools.supervisor import PoolSupervisor, PoolView
 from runtime.printable import one_of
@@ -111,6 +113,8 @@ class ClusterQuestions:
         self._lines: Rows = {}
         self._last_lines: dict[NodeId, int] = {}
         self._ended: set[NodeId] = set()
+        self._actors: dict[NodeId, FollowedRows] = {}
+        """Of the members: what their overviews list."""
         self._silent: Collection[str] = ()
         """Members that did not answer when they were last asked about the cluster."""
         self._sizes: dict[str, _SavedSize] = {}
@@ -145,6 +149,8 @@ class ClusterQuestions:
             more, _ = await self._ask_nodes(lambda member: self._overview(member, True), others)
             answers.update(more)
         self.members = [dict(one) for one in agreed_members(answers.values(), self.members)]
+        identities = {NodeId(one["name"], one["incarnation"]) for one in self.members}
+        self._actors = {node: rows for node, rows in self._actors.items() if node in identities}
         self._client.follow(self.members)
         self._silent = silent.keys()
         self.store_has_moved = self._is_elsewhere(answers)
@@ -159,8 +165,17 @@ class ClusterQuestions:
 
     async def _overview(self, member: dict[str, Any], with_members: bool) -> dict[str, Any]:
         """The overview of a node, with `ahead`: by how much its clock is ahead of ours."""
+        identity = NodeId(member["name"], member["incarnation"])
+        actors = self._actors.setdefault(identity, FollowedRows())
         sent = self._environment.wall_time()
-        found: dict[str, Any] = await self._inspection(member).overview(with_members)
+        found: dict[str, Any]
+        try:
+            found = await self._inspection(member).overview_since(actors.number, with_members)
+            found["actors"] = busiest_first(actors.take(found["actors"]))
+        except (MethodNotFoundError, NotAllowedError):
+            # A node of an earlier version.
+            sent = self._environment.wall_time()
+            found = await self._inspection(member).overview(with_members)
         found["ahead"] = seconds_ahead(found.get("time"), sent, self._environment.wall_time())
         return found
 

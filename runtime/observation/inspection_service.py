@@ -134,7 +134,16 @@ class InspectionService(Actor):
         """The node and its actors in a bounded answer; see `Overviews.read`. `with_members`: and
         the members of the cluster as the node knows them.
         """
-        found = await self._overviews.read()
+        return self._with_members(await self._overviews.read(), with_members)
+
+    @method(concurrent=True, idempotent=True)
+    async def overview_since(self, seen: int, with_members: bool = False) -> dict[str, Any]:
+        """The same for those who ask again and again, with the number of the last answer they have
+        `seen`; see `Overviews.read_since`.
+        """
+        return self._with_members(await self._overviews.read_since(seen), with_members)
+
+    def _with_members(self, found: dict[str, Any], with_members: bool) -> dict[str, Any]:
         if with_members:
             found["members"] = [attrs.asdict(member) for member in self._members()]
         return found

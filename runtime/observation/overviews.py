@@ -5,13 +5,14 @@ ask for it every second, so its size and its cost are bounded however many actor
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
 from runtime.observation.actor_listing import actor_row
+from runtime.observation.followed_rows import AnsweredRows
 from runtime.observation.kept_answers import KeptAnswer
 from runtime.observation.slices import in_slices
 from runtime.processes.process_memory import memory_mib
@@ -37,6 +38,7 @@ class Overviews:
         self._environment = environment
         self._facts = facts
         self._actors = KeptAnswer(self._summarize, environment.now)
+        self._answered = AnsweredRows()
 
     async def read(self) -> dict[str, Any]:
         """An overview. Its part about actors is kept for a while, see `KeptAnswer`."""
@@ -51,6 +53,14 @@ class Overviews:
             "time": self._environment.wall_time(),
             **actors,
         }
+
+    async def read_since(self, seen: int) -> dict[str, Any]:
+        """The same, with an answer of `AnsweredRows` in place of the actors: most of them have not
+        changed since the overview a second before, and to write all of them takes most of the time.
+        """
+        found = await self.read()
+        found["actors"] = self._answered.answer(found["actors"], seen)
+        return found
 
     async def _summarize(self) -> tuple[Actors, float]:
         cells = [cell for cell in self._host.cells.values() if not cell.system]
@@ -103,6 +113,15 @@ class ActorsSummary:
                 for path, sums in self._classes.items()
             },
         }
+
+
+def busiest_first(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Rows of actors in the order in which an overview lists them."""
+    return sorted(
+        rows,
+        key=lambda row: (row["supervises"], row["waiting"] + row["running"], row["served"]),
+        reverse=True,
+    )
 
 
 def _weight(cell: ActorCell) -> tuple[bool, int, int]:

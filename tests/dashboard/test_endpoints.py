@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from typing import Any
@@ -20,6 +20,9 @@ from runtime.dashboard.application import MOST_PAGES
 from runtime.dashboard.sampler import LOST_SECONDS, Sampler
 from runtime.dashboard.schedule import MOST_ACTORS, TOPICS
 from runtime.environment import SystemEnvironment
+from runtime.node import internals_of
+from runtime.observation.followed_rows import AnsweredRows, Row
+from runtime.observation.inspection_service import INSPECTION_SERVICE
 from runtime.testing import Platform
 from tests.dashboard.conftest import (
     SECRET,
@@ -259,6 +262,40 @@ async def test_a_page_after_a_time_without_any_does_not_call_the_cluster_lost(
         first, second = await events.next(), await events.next()
         assert first["sections"]["connection"]["cluster"]["state"] == "connected"
         assert second["topic"] == "cluster", second
+
+
+async def test_of_actors_a_node_tells_a_dashboard_what_has_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[dict[str, Any]] = []
+    answer = AnsweredRows.answer
+
+    def noted(self: AnsweredRows, rows: Sequence[Row], seen: int) -> dict[str, Any]:
+        answers.append(answer(self, rows, seen))
+        return answers[-1]
+
+    monkeypatch.setattr(AnsweredRows, "answer", noted)
+    clerk = await world.node.lookup("shop/clerk", Clerk)
+    async with page(world.dashboard) as events:
+        while len(answers) < 3:
+            await events.next()
+        await clerk.sell()
+        await until(lambda: answers[-1]["rows"], "one actor has changed", bool)
+    assert [len(one["rows"]) for one in answers[:3]] == [2, 0, 0]
+    assert [row["name"] for row in answers[-1]["rows"]] == ["shop/clerk"]
+    assert set((await world.dashboard.snapshot("cluster"))["actors"]) == {"shop", "shop/clerk"}
+
+
+async def test_a_node_of_an_earlier_version_is_shown_as_well(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It knows no overview of changes.
+    cell = internals_of(world.node).cells[INSPECTION_SERVICE]
+    known = {name: one for name, one in cell.methods.items() if name != "overview_since"}
+    monkeypatch.setattr(cell, "methods", known)
+    sections = await world.dashboard.snapshot("cluster")
+    assert sections["nodes"]["one"]["state"] == "up"
+    assert set(sections["actors"]) == {"shop", "shop/clerk"}
 
 
 async def test_fifty_pages_ask_as_often_as_one_and_none_asks_nothing(world: World) -> None:

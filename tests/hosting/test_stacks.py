@@ -206,6 +206,7 @@ def test_only_the_methods_of_the_service_can_be_called() -> None:
         "near",
         "on_blocked",
         "overview",
+        "overview_since",
         "present",
         "profile",
         "record",
