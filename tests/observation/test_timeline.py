@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+from jsonschema import ValidationError  # type: ignore[import-untyped]
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import RemoteError
@@ -28,6 +29,7 @@ from runtime.observation.timeline import (
     estimate_clock,
 )
 from tests.live_pair import Pair
+from tests.observation.trace_format import check_format
 from tests.waiting import until
 
 SAME_CLOCK = ClockEstimate(0.0, 0.0)
@@ -89,7 +91,7 @@ def check_trace(trace: dict[str, Any]) -> None:
     """Assert the rules of the format: slices of a track nest, and arrows begin and end in them. By
     Perfetto's rule: it leaves out a slice that ends a nanosecond after the one it begins in.
     """
-    json.dumps(trace, allow_nan=False)
+    check_format(trace)
     slices: dict[tuple[int, int], list[tuple[int, int]]] = {}
     arrows: dict[int, list[dict[str, Any]]] = {}
     named: set[tuple[int, int]] = set()
@@ -319,6 +321,31 @@ def test_perfetto_leaves_no_slice_out_however_close_they_are() -> None:
     check_trace(drawn.trace({}))
     assert len(slices(drawn, "call")) + len(slices(drawn, "turn")) == len(events)
     assert all(one["dur"] >= 0 for one in drawn.events if one["ph"] == "X")
+
+
+SLICE = {"ph": "X", "name": "a", "cat": "turn", "pid": 1, "tid": 1, "ts": 1.5, "dur": 2, "args": {}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dur": -1},
+        {"dur": None},
+        {"ts": "1"},
+        {"ts": float("nan")},
+        {"pid": "node one"},
+        {"tid": 2**31},
+        {"name": ""},
+        {"ph": "B"},
+        {"ph": "M"},
+        {"args": []},
+        {"cname": "good"},
+    ],
+)
+def test_what_is_not_in_the_format_is_found(change: dict[str, object]) -> None:
+    check_format({"traceEvents": [SLICE]})
+    with pytest.raises((ValidationError, KeyError, ValueError)):
+        check_format({"traceEvents": [{**SLICE, **change}]})
 
 
 def test_times_of_nodes_are_brought_to_one_clock() -> None:
