@@ -21,9 +21,11 @@ from typing import NamedTuple
 import trio
 
 from tests.benchmarks.measuring import (
+    Figure,
     Row,
     Settings,
     at_least,
+    at_most,
     compare_pairs,
     in_turn,
     spinning,
@@ -111,6 +113,12 @@ async def _rows(
             )
             row = Row(f"{name}: calls {what}", "calls/s", ours, floor, "no page", paired=ratio)
             rows.append(at_least(row, ratio=OF_UNWATCHED) if figure is per_node_second else row)
+        rows.append(
+            at_most(
+                Row(f"{name}: for 1 s, of each node", "ms", spent(with_pages, none), CORE, "2 %"),
+                CORE.value,
+            )
+        )
         busy, free = await in_turn(settings.rounds, partial(idle, True), partial(idle, False))
         return [*rows, Row(f"{name}: nodes at rest, in 1 s", "ms", busy, free, "no page")]
 
@@ -118,6 +126,21 @@ async def _rows(
 def per_node_second(sample: Sample) -> float:
     """Calls for each second of the nodes' processor time."""
     return sample.calls / sample.nodes
+
+
+CORE = Figure(20.0, 20.0, 20.0)
+"""Milliseconds: 2 % of a second of a core."""
+
+
+def spent(pages: Sequence[Sample], none: Sequence[Sample]) -> Figure:
+    """The processor time of each node for a second in which pages are open, beyond what its calls
+    take without them: the same however much of a core other processes leave to the nodes.
+    """
+    found = [
+        1000 * (one.nodes - one.calls * other.nodes / other.calls) / (one.seconds * len(NODES))
+        for one, other in zip(pages, none, strict=True)
+    ]
+    return Figure.of(found)
 
 
 FIGURES = {
