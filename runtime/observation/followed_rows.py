@@ -34,9 +34,10 @@ class AnsweredRows:
         latest = self._kept.get(self._number, {})
         # An equal row is the same object in all lists: it takes memory once, and a look at it is
         # enough to see that it has not changed.
-        listed = {
-            row["name"]: old if (old := latest.get(row["name"])) == row else row for row in rows
-        }
+        listed: dict[str, Row] = {}
+        for row in rows:
+            old = latest.get(row["name"])
+            listed[row["name"]] = row if old is None or old != row else old
         before = self._kept.get(seen)
         self._number += 1
         self._kept[self._number] = listed
