@@ -361,7 +361,10 @@ class GatewayCalls:
         if not name or name.startswith("@"):
             raise ActorNotFoundError(f"there is no actor {name!r}")
         with trio.move_on_after(math.inf if seconds is None else max(0.0, seconds)):
-            return await self._node._api.lookup(name)
+            node = internals_of(self._node)
+            # Not `Node.lookup`: its error names another actor, which clients are not told of.
+            with node.endpoint.lifetime.asking(f"{name} could not be looked up"):
+                return await node.lookups.locate(name)
         raise DeadlineExceededError(
             f"{name} could not be looked up within the timeout of the call; it did not run"
         )

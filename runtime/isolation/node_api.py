@@ -52,6 +52,7 @@ from runtime.isolation.messages import (
 )
 from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members, MembersWatch
+from runtime.membership.name_suggestions import NameSuggestions
 from runtime.membership.names import Names
 from runtime.supervision.singletons import Candidacies
 from runtime.supervision.spawner import ActorSpawner
@@ -89,6 +90,7 @@ class NodeApi:
         self._lifetime = endpoint.lifetime
         self._names = names
         self._lookups = lookups
+        self._suggestions = NameSuggestions(names)
         self._members = members
         self._spawner = spawner
         self._candidacies = candidacies
@@ -220,10 +222,15 @@ class NodeApi:
     @operation
     async def lookup(self, name: str) -> Address:
         """Return the address of the actor of this name, from this node's view if it follows the
-        names. Raises `ActorNotFoundError`.
+        names. Raises `ActorNotFoundError`, with a name that is like it: see `NameSuggestions`.
         """
         with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
-            return await self._lookups.locate(name)
+            try:
+                return await self._lookups.locate(name)
+            except ActorNotFoundError as error:
+                missing = error
+            missing = await self._suggestions.added(missing, name)
+        raise missing
 
     @operation
     async def locate(self, name: str) -> Address:

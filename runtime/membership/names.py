@@ -273,15 +273,16 @@ class Names:
         """All named actors."""
         return [address for address, _ in await self.owners()]
 
-    async def to_compare(self, name: str) -> list[str]:
+    async def to_compare(self, name: str, most: int | None = None) -> list[str]:
         """Names among which to look for the one that `name` was meant to be: all of them, or of
-        more than `MOST_COMPARED` those first that begin with the same character.
+        more than `most` those first that begin with the same character. None: `MOST_COMPARED`.
         """
-        found = await self._store.range(NAMES, MOST_COMPARED)
+        most = MOST_COMPARED if most is None else most
+        found = await self._store.range(NAMES, most)
         entries = list(found.entries)
-        if found.more and name:
-            alike = await self._store.range(f"{NAMES}{name[0]}", MOST_COMPARED)
-            entries = [*alike.entries, *entries][:MOST_COMPARED]
+        if found.more and name and not is_unsendable_text(name):
+            alike = await self._store.range(f"{NAMES}{name[0]}", most)
+            entries = [*alike.entries, *entries][:most]
         return list(dict.fromkeys(entry.key.removeprefix(NAMES) for entry in entries))
 
     async def owners(self) -> list[tuple[Address, NameOwner]]:

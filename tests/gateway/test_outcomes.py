@@ -68,6 +68,8 @@ async def test_what_is_not_there_is_404_and_what_may_not_be_called_403(world: Wo
         assert answer.json["outcome"] == "not executed"
         if method in ("sub", "secret"):
             check_answer(error, answer.json)
+    # Who calls over HTTP is not told what other actors there are.
+    assert "counter" not in (await world.http.call("countr", "add", {})).json["detail"].lower()
     assert (await world.http.ask("POST", "/v1/actors/counter", b"{}")).status == 404
     assert (await world.http.ask("GET", "/v1/actors/counter/add")).status == 405
 

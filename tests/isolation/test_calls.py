@@ -296,6 +296,16 @@ async def test_members_that_come_and_go_are_seen_and_their_actors_are_called_fro
             await until(guest.members, "one is left", lambda names: names == ["here"])
 
 
+async def test_a_lookup_in_the_process_that_finds_nothing_names_the_nearest_name(
+    node: Node,
+) -> None:
+    with trio.fail_after(60):
+        guest = await node.options(isolation="process").spawn(Guest)
+        await node.options(name="counter").spawn(Counter)
+        with pytest.raises(ActorNotFoundError, match=r"'countr'.*did you mean 'counter'\?"):
+            await guest.raise_by_name("countr", 1)
+
+
 async def test_a_supervisor_is_refused_a_process(node: Node) -> None:
     with trio.fail_after(60), pytest.raises(ActorStartError, match="its children instead"):
         await node.options(isolation="process").spawn(Overseer)

@@ -4,6 +4,7 @@ ended.
 
 from __future__ import annotations
 
+import itertools
 from typing import cast
 
 import pytest
@@ -11,9 +12,10 @@ import trio
 import trio.testing
 
 from actors import Actor, method
-from actors.errors import ActorNotFoundError
+from actors.errors import ActorNotFoundError, StoreUnavailableError
 from runtime import Node
 from runtime.membership.lookups import Lookups
+from runtime.membership.name_suggestions import MOST_KEPT, NameSuggestions
 from runtime.membership.names import Names
 from runtime.node import internals_of
 from runtime.store.interface import Operation, RangeResult, Store, StoreEvent, WatchBatch
@@ -111,6 +113,75 @@ async def test_a_call_on_an_address_out_of_date_finds_the_actor_where_it_is_now(
     await pair.there.stop(await pair.there.lookup("clerk"))
     await pair.here.options(name="clerk").spawn(Clerk)
     assert (await (await pair.here.lookup("clerk", Clerk)).who())[0] == "here"
+
+
+@pytest.mark.parametrize("at", ["here", "there"])
+async def test_the_error_of_a_lookup_names_the_nearest_name(pair: Pair, at: str) -> None:
+    node = pair.here if at == "here" else pair.there
+    await pair.there.options(name="counter").spawn(Clerk)
+    with pytest.raises(ActorNotFoundError, match=r"'countr'.*did you mean 'counter'\?") as caught:
+        await node.lookup("countr", Clerk)
+    assert caught.value.actor == "countr"
+
+
+async def test_lookups_in_a_loop_read_the_names_once_a_second_at_most(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    reads: list[float] = []
+
+    class Compared:
+        """Names of which each read takes a while."""
+
+        async def to_compare(self, name: str, most: int) -> list[str]:
+            reads.append(trio.current_time())
+            await trio.sleep(0.05)
+            return ["counter", "clerk"][:most]
+
+    suggestions = NameSuggestions(cast("Names", Compared()))
+    texts: dict[str, list[str]] = {}
+
+    async def look_up(name: str, times: int) -> None:
+        for _ in range(times):
+            missing = ActorNotFoundError("not there", actor=name)
+            texts.setdefault(name, []).append(str(await suggestions.added(missing, name)))
+            await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look_up, "countr", 500)
+        nursery.start_soon(look_up, "clrk", 500)
+        nursery.start_soon(look_up, "counter", 500)
+    # One for each name: what it has shown is kept.
+    assert len(reads) == 3
+    assert all(later - before >= 1.0 for before, later in itertools.pairwise(reads))
+    assert texts["countr"][0] == texts["countr"][-1] == "not there; did you mean 'counter'?"
+    assert texts["clrk"][0] == "not there"
+    assert texts["clrk"][-1] == "not there; did you mean 'clerk'?"
+    assert set(texts["counter"]) == {"not there"}, "a name is not like itself"
+    # Many names: a read each second, and few of them are kept.
+    reads.clear()
+    for number in range(3000):
+        await look_up(f"other-{number}", 1)
+    assert 2900 / 100 <= len(reads) <= 32
+    assert len(suggestions._kept) <= MOST_KEPT
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_store_that_does_not_tell_the_names_does_not_change_the_error(
+    autojump_clock: trio.testing.MockClock, fails: bool
+) -> None:
+    class Silent:
+        """Names that cannot be read."""
+
+        async def to_compare(self, name: str, most: int) -> list[str]:
+            if fails:
+                raise StoreUnavailableError("the store cannot be reached")
+            await trio.sleep_forever()
+            raise AssertionError("unreachable")
+
+    suggestions = NameSuggestions(cast("Names", Silent()))
+    missing = ActorNotFoundError("not there", actor="countr")
+    assert await suggestions.added(missing, "countr") is missing
+    assert trio.current_time() <= 1.0
 
 
 class Feed:
