@@ -11,6 +11,7 @@ To a type checker a blocking handle of a `Counter` is the class `Counter` itself
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -131,6 +132,7 @@ def open_local_cluster(
     *,
     cluster: str = "local",
     store: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     call_timeout: float | None = None,
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
@@ -142,6 +144,8 @@ def open_local_cluster(
     - `cluster`: the name of the cluster.
     - `store`: an `etcd://` address to keep the cluster's store in. By default the founding node
       keeps it, in memory.
+    - `data_dir`: directory where the founding node keeps the store instead. A cluster that is
+      opened again on it has the states that its actors saved, and the cluster's secret.
     - `call_timeout`: seconds for calls that have no `timeout`, on all nodes. By default no limit.
     - `tracing`: make spans with OpenTelemetry, on all nodes.
     - `on_process_start`: a function, or its `module:function`, that each node process, and each
@@ -154,6 +158,7 @@ def open_local_cluster(
         nodes,
         cluster=cluster,
         store=store,
+        data_dir=data_dir,
         call_timeout=call_timeout,
         tracing=tracing,
         on_process_start=on_process_start,

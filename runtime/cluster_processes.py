@@ -25,7 +25,9 @@ from actors.options import checked_labels, checked_resources
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment, is_stopped
 from runtime.functions.function_names import call_hook, hook_path
+from runtime.links.keyring import GivenSecret
 from runtime.logs.formats import write_logs, written_format, written_level
+from runtime.membership.cluster_secret import secret_beside_store
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
@@ -273,6 +275,7 @@ async def open_cluster_on(
     *,
     cluster: str = "local",
     store: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     call_timeout: float | None = None,
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
@@ -287,12 +290,17 @@ async def open_cluster_on(
     those of the others, by their names.
     """
     environment = SystemEnvironment()
-    secret = environment.token(32)
+    secret: GivenSecret = environment.token(32)
+    if data_dir is not None:
+        secret = await trio.to_thread.run_sync(
+            secret_beside_store, Path(data_dir), environment.token
+        )
     async with open_node(
         "driver",
         listen="127.0.0.1:0",
         cluster=cluster,
         store=store,
+        data_dir=data_dir,
         secret=secret,
         labels=labels,
         call_timeout=call_timeout,
@@ -300,8 +308,10 @@ async def open_cluster_on(
         on_process_start=on_process_start,
         platform=platform,
     ) as node:
+        keyring = internals_of(node).keyring
         announcement = Announcement(
-            node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name
+            *(node.address, cluster, keyring.secrets()[0]),
+            *(environment.process(), Path(sys.argv[0]).name),
         )
         opened = LocalCluster(node, server, store, hook_path(on_process_start))
         # Here and not in each start, so that one error says what the warm process could not import.
@@ -317,7 +327,6 @@ async def open_cluster_on(
                 starting.start_soon(offered, name)
         await node.wait_for(nodes + 1)
         with announced(announcement, environment) as announce:
-            keyring = internals_of(node).keyring
             keyring.on_changed.append(
                 lambda: announce(attrs.evolve(announcement, secret=keyring.secrets()[0]))
             )

@@ -10,6 +10,7 @@ that one does the same on another core.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ async def open_local_cluster(
     *,
     cluster: str = "local",
     store: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     call_timeout: float | None = None,
     tracing: bool = False,
     on_process_start: Callable[[], object] | str | None = None,
@@ -47,6 +49,8 @@ async def open_local_cluster(
     - `cluster`: the name of the cluster.
     - `store`: an `etcd://` address to keep the cluster's store in. By default the founding node
       keeps it, in memory.
+    - `data_dir`: directory where the founding node keeps the store instead. A cluster that is
+      opened again on it has the states that its actors saved, and the cluster's secret.
     - `call_timeout`: seconds for calls that have no `timeout`, on all nodes. By default no limit.
     - `tracing`: make spans with OpenTelemetry, on all nodes.
     - `on_process_start`: a function, or its `module:function`, that each node process, and each
@@ -61,6 +65,7 @@ async def open_local_cluster(
     """
     check_loop("open_local_cluster")
     check_count(nodes)
+    check_data_dir(data_dir, store)
     async with open_fork_server(preload=PRELOADED, on_line=on_line, wait_ready=False) as server:
         # Only now: the warm process imports the same meanwhile, on another core.
         from runtime.cluster_processes import open_cluster_on
@@ -70,6 +75,7 @@ async def open_local_cluster(
             nodes,
             cluster=cluster,
             store=store,
+            data_dir=data_dir,
             call_timeout=call_timeout,
             tracing=tracing,
             on_process_start=on_process_start,
@@ -83,3 +89,15 @@ def check_count(nodes: object) -> None:
         raise TypeError(f"nodes is a number of processes, not {short_repr(nodes)}")
     if nodes < 0:
         raise ValueError(f"nodes is a number of processes, 0 or more, not {nodes}")
+
+
+def check_data_dir(data_dir: object, store: object) -> None:
+    """Raises TypeError or ValueError for what is no path of a directory, or is beside `store`."""
+    if data_dir is None:
+        return
+    if not isinstance(data_dir, str | os.PathLike) or not isinstance(os.fspath(data_dir), str):
+        raise TypeError(f"data_dir is the path of a directory, not {short_repr(data_dir)}")
+    if not os.fspath(data_dir):
+        raise ValueError("data_dir is empty: give the path of a directory")
+    if store is not None:
+        raise ValueError("the store is in data_dir or in etcd: give data_dir or store, not both")

@@ -27,7 +27,7 @@ from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, TlsMode
 from runtime.links.keyring import GivenSecret
-from runtime.local_cluster import PRELOADED, check_count
+from runtime.local_cluster import PRELOADED, check_count, check_data_dir
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
 from runtime.observation.cluster_html import cluster_html
@@ -91,6 +91,7 @@ def local_cluster(
     *,
     cluster: str,
     store: str | None,
+    data_dir: str | os.PathLike[str] | None,
     call_timeout: float | None,
     tracing: bool,
     on_process_start: Callable[[], object] | str | None,
@@ -99,6 +100,7 @@ def local_cluster(
 
     # Before any process is started.
     check_count(nodes)
+    check_data_dir(data_dir, store)
     # As for a connection: the founding node shares the loop of the doors with the calls.
     handoff = Handoff()
 
@@ -111,6 +113,7 @@ def local_cluster(
                 nodes,
                 cluster=cluster,
                 store=store,
+                data_dir=data_dir,
                 call_timeout=call_timeout,
                 tracing=tracing,
                 on_process_start=on_process_start,

@@ -15,7 +15,7 @@ from actors.errors import (
     ListenError,
 )
 from runtime.links.encryption import Tls, find_tls
-from runtime.links.keyring import GivenSecret, Keyring, keyring_of, split_secrets
+from runtime.links.keyring import GivenSecret, Keyring, Origin, keyring_of, split_secrets
 
 VARIABLE = "UNDERSTUDY_SECRET"
 
@@ -89,7 +89,13 @@ def find_secret(
             f"{VARIABLE}, or give secret= or --secret-file; `openssl rand -hex 32` makes one for "
             "a new cluster. A node that listens on 127.0.0.1 needs none"
         )
-    return _shared(shared_secret_path(), token)
+    return _filed(
+        shared_secret_path(),
+        token,
+        "shared by this user's clusters",
+        f"set {VARIABLE} instead",
+        "shared",
+    )
 
 
 def shared_secret_path() -> Path:
@@ -98,7 +104,25 @@ def shared_secret_path() -> Path:
     return Path(base) / "understudy" / "secret"
 
 
-def _shared(path: Path, token: Callable[[int], bytes]) -> Keyring:
+def secret_beside_store(directory: Path, token: Callable[[int], bytes]) -> Keyring:
+    """Return the secret of a local cluster, which is kept in the directory of its store: a store is
+    opened again only with the secret of its cluster. Blocks on the disk. Raises `ListenError`.
+    """
+    return _filed(
+        directory / "secret",
+        token,
+        "of the local cluster",
+        "give another data_dir, or rights to this one",
+        "file",
+    )
+
+
+def _filed(
+    path: Path, token: Callable[[int], bytes], whose: str, instead: str, origin: Origin
+) -> Keyring:
+    """Return the secret in a file of this user alone, made now if it is not there. `whose`,
+    `instead`: for the error.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
@@ -123,11 +147,10 @@ def _shared(path: Path, token: Callable[[int], bytes]) -> Keyring:
         # of a group are left to who has set them, as Kubernetes does for volumes.
         _check_own(path.parent, 0o002)
         _check_own(path, 0o007)
-        return Keyring.of_file(path, "shared")
+        return Keyring.of_file(path, origin)
     except OSError as error:
         raise ListenError(
-            f"the secret shared by this user's clusters cannot be stored in {path}: {error}; set "
-            f"{VARIABLE} instead"
+            f"the secret {whose} cannot be stored in {path}: {error}; {instead}"
         ) from error
 
 

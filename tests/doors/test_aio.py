@@ -107,12 +107,16 @@ def test_under_uvloop(cluster: BlockingLocalCluster, counter: Blocking[Counter])
 def test_errors_are_those_of_any_call(
     cluster: BlockingLocalCluster, counter: Blocking[Counter]
 ) -> None:
+    name = counter.name
+
     async def test(cluster: AioCluster, counter: Counter) -> None:
         with pytest.raises(RemoteError, match="no way") as caught:
             await counter.fail("no way")
         assert isinstance(caught.value, ValueError)
         with pytest.raises(BadArgumentsError, match="amount"):
             counter.add()  # type: ignore[call-arg, unused-coroutine]
+        with pytest.raises(ActorNotFoundError, match=f"did you mean '{name}'"):
+            await cluster.lookup(f"{name}s", Counter)
         with pytest.raises(CallTimeoutError):
             await counter.hang.options(timeout=0.5)("late")
         assert await counter.wait_for("late cancelled")

@@ -35,6 +35,7 @@ from tests.doors.actors_used import Counter
 from tests.doors.conftest import raised
 from tests.functions.functions_used import double, wait_for_file
 from tests.pools.actors_used import NoSuchShapeError, Squares
+from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
 
@@ -65,6 +66,13 @@ def test_errors_are_those_of_any_call(
         counter.raed()  # type: ignore[attr-defined]
     with pytest.raises(ActorNotFoundError, match="nobody"):
         cluster.lookup("nobody", Counter)
+    # Names are compared once a second at most, and other tests look names up as well.
+    until_blocking(
+        lambda: str(raised(lambda: cluster.lookup(f"{counter.name}s", Counter))),
+        "the nearest name is in the text",
+        lambda text: text.endswith(f"did you mean {counter.name!r}?"),
+        every=0.1,
+    )
     with pytest.raises(TypeError, match="handle"):
         Counter.add(1)
 
