@@ -19,6 +19,7 @@ import trio
 from actors.errors import DecodeError, ProtocolError
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
+from runtime.environment import Process
 from runtime.limited_log import LimitedLog
 from runtime.links.loans import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
@@ -570,6 +571,10 @@ class Link(Outbound):
         self.watched = False
         """True if the system reports the end of the peer's process to its owner: then silence is no
         sign of anything.
+        """
+        self.process: Process | None = None
+        """The process at the other end, where the kernel reports which one it is: of the latest
+        connection that was a Unix socket, to a process of this user.
         """
         self.receiver = receiver
         self._handlers = receiver.handlers

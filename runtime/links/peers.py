@@ -29,7 +29,7 @@ from actors.errors import (
 from actors.identifiers import NodeId
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
-from runtime.environment import Environment
+from runtime.environment import Environment, Process, process_start
 from runtime.limited_log import LimitedLog
 from runtime.links.client_names import quota_key
 from runtime.links.dial_turns import DialTurns
@@ -501,13 +501,14 @@ class Peers:
         link.on_verified(settled.verified)
         if settled.peer.role == "client":
             self._began[settled.peer.identity] = settled.verified
-        own, peer = self.introduction.peer, settled.peer
-        if FEATURE in own.features & peer.features and isinstance(connection, SocketConnection):
-            # By what the kernel says, not the peer: a process elsewhere must not have the memory of
-            # one here mapped by naming it.
-            process = connection.peer_process()
-            if process is not None:
-                link.share_memory(self._lending_pools, process)
+        # By what the kernel says, not the peer: a process elsewhere must not have the memory of one
+        # here mapped by naming it, nor be taken for dead with another one.
+        pid = connection.peer_process() if isinstance(connection, SocketConnection) else None
+        if pid is None:
+            return
+        link.process = Process(self._environment.process().host, pid, process_start(pid))
+        if FEATURE in self.introduction.peer.features & settled.peer.features:
+            link.share_memory(self._lending_pools, pid)
 
     def _keep_connected(self, link: Link) -> None:
         if link not in self._kept and not self._closing:

@@ -678,7 +678,9 @@ be gone.
 
 
 class FailureDetector:
-    """Calls `ended(identity, reason)` for each incarnation that is proven to have ended."""
+    """Calls `ended(identity, reason)` for each incarnation of a node that is proven to have ended,
+    and `client_ended(peer, reason)` for each client: the process that is no member's.
+    """
 
     def __init__(
         self,
@@ -687,7 +689,9 @@ class FailureDetector:
         environment: Environment,
         nursery: trio.Nursery,
         ended: Callable[[NodeId, str], None],
+        client_ended: Callable[[Peer, str], None],
     ) -> None:
+        self._client_ended = client_ended
         self._members = members
         self._environment = environment
         self._store = store
@@ -704,23 +708,35 @@ class FailureDetector:
 
     async def _look_for_proof(self, link: Link) -> None:
         seen = self._members.current(link.peer.identity)
-        if seen is None:
-            return
-        if not seen.record.host or seen.record.host != self._environment.process().host:
-            return
-        for delay in PROOF_DELAYS:
-            await trio.sleep(delay)
-            if link.connected or link.ended is not None:
-                return
-            if self._environment.has_ended(seen.record.process):
-                self._ended(
-                    link.peer.identity,
-                    f"its process {seen.record.pid} has ended",
-                )
+        if seen is not None:
+            if await self._is_proven(link, seen.record.process):
+                self._ended(link.peer.identity, f"its process {seen.record.pid} has ended")
                 try:
                     await self._store.revoke(seen.record.lease)
                 except (StoreError, NotAllowedError):
                     # Another node has revoked it, or the store ended with that node; or this is a
                     # client, and nodes must notice it themselves.
                     pass
-                return
+        # A client has no record: over a Unix socket the kernel reports which process it is. The
+        # processes of this node's own actors are watched by the code that starts them.
+        elif (
+            link.peer.role == "client"
+            and not link.watched
+            and link.process is not None
+            and await self._is_proven(link, link.process)
+        ):
+            self._client_ended(link.peer, f"its process {link.process.pid} has ended")
+
+    async def _is_proven(self, link: Link, process: Process) -> bool:
+        """True if the process at the other end of a broken connection has ended; False if it cannot
+        be seen from here, has come back, or still runs after a while.
+        """
+        if not process.host or process.host != self._environment.process().host:
+            return False
+        for delay in PROOF_DELAYS:
+            await trio.sleep(delay)
+            if link.connected or link.ended is not None:
+                return False
+            if self._environment.has_ended(process):
+                return True
+        return False

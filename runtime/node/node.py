@@ -10,7 +10,7 @@ import math
 import platform
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
 import attrs
@@ -173,6 +173,8 @@ def tasks_cancelled(node: str) -> str:
 
 
 FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
+
+_GONE: Final = "its session has ended, and it has not come back"
 """Why a node gives up its names when another store answers in place of its own."""
 
 
@@ -294,7 +296,8 @@ class Node(BaseNode):
         )
         self._placement = ActorPlacement(self._members, self._names, environment, lookups)
         self._failure_detector = FailureDetector(
-            self._members, store, environment, self._nursery, self._ended
+            *(self._members, store, environment, self._nursery),
+            *(self._ended, self._forget_stranger),
         )
         self._spawner = ActorSpawner(
             self._endpoint, self._names, self._members, environment, self._placement
@@ -1083,7 +1086,7 @@ class Node(BaseNode):
         its death.
         """
         if peer.role == "client" or self._members.is_gone(peer.identity):
-            self._forget_stranger(peer)
+            self._forget_stranger(peer, _GONE)
         elif not self._members.is_current(peer.identity):
             # Newer than the view: the store says whether it is a member.
             self._nursery.start_soon(self._forget_unless_member, peer)
@@ -1099,11 +1102,12 @@ class Node(BaseNode):
         # The latest revision of the store may be below the incarnation: then no node was ever given
         # that.
         if not self._members.is_current(peer.identity):
-            self._forget_stranger(peer)
+            self._forget_stranger(peer, _GONE)
 
-    def _forget_stranger(self, peer: Peer) -> None:
+    def _forget_stranger(self, peer: Peer, why: str) -> None:
+        """Drop what a peer that is no member has here, and end its session."""
         self._endpoint.on_peer_ended(
-            peer.identity, f"{peer.name} is not a member of the cluster, and has gone"
+            peer.identity, f"{peer.name} is not a member of the cluster: {why}"
         )
         self._watching.on_node_gone(peer.identity)
 
