@@ -19,9 +19,16 @@ import attrs
 import cbor2
 import trio
 
-from actors.errors import JoinError, NodeNotFoundError, NodeUnreachableError, UnderstudyError
+from actors.errors import (
+    CallError,
+    JoinError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    UnderstudyError,
+)
 from actors.foreign_names import HasForeignNames, names_for_processes
 from actors.options import checked_labels, checked_resources
+from actors.own_logger import own_logger
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment, is_stopped
 from runtime.functions.function_names import call_hook, hook_path
@@ -31,6 +38,7 @@ from runtime.membership.cluster_secret import secret_beside_store
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform, open_node
+from runtime.observation.inspection_service import inspection_of
 from runtime.process_end import process_of_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer
 from runtime.processes.fork_loop import settle_collector
@@ -41,6 +49,17 @@ LEAVE_SECONDS = 5.0
 """How long the nodes of a local cluster may take to leave at its end, all of them side by side.
 What still runs then is killed.
 """
+
+logger = own_logger("understudy.node")
+
+LATE_SECONDS = 2.0
+"""After so many of them the log names the nodes that have not left, and what runs there."""
+
+ASKED_SECONDS = 0.5
+"""How long such a node may take to say what runs there."""
+
+MOST_NAMED = 5
+"""Methods that the log names for one node."""
 
 MOST_LEAVE_SECONDS = 60.0
 """How long `NodeProcess.leave` waits. A node drains within `Timings.drain`; one that takes so much
@@ -250,11 +269,57 @@ class LocalCluster:
             # that leaves on another one. Not within the time for the nodes: the stop of an actor
             # shields itself, so that no scope around it would end it.
             await self.node._stop_actors()
-            with trio.move_on_after(LEAVE_SECONDS):
-                async with trio.open_nursery() as leaving:
-                    for process in self._processes.values():
-                        if process.running:
+            async with trio.open_nursery() as reporting:
+                reporting.start_soon(self._report_late)
+                with trio.move_on_after(LEAVE_SECONDS):
+                    async with trio.open_nursery() as leaving:
+                        for process in self._running():
                             leaving.start_soon(process._leave_or_end)
+                reporting.cancel_scope.cancel()
+            # Not by the fork server, which would ask them once more and wait as long again: what
+            # has not left by now ignores it.
+            for process in self._running():
+                process.kill()
+
+    def _running(self) -> list[NodeProcess]:
+        return [process for process in self._processes.values() if process.running]
+
+    async def _report_late(self) -> None:
+        """Log which nodes have not left after `LATE_SECONDS`, and what runs there."""
+        await trio.sleep(LATE_SECONDS)
+        left = LEAVE_SECONDS - LATE_SECONDS
+        async with trio.open_nursery() as asking:
+            for process in self._running():
+
+                async def report(name: str) -> None:
+                    logger.warning(
+                        "node %s has not left the cluster %g s after it was asked; it is killed in "
+                        "%g s: %s",
+                        *(name, LATE_SECONDS, left, await self._what_runs(name)),
+                    )
+
+                asking.start_soon(report, process.name)
+
+    async def _what_runs(self, name: str) -> str:
+        """Ask a node what runs there, and say it in words."""
+        member = next((one for one in self.node.members() if one.name == name), None)
+        if member is None:
+            return "it is no member any more, and its process still runs"
+        service = inspection_of(internals_of(self.node).endpoint, name, member.incarnation)
+        try:
+            found = await service.options(timeout=ASKED_SECONDS).calls()
+        except CallError:
+            return (
+                "it does not answer what runs there: its event loop may be blocked, and then its "
+                "own log says by what"
+            )
+        if member.state != "draining":
+            return "code there ignores SIGTERM, or handles it in place of the node"
+        calls = [f"{call['actor']}.{call['method']}" for call in found["calls"]]
+        if not calls:
+            return "no method runs there, so it waits for an on_stop, or for a task of an actor"
+        named = ", ".join(calls[:MOST_NAMED]) + (", ..." if len(calls) > MOST_NAMED else "")
+        return f"there {'runs' if len(calls) == 1 else 'run'} {named}"
 
     def process(self, name: str) -> NodeProcess:
         """The process of the node called `name`. Raises `NodeNotFoundError`."""

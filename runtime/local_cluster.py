@@ -43,7 +43,8 @@ async def open_local_cluster(
     on_line: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Start node processes called `worker-1`, `worker-2`, ... around a founding node in this
-    process. Leaving the block stops all of them.
+    process. Leaving the block stops all of them: what has not left after 5 s is killed, and named
+    in the log before.
 
     - `nodes`: how many.
     - `cluster`: the name of the cluster.

@@ -362,7 +362,7 @@ class GatewayCalls:
             raise ActorNotFoundError(f"there is no actor {name!r}")
         with trio.move_on_after(math.inf if seconds is None else max(0.0, seconds)):
             node = internals_of(self._node)
-            # Not `Node.lookup`: its error names another actor, which clients are not told of.
+            # Not `Node.lookup`: its error names another actor, and clients must not learn of it.
             with node.endpoint.lifetime.asking(f"{name} could not be looked up"):
                 return await node.lookups.locate(name)
         raise DeadlineExceededError(

@@ -63,6 +63,22 @@ class Sleeper(Actor):
         return self.node.name
 
 
+class Stubborn(Actor):
+    """Does not let its node leave."""
+
+    @method
+    async def block_loop(self) -> None:
+        time.sleep(600)  # noqa: ASYNC251  that is what it is for
+
+    @method
+    def block_thread(self) -> None:
+        time.sleep(600)
+
+    @method
+    async def ignore_signals(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 class Diligent(Actor):
     """Works beside itself; to be asked again does no harm."""
 

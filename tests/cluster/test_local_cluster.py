@@ -29,7 +29,7 @@ from actors.errors import (
 from runtime import LocalCluster, cluster_processes, open_local_cluster
 from runtime.environment import process_start
 from runtime.processes import ChildProcess, ForkServer
-from tests.cluster.actors_used import Ledger, Sleeper
+from tests.cluster.actors_used import Ledger, Sleeper, Stubborn
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -311,3 +311,30 @@ async def test_a_process_that_was_killed_answers_no_further_call() -> None:
             with trio.fail_after(60), pytest.raises((NotExecutedError, OutcomeUnknownError)):
                 await sleeper.sleep(0)
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("block_loop", "does not answer what runs there: its event loop may be blocked"),
+        ("block_thread", "there runs stubborn.block_thread"),
+        ("ignore_signals", "code there ignores SIGTERM"),
+    ],
+)
+async def test_a_node_that_does_not_leave_is_named_with_what_runs_there_and_killed(
+    how: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_local_cluster(nodes=2) as cluster:
+        stubborn = await cluster.node.options(name="stubborn", on="worker-1").spawn(Stubborn)
+        if how == "ignore_signals":
+            await stubborn.ignore_signals()
+        else:
+            await getattr(stubborn, how).send()
+    assert (await cluster.process("worker-1").wait()).signal == signal.SIGKILL
+    assert (await cluster.process("worker-2").wait()).code == 0
+    told = [
+        record.getMessage() for record in caplog.records if "it is killed in" in record.getMessage()
+    ]
+    assert len(told) == 1
+    assert "node worker-1 has not left the cluster 2 s after it was asked" in told[0]
+    assert why in told[0]

@@ -39,10 +39,14 @@ class Slow(Actor):
 class Staying:
     """A process whose node is asked to leave and never does."""
 
-    running = True
+    name = "worker"
 
     def __init__(self, asked: list[float]) -> None:
+        self.running = True
         self._asked = asked
+
+    def kill(self) -> None:
+        self.running = False
 
     async def _leave_or_end(self) -> None:
         self._asked.append(trio.current_time())
@@ -92,6 +96,8 @@ def test_a_local_cluster_ends_in_its_time_however_long_all_its_parts_take(
                 began = trio.current_time()
                 await cluster._close()
                 ended = trio.current_time()
+                # And not after the founding node, by the fork server, which would wait once more.
+                assert not any(process.running for process in cluster.processes.values())
         assert ended - began <= timings.drain + LEAVE_SECONDS
         # Side by side, after the actors of the founding node.
         assert asked == [ended - LEAVE_SECONDS] * 2
