@@ -444,9 +444,7 @@ class RetryingCall:
             uncounted=moving,
             incident=incident,
         )
-        if isinstance(error, DirectoryUnavailableError) and self._bound._address.name.startswith(
-            "@"
-        ):
+        if isinstance(error, DirectoryUnavailableError) and self._is_service:
             # The runtime's own calls have no end of retries: their caller is to learn that the
             # store had its time.
             decision = GiveUp("not repeatable")
@@ -456,6 +454,8 @@ class RetryingCall:
             # when that passes during the wait. The refusal alone would say that there is no actor.
             waited = moving and decision.why == "deadline"
             deadline = trio.current_effective_deadline()
+            if decision.why == "deadline" and self._is_service and await self._is_answered_late():
+                return
             if deadline < self._expires and (waited or self._is_too_late(error)):
                 # As for a call that is made once: the caller's own deadline ends it.
                 await trio.sleep_until(deadline)
@@ -499,6 +499,27 @@ class RetryingCall:
             bound._moved = True
             bound._route = None
         return moving
+
+    @property
+    def _is_service(self) -> bool:
+        """True for a call of the runtime's own."""
+        return self._bound._address.name.startswith("@")
+
+    async def _is_answered_late(self) -> bool:
+        """Wait for the answer to the last attempt at a call of the runtime's own, for which no time
+        is left to repeat it: users know nothing of such attempts, and must not get an error about
+        them before their own deadline. False if there is nothing to wait for.
+        """
+        call = self._call
+        if call is None or call.finished:
+            await trio.lowlevel.checkpoint()
+            return False
+        with trio.move_on_at(self._schedule.deadline):
+            await _finished(call)
+            return self._schedule.begin(self._caller.environment.now())
+        # The deadline of the caller raises here, unless its scope has got another one meanwhile.
+        await trio.lowlevel.checkpoint()
+        return False
 
     def _is_too_late(self, error: CallError) -> bool:
         """Return True if the node of the actor has ended the call at its deadline. An attempt that

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
 import attrs
 import trio
@@ -36,7 +36,7 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.gatherer import Gatherer
 from runtime.lifetime import AskingBlock
-from runtime.supervision.start_errors import about_start, of_class, own_error
+from runtime.supervision.start_errors import about_start, may_start_yet, of_class, own_error
 from runtime.wire.plain_writer import SCALARS
 
 MOST_IN_MESSAGE = 256
@@ -90,12 +90,13 @@ class ConstructedStart:
 @attrs.frozen
 class StartUnderWay:
     """A start that goes on at its node after the message was answered: its number in the message
-    with this ticket.
+    with this ticket. `named`: it was given a name.
     """
 
     member: Member
     ticket: str
     number: int
+    named: bool
 
 
 class _NotSent(Enum):
@@ -188,18 +189,17 @@ class ConstructorGatherer:
         keywords = [one.kwargs for one in starts] if any(one.kwargs for one in starts) else []
         names = [one.name for one in starts] if kind.named else []
         try:
-            with about_start(of_class(path), member):
+            with about_start(of_class(path), member, self._environment.now, named=kind.named):
                 started, epochs, failures, unfinished = await service.spawn_each(
                     path, [one.args for one in starts], keywords, names, kind.options, ticket
                 )
         except trio.Cancelled:
             # This node closes. Some may have started, and no task will see the answer.
-            with (
-                trio.CancelScope(shield=True),
-                trio.move_on_after(self._undo_seconds),
-                suppress(CallError),
-            ):
-                await service.take_back.send(ticket)
+            await self._send(service.take_back, ticket)  # noqa: ASYNC102  shielded and bounded
+            raise
+        except OutcomeUnknownError as error:
+            if not kind.named and may_start_yet(error):
+                await self._send(service.take_back, ticket)  # noqa: ASYNC120
             raise
         except RemoteError as error:
             own = own_error(error, member)
@@ -213,7 +213,7 @@ class ConstructorGatherer:
             for name, epoch in zip(started, epochs, strict=True)
         ]
         for number in unfinished:
-            answers[number] = StartUnderWay(member, ticket, number)
+            answers[number] = StartUnderWay(member, ticket, number, kind.named)
         for failure in failures:
             answers[failure.number] = failure.error(member.name)
         return answers
@@ -223,16 +223,19 @@ class ConstructorGatherer:
         member = start.member
         service = self._endpoint.node_service(member.name, member.incarnation)
         try:
-            with about_start(what, member):
+            with about_start(what, member, self._environment.now, named=start.named):
                 return cast("Address", await service.finish_start(start.ticket, start.number))
         except trio.Cancelled:
             # As for a start that was not gathered: no other task will see the answer.
-            with (
-                trio.CancelScope(shield=True),
-                trio.move_on_after(self._undo_seconds),
-                suppress(CallError),
-            ):
-                await service.take_back_unfinished.send(start.ticket, [start.number])
+            await self._send(  # noqa: ASYNC102  shielded and bounded
+                service.take_back_unfinished, start.ticket, [start.number]
+            )
+            raise
+        except OutcomeUnknownError as error:
+            if not start.named and may_start_yet(error):
+                await self._send(  # noqa: ASYNC120
+                    service.take_back_unfinished, start.ticket, [start.number]
+                )
             raise
         except RemoteError as error:
             own = own_error(error, member)
@@ -241,6 +244,17 @@ class ConstructorGatherer:
             finally:
                 # No circle with this frame, which the traceback has.
                 del own
+
+    async def _send(self, method: Any, *args: object) -> None:
+        """Call a method of a node's service one way, for `undo_seconds` at most: the node may be
+        gone, and what was started with it.
+        """
+        with (
+            trio.CancelScope(shield=True),
+            trio.move_on_after(self._undo_seconds),
+            suppress(CallError),
+        ):
+            await method.send(*args)
 
     async def _undo(self, answers: Sequence[Answer]) -> None:
         """Take back what was started for tasks that were cancelled meanwhile."""

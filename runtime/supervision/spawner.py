@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import attrs
 import trio
@@ -52,7 +52,7 @@ from runtime.membership.restart_intents import CLUSTER
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.gathered_constructors import ConstructorGatherer, may_travel_with_others
 from runtime.supervision.gathered_starts import StartGatherer
-from runtime.supervision.start_errors import about_start, of_class, own_error
+from runtime.supervision.start_errors import about_start, may_start_yet, of_class, own_error
 from runtime.tracing import NO_SPANS, Spans
 
 WATCH_RETRY_SECONDS = 0.05
@@ -357,22 +357,23 @@ class ActorSpawner:
         service = self._endpoint.node_service(member.name, member.incarnation)
         ticket = self._environment.token(8).hex()
         try:
-            with about_start(options.name or of_class(path), member):
+            with about_start(
+                options.name or of_class(path),
+                member,
+                self._environment.now,
+                named=options.name is not None,
+            ):
                 return cast(
                     "Address",
                     await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
                 )
         except trio.Cancelled:
-            # It may have started, and no other task will see the answer. Bounded, because the node
-            # may be gone, and the actor with it.
-            # A node that is gone has nothing to take back, and its error must not take the place of
-            # the cancellation.
-            with (
-                trio.CancelScope(shield=True),
-                trio.move_on_after(self._take_back_seconds),
-                suppress(CallError),
-            ):
-                await service.take_back.send(ticket)
+            await self._take_ticket_back(service, ticket)  # noqa: ASYNC102  shielded and bounded
+            raise
+        except OutcomeUnknownError as error:
+            # One with a name can be found by it, and the error says so.
+            if options.name is None and may_start_yet(error):
+                await self._take_ticket_back(service, ticket)  # noqa: ASYNC120
             raise
         except RemoteError as error:
             own = own_error(error, member)
@@ -381,6 +382,19 @@ class ActorSpawner:
             finally:
                 # No circle with this frame, which the traceback has.
                 del own
+
+    async def _take_ticket_back(self, service: Any, ticket: str) -> None:
+        """Let the node stop what it has started with this ticket, or starts yet: no task will see
+        its answer. Bounded, because the node may be gone, and the actors with it.
+        """
+        # A node that is gone has nothing to take back, and its error must not take the place of
+        # what is being raised.
+        with (
+            trio.CancelScope(shield=True),
+            trio.move_on_after(self._take_back_seconds),
+            suppress(CallError),
+        ):
+            await service.take_back.send(ticket)
 
     def _may_be_gathered(self, request: StartRequest) -> bool:
         """Return True for an actor whose start waits for nothing and runs no user code: then it
@@ -543,20 +557,16 @@ class ActorSpawner:
         names = [request.names[index] for index in indices] if request.names else []
         rows = [request.rows[index] for index in indices]
         try:
-            with about_start(of_class(path), member):
+            with about_start(of_class(path), member, self._environment.now, named=bool(names)):
                 spawned, epochs, failures = await service.spawn_many(
                     path, rows, names, request.options, ticket
                 )
         except trio.Cancelled:
-            # Some may have started, and no other task will see the answer.
-            # A node that is gone has nothing to take back, and its error must not take the place of
-            # the cancellation.
-            with (
-                trio.CancelScope(shield=True),
-                trio.move_on_after(self._take_back_seconds),
-                suppress(CallError),
-            ):
-                await service.take_back.send(ticket)
+            await self._take_ticket_back(service, ticket)  # noqa: ASYNC102  shielded and bounded
+            raise
+        except OutcomeUnknownError as error:
+            if not names and may_start_yet(error):
+                await self._take_ticket_back(service, ticket)  # noqa: ASYNC120
             raise
         except RemoteError as error:
             plain = plain_error(error)

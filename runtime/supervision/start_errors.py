@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import trio
 
 from actors.actor import Member
 from actors.errors import (
@@ -26,12 +28,24 @@ ELSEWHERE = "start it again, or elsewhere"
 
 
 @contextmanager
-def about_start(what: str, member: Member) -> Iterator[None]:
+def about_start(
+    what: str, member: Member, now: Callable[[], float], *, named: bool
+) -> Iterator[None]:
     """Where the service of `member` has not answered, raise an error about `what` was to be started
-    there, and not about that service, of which users know nothing.
+    there, and not about that service, of which users know nothing, nor its attempts. `now`: the
+    node's clock; `named`: other tasks can find by its name what was started. What is not `named` is
+    taken back by the caller where it may start yet: see `may_start_yet`.
     """
+    began = now()
     try:
         yield
+    except trio.Cancelled as error:
+        # People read it in the traceback of the error that their time limit raises.
+        error.add_note(
+            f"The start of {what} on node {member.name} had no answer after {now() - began:.1f} s. "
+            "If it has started, it is stopped again: no task has its handle."
+        )
+        raise
     except (
         ActorNotFoundError,
         DeadlineExceededError,
@@ -59,13 +73,27 @@ def about_start(what: str, member: Member) -> Iterator[None]:
                 f"{ended} while it started {what}, which is gone with it if it had started; "
                 f"{ELSEWHERE}"
             )
+        elif isinstance(error, DeadlineExceededError):
+            text = (
+                f"{what} was not started: node {member.name} had not begun with it after "
+                f"{now() - began:.1f} s, and will not; {ELSEWHERE}"
+            )
         else:
-            # Without the history of its attempts: they are the service's.
-            said = str(error).partition("\n")[0]
-            text = said.replace(
-                f"{NODE_SERVICE}.{error.method}", f"the start of {what} on node {member.name}"
+            next_step = (
+                "look it up by its name, or start it again"
+                if named
+                else f"if it has, it is stopped again, as no task has its handle; {ELSEWHERE}"
+            )
+            text = (
+                f"{what} may have started on node {member.name}, whose answer has not come after "
+                f"{now() - began:.1f} s, and will not; {next_step}"
             )
         raise kind(text, node=member.name, attempts=error.attempts) from None
+
+
+def may_start_yet(error: OutcomeUnknownError) -> bool:
+    """False if what was to be started has ended with its node."""
+    return not isinstance(error, NodeDiedError)
 
 
 def of_class(path: str) -> str:

@@ -92,7 +92,7 @@ def test_what_actors_saved_is_there_when_the_cluster_is_opened_again_at_each_doo
 @pytest.mark.timeout(120)
 async def test_two_clusters_do_not_share_a_directory(tmp_path: Path) -> None:
     async with open_local_cluster(0, data_dir=tmp_path):
-        with pytest.raises(StoreDataError, match="another process"):
+        with pytest.raises(StoreDataError, match="is in use"):
             async with open_local_cluster(0, data_dir=tmp_path):
                 pass
 

@@ -231,17 +231,26 @@ class Guest(Actor):
         return "both"
 
     @method
-    async def spawn_hastily(self, names: list[str]) -> None:
-        """Spawn counters, and cancel each spawn when its answer is there and not yet read."""
+    async def spawn_hastily(self, names: list[str]) -> list[str]:
+        """Spawn counters, and cancel each spawn when its answer is there and not yet read. Returns
+        those of which the answer was read already: where it is polled for, it may come so early.
+        """
+        started: list[str] = []
+
+        async def spawn(name: str) -> None:
+            await self.node.options(name=name).spawn(Counter)
+            started.append(name)
+
         for name in names:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.node.options(name=name).spawn, Counter)
+                nursery.start_soon(spawn, name)
                 # The request is sent within these passes of the loop.
                 for _ in range(10):
                     await trio.lowlevel.checkpoint()
                 # This blocks the loop, and the node answers meanwhile.
                 time.sleep(0.1)  # noqa: ASYNC251
                 nursery.cancel_scope.cancel()
+        return started
 
     @method
     async def end(self, other: Any) -> None:

@@ -148,6 +148,7 @@ async def test_lookups_in_a_loop_read_the_names_once_a_second_at_most(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(look_up, "countr", 500)
+        await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(look_up, "clrk", 500)
         nursery.start_soon(look_up, "counter", 500)
     # One for each name: what it has shown is kept.

@@ -810,7 +810,9 @@ def a_start_that_may_have_run_is_made_again() -> AbstractContextManager[object]:
     """
 
     @contextmanager
-    def about_start(what: str, member: Member) -> Iterator[None]:
+    def about_start(
+        what: str, member: Member, now: Callable[[], float], *, named: bool
+    ) -> Iterator[None]:
         try:
             yield
         except OutcomeUnknownError as error:
@@ -822,7 +824,7 @@ def a_start_that_may_have_run_is_made_again() -> AbstractContextManager[object]:
 @plant
 def a_start_on_a_node_that_has_ended_is_refused_by_its_service() -> AbstractContextManager[object]:
     """Users get the error of the call that the spawn makes."""
-    return patch("runtime.supervision.spawner.about_start", lambda what, member: nullcontext())
+    return patch("runtime.supervision.spawner.about_start", lambda *about, named: nullcontext())
 
 
 @plant

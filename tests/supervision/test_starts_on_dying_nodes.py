@@ -4,6 +4,8 @@ there, and its error is about the actor, not about the service of the node that 
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 import trio
 
@@ -18,6 +20,8 @@ from actors.errors import (
     NodeNotFoundError,
     OutcomeUnknownError,
 )
+from runtime.node import internals_of
+from runtime.simulation.cluster import CLUSTER
 from runtime.supervision.start_errors import about_start
 from runtime.testing import VirtualCluster, VirtualFaults
 
@@ -52,15 +56,89 @@ async def test_the_error_names_the_node_and_the_class(
         await cluster.node.options(on="worker-1").spawn_many(Where, [()])
 
 
-@pytest.mark.parametrize("kind", [CallTimeoutError, OutcomeUnknownError, DeadlineExceededError])
-def test_an_error_of_the_service_that_starts_is_about_the_start(kind: type[CallError]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "named", "text"),
+    [
+        (
+            CallTimeoutError,
+            False,
+            "where may have started on node worker-1, whose answer has not come after 2.0 s, and "
+            "will not; if it has, it is stopped again, as no task has its handle; start it again, "
+            "or elsewhere",
+        ),
+        (
+            OutcomeUnknownError,
+            True,
+            "where may have started on node worker-1, whose answer has not come after 2.0 s, and "
+            "will not; look it up by its name, or start it again",
+        ),
+        (
+            DeadlineExceededError,
+            False,
+            "where was not started: node worker-1 had not begun with it after 2.0 s, and will not; "
+            "start it again, or elsewhere",
+        ),
+    ],
+)
+def test_an_error_of_the_service_that_starts_is_about_the_start(
+    kind: type[CallError], named: bool, text: str
+) -> None:
     said = "@node.spawn gave no answer within 2 s\nattempt 1, after 0.25 s: @node.spawn did not run"
     error = kind(said, actor="@node", method="spawn", node="worker-1", attempts=3)
     member = Member("worker-1", 7, (), "", 0)
-    with pytest.raises(kind) as found, about_start("where", member):
+    clock = iter([1.0, 3.0])
+    with (
+        pytest.raises(kind) as found,
+        about_start("where", member, lambda: next(clock), named=named),
+    ):
         raise error
-    assert str(found.value) == "the start of where on node worker-1 gave no answer within 2 s"
+    assert str(found.value) == text
     assert (found.value.node, found.value.attempts) == ("worker-1", 3)
+
+
+class Unhurried(Actor):
+    """Starts within four seconds, whatever is cancelled meanwhile."""
+
+    def __init__(self, seconds: float = 4.0) -> None:
+        self.seconds = seconds
+
+    async def on_start(self) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.seconds)
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_time_limit_ends_a_spawn_as_a_time_limit_and_the_actor_is_taken_back(
+    cluster: VirtualCluster, many: bool
+) -> None:
+    """Also where the limit passes soon after one of the attempts that the runtime makes by itself:
+    these are at 0.25, 0.5, 1 and 2 seconds.
+    """
+    wrong: list[str] = []
+
+    async def spawn(limit: float) -> None:
+        spawner = cluster.node.options(on="worker-1")
+        try:
+            with trio.fail_after(limit):
+                if many:
+                    await spawner.spawn_many(Unhurried, [(4.0,)] * 2)
+                else:
+                    await spawner.spawn(Unhurried, 4.0)
+        except trio.TooSlowError as error:
+            told = "".join(traceback.format_exception(error))
+            if "Unhurried on node worker-1 had no answer after " not in told:
+                wrong.append("no note")
+        except Exception as error:
+            wrong.append(f"{limit}: {error!r}")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(60):
+            nursery.start_soon(spawn, 0.2 + number * 0.05)
+    assert wrong == []
+    await trio.sleep(10.0)
+    node = CLUSTER.get().live("worker-1")
+    assert node is not None
+    assert [name for name in internals_of(node).host.cells if "Unhurried" in name] == []
 
 
 async def test_a_node_that_is_started_again_under_its_name_is_used(
