@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from operator import attrgetter
 from typing import Any, cast
 
 import attrs
@@ -65,6 +66,16 @@ def _is_plain(value: object) -> bool:
     return kind in SCALARS
 
 
+_hashed_options = attrgetter(
+    *(
+        field.name
+        for field in attrs.fields(SpawnOptions)
+        # The name is of one start alone; the others are dicts, which have no hash.
+        if field.name not in ("name", "labels", "resources")
+    )
+)
+
+
 @attrs.frozen
 class ConstructorKind:
     """The common part of starts that may travel in one message. `named`: all of them have names;
@@ -76,6 +87,13 @@ class ConstructorKind:
     named: bool
     options: SpawnOptions
     """Without a name."""
+
+    def __hash__(self) -> int:
+        options = self.options
+        labels, amounts = frozenset(options.labels.items()), frozenset(options.resources.items())
+        return hash(
+            (self.member.node_id, self.cls, self.named, _hashed_options(options), labels, amounts)
+        )
 
 
 @attrs.frozen(eq=False)
@@ -126,7 +144,10 @@ class ConstructorGatherer:
         self._environment = environment
         self._take_back = take_back
         self._undo_seconds = undo_seconds
-        self._gatherer = Gatherer[tuple[NodeId, bool], ConstructorKind, ConstructedStart, Answer](
+        self._latest: ConstructorKind | None = None
+        # Of each kind by itself: starts that take their time delay the answer of their message, and
+        # starts of other kinds, which cannot travel in it, must not wait for that.
+        self._gatherer = Gatherer[ConstructorKind, ConstructorKind, ConstructedStart, Answer](
             self._ask, self._undo, _closed, endpoint.nursery, MOST_IN_MESSAGE, undo_seconds
         )
 
@@ -142,11 +163,14 @@ class ConstructorGatherer:
         """
         options = request.options
         name = options.name or ""
-        answer = await self._gatherer.request(
-            (member.node_id, bool(name)),
+        kind = self._kind(
             ConstructorKind(
                 member, request.cls, bool(name), options.changed(name=None) if name else options
-            ),
+            )
+        )
+        answer = await self._gatherer.request(
+            kind,
+            kind,
             ConstructedStart(name, request.args, request.kwargs),
             alone,
             asking,
@@ -157,6 +181,16 @@ class ConstructorGatherer:
         if isinstance(answer, _NotSent):
             return await alone()
         return await self._finish(answer, name or of_class(import_path(request.cls)))
+
+    def _kind(self, kind: ConstructorKind) -> ConstructorKind:
+        """The object that stands for an equal kind, where that was the latest one: several tables
+        are asked for it, and compare it with itself at no cost.
+        """
+        latest = self._latest
+        if latest is not None and latest == kind:
+            return latest
+        self._latest = kind
+        return kind
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
