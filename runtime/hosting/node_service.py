@@ -38,7 +38,7 @@ from runtime.hosting.named_starts import may_be_claimed_together, start_named
 from runtime.hosting.start_batches import StartBatch, UnfinishedStarts
 from runtime.hosting.start_tickets import StartTickets
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
-from runtime.user_errors import text_of
+from runtime.user_errors import shortened, text_of
 from runtime.wire.classes import find_class, import_class, is_imported
 
 NODE_SERVICE = "@node"
@@ -65,6 +65,15 @@ STARTS_LOOK_MASK = 7
 
 TURN_SECONDS = 0.002
 """Seconds after which a series of starts lets other tasks run."""
+
+FAILURE_CHARACTERS = 1024 * 1024
+"""Of the texts and tracebacks of failed starts in one answer, which users choose: above some MiB it
+takes longer than the call waits before it is repeated, and is too large to be kept for that; above
+some more it cannot be sent, and nobody knows what has started.
+"""
+
+SHORT_CHARACTERS = 400
+"""Of the text of each further failure, where all failures of a request are in its answer."""
 
 
 @message
@@ -105,6 +114,32 @@ class StartFailed:
         if isinstance(cls, type) and issubclass(cls, UnderstudyError):
             return cls(self.text)
         return errors.ActorStartError(self.text, actor=self.actor, node=node)
+
+
+class StartFailures:
+    """The failures of one answer. Their texts together take no more than `most` characters, and a
+    little for each: what is above is shortened where a failure is added, or not taken.
+    """
+
+    def __init__(self, most: int = FAILURE_CHARACTERS) -> None:
+        self.all: list[StartFailed] = []
+        self._room = most
+
+    def take(self, failure: StartFailed) -> bool:
+        """Add a failure, whole, if there is room for it."""
+        taken = len(failure.text) + len(failure.trace)
+        if taken > self._room:
+            return False
+        self._room -= taken
+        self.all.append(failure)
+        return True
+
+    def add(self, number: int, error: Exception) -> None:
+        """Add a failure, shortened if there is no room for it."""
+        failure = StartFailed.of(number, error)
+        if not self.take(failure):
+            text = shortened(failure.text, SHORT_CHARACTERS)
+            self.all.append(attrs.evolve(failure, text=text, trace=""))
 
 
 class NodeService(Actor):
@@ -182,7 +217,7 @@ class NodeService(Actor):
             cls = await actor_class(class_path, self._node, self._host.in_thread)
             found = ["" for _ in rows]
             epochs = [0 for _ in rows]
-            failures: list[StartFailed] = []
+            failures = StartFailures()
             if names and may_be_claimed_together(cls, options, rows):
                 start_of_each = ActorStart(cls, class_path, options)
                 outcomes = await start_named(self._host, names, start_of_each, started)
@@ -190,8 +225,8 @@ class NodeService(Actor):
                     if isinstance(outcome, Address):
                         found[number], epochs[number] = outcome.name, outcome.epoch
                     else:
-                        failures.append(StartFailed.of(number, outcome))
-                return found, epochs, failures
+                        failures.add(number, outcome)
+                return found, epochs, failures.all
             numbers = iter(range(len(rows)))
 
             async def start() -> None:
@@ -203,7 +238,7 @@ class NodeService(Actor):
                             ActorStart(cls, class_path, options, rows[number]), name
                         )
                     except UnderstudyError as error:
-                        failures.append(StartFailed.of(number, error))
+                        failures.add(number, error)
                     else:
                         started.append(address)
                         found[number], epochs[number] = address.name, address.epoch
@@ -215,7 +250,7 @@ class NodeService(Actor):
             async with trio.open_nursery() as nursery:
                 for _ in range(min(STARTED_AT_ONCE, len(rows))):
                     nursery.start_soon(start)
-            return found, epochs, failures
+            return found, epochs, failures.all
 
     @method(concurrent=True)
     async def spawn_each(
@@ -229,8 +264,8 @@ class NodeService(Actor):
     ) -> tuple[list[str], list[int], list[StartFailed], list[int]]:
         """Start an actor here for each row of arguments. `keywords`: those by name, for each row or
         none at all. Unlike `spawn_many`, this does not wait for starts that take their time:
-        returns as well the numbers of the rows whose starts go on, see `finish_start`. For nodes
-        only.
+        returns as well the numbers of the rows whose starts go on, or have failed with more text
+        than the answer takes, see `finish_start`. For nodes only.
         """
         for name in names:
             check_name("name", name)
@@ -251,13 +286,15 @@ class NodeService(Actor):
                 started += [one for one in batch.outcomes if isinstance(one, Address)]
             found = ["" for _ in rows]
             epochs = [0 for _ in rows]
-            failures: list[StartFailed] = []
+            failures = StartFailures()
             for number, outcome in enumerate(batch.outcomes):
                 if isinstance(outcome, Address):
                     found[number], epochs[number] = outcome.name, outcome.epoch
                 elif number not in batch.unfinished:
-                    failures.append(StartFailed.of(number, outcome or self._left_meanwhile()))
-            return found, epochs, failures, self._unfinished.add(ticket, batch)
+                    error = outcome or self._left_meanwhile()
+                    if not failures.take(StartFailed.of(number, error)):
+                        batch.put_off(number, error)
+            return found, epochs, failures.all, self._unfinished.add(ticket, batch)
 
     @method(concurrent=True)
     async def finish_start(self, ticket: str, number: int) -> Address:
@@ -293,9 +330,15 @@ class NodeService(Actor):
         """Cancel the starts of a batch that went on when it was answered, and stop those of their
         actors that have started: their spawners were cancelled.
         """
-        for number in numbers:
+
+        async def take_back(number: int) -> None:
             if not await self._unfinished.take_back(ticket, number):
-                await self.take_back(_ticket_of(ticket, number))
+                await self._take_ticket_back(_ticket_of(ticket, number))
+
+        # Side by side: one that does not heed its cancellation holds up no other.
+        async with trio.open_nursery() as nursery:
+            for number in numbers:
+                nursery.start_soon(take_back, number)
 
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
     async def wait_started(self, name: str, epoch: int) -> bool | None:
@@ -316,8 +359,10 @@ class NodeService(Actor):
         """Stop the actors that were spawned with this ticket: their spawner was cancelled and has
         no handles of them. Those that others have found meanwhile stay.
         """
-        for address in await self._tickets.take(ticket):
-            await self._take_back(address)
+        await self._take_ticket_back(ticket)
+
+    async def _take_ticket_back(self, ticket: str) -> None:
+        await self.take_back_started([one.actor_id for one in await self._tickets.take(ticket)])
 
     async def _take_back(self, address: Address) -> None:
         await self._host.take_back(address.name, address.epoch)
@@ -327,8 +372,10 @@ class NodeService(Actor):
         """Stop these actors, by names and epochs: their spawners were cancelled and have no handles
         of them. Those that others have found meanwhile stay.
         """
-        for name, epoch in actors:
-            await self._host.take_back(name, epoch)
+        # Side by side: one that takes its time to stop holds up no other.
+        async with trio.open_nursery() as nursery:
+            for name, epoch in actors:
+                nursery.start_soon(self._host.take_back, name, epoch)
 
     @method(concurrent=True, idempotent=True)
     async def stop_actor(

@@ -43,7 +43,9 @@ StartOne = Callable[[int], Awaitable[Address]]
 
 
 class UnfinishedStart:
-    """A start that went on when its batch was answered. `scope` is around it, and nothing else."""
+    """A start that went on when its batch was answered, or was put off. `scope` is around it, and
+    nothing else.
+    """
 
     __slots__ = ("ended", "outcome", "scope")
 
@@ -102,6 +104,14 @@ class StartBatch:
                     self.outcomes[number] = start.outcome
             raise
         self._answer()
+
+    def put_off(self, number: int, error: Exception) -> None:
+        """Leave a start that has failed to be asked for alone: its error has no room in the answer
+        of the batch.
+        """
+        start = self.unfinished[number] = UnfinishedStart(trio.CancelScope())
+        start.outcome = error
+        start.ended.set()
 
     async def _wait(self) -> None:
         """Wait until all have ended, or for the limits above."""

@@ -14,9 +14,15 @@ import trio
 from actors.method import Address
 
 TICKETS_KEPT = 1024
-"""How many of the latest starts can be undone. A start is undone only while its answer is under
-way, and few other starts complete in that time.
+"""How many of the latest starts can be undone in any case. A start is undone only while its answer
+is under way.
 """
+
+KEPT_SECONDS = 10.0
+"""For which starts can be undone above this number: thousands may end at once."""
+
+MOST_TICKETS = 65_536
+"""Tickets that are kept: some 32 MiB, however many starts are made in that time."""
 
 MOST_TICKET = 64
 """Characters of a ticket, which its caller draws at random: the tickets are kept."""
@@ -26,8 +32,8 @@ class StartTickets:
     """The tickets of the latest starts, and of those that are under way."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, list[Address]] = OrderedDict()
-        """The latest starts, with the actors that they have started."""
+        self._kept: OrderedDict[str, tuple[float, list[Address]]] = OrderedDict()
+        """The latest starts: when they ended, and the actors that they have started."""
         self._under_way: dict[str, StartTicket] = {}
 
     def issued(self, ticket: str) -> StartTicket:
@@ -45,7 +51,8 @@ class StartTickets:
         if ticket in self._under_way:
             # A start may end as if it had not been cancelled: its code may have been shielded.
             await self._under_way[ticket].wait_over()
-        return self._kept.pop(ticket, [])
+        _, started = self._kept.pop(ticket, (0.0, []))
+        return started
 
 
 class StartTicket:
@@ -59,7 +66,7 @@ class StartTicket:
         self,
         text: str,
         under_way: dict[str, StartTicket],
-        kept: OrderedDict[str, list[Address]],
+        kept: OrderedDict[str, tuple[float, list[Address]]],
     ) -> None:
         self._text = text
         self._under_way = under_way
@@ -78,11 +85,18 @@ class StartTicket:
         if self._under_way.get(self._text) is self:
             del self._under_way[self._text]
             if self.started:
-                self._kept[self._text] = self.started
-            while len(self._kept) > TICKETS_KEPT:
-                self._kept.popitem(last=False)
+                self._kept[self._text] = trio.current_time(), self.started
+                if len(self._kept) > TICKETS_KEPT:
+                    self._forget_oldest()
         if self._over is not None:
             self._over.set()
+
+    def _forget_oldest(self) -> None:
+        kept, until = self._kept, trio.current_time() - KEPT_SECONDS
+        while len(kept) > MOST_TICKETS or (
+            len(kept) > TICKETS_KEPT and next(iter(kept.values()))[0] < until
+        ):
+            kept.popitem(last=False)
 
     async def wait_over(self) -> None:
         """Wait for the end of the block."""

@@ -40,7 +40,7 @@ from runtime.functions.caller import FunctionCaller
 from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import Groups, ProcessGroup
 from runtime.hosting.cell import ActorCell
-from runtime.hosting.node_service import StartFailed, actor_class
+from runtime.hosting.node_service import StartFailed, StartFailures, actor_class
 from runtime.hosting.start_tickets import StartTickets
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.isolation.child_process import ChildProcessHandle
@@ -157,10 +157,12 @@ class NodeApi:
         ):
             found = await self._spawner.start_many(StartManyRequest(cls, rows, names, options))
             started += [one for one in found if isinstance(one, Address)]
-        return [
-            one if isinstance(one, Address) else StartFailed.of(place, one)
-            for place, one in enumerate(found)
-        ]
+        failures = StartFailures()
+        for place, one in enumerate(found):
+            if not isinstance(one, Address):
+                failures.add(place, one)
+        failed = iter(failures.all)
+        return [one if isinstance(one, Address) else next(failed) for one in found]
 
     @operation
     async def take_back(self, addresses: Sequence[Address]) -> None:

@@ -13,7 +13,9 @@ import trio
 
 from actors import Actor, method
 from actors.errors import ActorStartError, EncodeError, MethodNotFoundError, NameTakenError
+from actors.messages import import_path
 from actors.options import SpawnOptions
+from runtime.hosting.node_service import FAILURE_CHARACTERS
 from runtime.node import internals_of
 from tests.live_pair import Pair
 from tests.waiting import until
@@ -57,6 +59,28 @@ class Unheeding(Actor):
         self.begun.append("one")
         with trio.CancelScope(shield=True):
             await self.go.wait()
+
+
+class Heeding(Unheeding):
+    """Its start ends by a cancellation, if it is told to."""
+
+    def __init__(self, heeds: bool) -> None:
+        self.heeds = heeds
+
+    async def on_start(self) -> None:
+        if self.heeds:
+            await trio.sleep_forever()
+        await super().on_start()
+
+
+WORDS = "words " * 60_000
+
+
+class Wordy(Actor):
+    """Its constructor fails with a long text."""
+
+    def __init__(self, number: int) -> None:
+        raise ValueError(f"{number} {WORDS}")
 
 
 class Caller(Actor):
@@ -106,6 +130,12 @@ def messages(pair: Pair) -> list[int]:
 def users(pair: Pair) -> list[str]:
     """The names of the actors on `there`."""
     return [name for name in internals_of(pair.there).cells if not name.startswith("@")]
+
+
+def service_of(pair: Pair) -> Any:
+    """The service of `there` by which `here` starts actors."""
+    there = internals_of(pair.there).endpoint.identity
+    return internals_of(pair.here).endpoint.node_service(*there)
 
 
 async def until_answered(pair: Pair) -> None:
@@ -229,11 +259,7 @@ async def test_a_node_of_an_earlier_version_is_asked_for_each_alone(
             nursery.start_soon(spawn, number)
     assert sorted([(await one.read())[0] for one in found]) == list(range(10))
     with pytest.raises(MethodNotFoundError):
-        await (
-            internals_of(pair.here)
-            .endpoint.node_service(*internals_of(pair.there).endpoint.identity)
-            .spawn_each("", [], [], [], SpawnOptions(), "")
-        )
+        await service_of(pair).spawn_each("", [], [], [], SpawnOptions(), "")
 
 
 async def test_arguments_that_cannot_be_sent_fail_alone_by_their_names(pair: Pair) -> None:
@@ -272,3 +298,65 @@ async def test_a_start_that_calls_back_the_method_it_is_made_in_is_refused(pair:
             nursery.start_soon(start, caller)
     assert len(refused) == 3
     assert all("call cycle" in error for error in refused)
+
+
+async def test_starts_of_different_kinds_do_not_wait_for_each_other(
+    pair: Pair, messages: list[int]
+) -> None:
+    """They cannot travel together, and an answer waits for starts that take their time."""
+    async with trio.open_nursery() as nursery:
+        for number in range(40):
+            placed = pair.here.options(on="there", idle_timeout=1000.0 + number)
+            nursery.start_soon(placed.spawn, Unheeding)
+        await until(lambda: len(Unheeding.begun), "all have begun", lambda count: count == 40)
+        Unheeding.go.set()
+    assert messages == []
+
+
+async def test_one_that_does_not_heed_its_cancellation_holds_up_no_other(pair: Pair) -> None:
+    service = service_of(pair)
+    *_, unfinished = await service.spawn_each(
+        import_path(Heeding), [(number > 0,) for number in range(4)], [], [], SpawnOptions(), "a"
+    )
+    assert unfinished == [0, 1, 2, 3]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.take_back_unfinished, "a", unfinished)
+        try:
+            await until(lambda: users(pair), "the others are gone", lambda names: len(names) == 1)
+        finally:
+            Unheeding.go.set()
+    await until(lambda: users(pair), "it is gone", lambda names: not names)
+
+
+async def test_errors_with_long_texts_have_an_answer_of_their_own(pair: Pair) -> None:
+    """All of them in one answer would be too large for it."""
+    path, rows = import_path(Wordy), [(number,) for number in range(8)]
+    _, _, failures, unfinished = await service_of(pair).spawn_each(
+        path, rows, [], [], SpawnOptions(), "a"
+    )
+    assert sum(len(one.text) + len(one.trace) for one in failures) <= FAILURE_CHARACTERS
+    assert len(failures) + len(unfinished) == 8
+    placed, texts = pair.here.options(on="there"), dict[int, str]()
+
+    async def spawn(number: int) -> None:
+        try:
+            await placed.spawn(Wordy, number)
+        except ActorStartError as error:
+            texts[number] = str(error)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(8):
+            nursery.start_soon(spawn, number)
+    assert sorted(texts) == list(range(8))
+    assert all(f"{number} {WORDS}" in text for number, text in texts.items())
+
+
+async def test_errors_with_long_texts_are_shortened_where_all_are_in_one_answer(
+    pair: Pair,
+) -> None:
+    path, rows = import_path(Wordy), [(number,) for number in range(8)]
+    _, _, failures = await service_of(pair).spawn_many(path, rows, [], SpawnOptions(), "a")
+    assert sorted(one.number for one in failures) == list(range(8))
+    assert sum(len(one.text) + len(one.trace) for one in failures) <= FAILURE_CHARACTERS + 8 * 500
+    assert f"0 {WORDS}" in failures[0].text
+    assert "characters left out" in failures[-1].text
