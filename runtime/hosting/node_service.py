@@ -25,7 +25,7 @@ from actors.errors import (
     NodeDrainingError,
     UnderstudyError,
 )
-from actors.identifiers import ActorId
+from actors.identifiers import ActorId, NodeId
 from actors.messages import message, message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions, check_name
@@ -294,7 +294,13 @@ class NodeService(Actor):
                     error = outcome or self._left_meanwhile()
                     if not failures.take(StartFailed.of(number, error)):
                         batch.put_off(number, error)
-            return found, epochs, failures.all, self._unfinished.add(ticket, batch)
+            peer = self._host.asking_peer()
+            caller = None if peer is None else NodeId(peer.node, peer.incarnation)
+            return found, epochs, failures.all, self._unfinished.add(ticket, batch, caller)
+
+    def on_node_gone(self, node: NodeId) -> None:
+        """A node has ended: take back what it has started by `spawn_each` and not asked for."""
+        self._unfinished.on_node_gone(node)
 
     @method(concurrent=True)
     async def finish_start(self, ticket: str, number: int) -> Address:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 
+from actors.identifiers import NodeId
 from actors.method import Address
 
 RUNNERS = 32
@@ -186,15 +187,19 @@ class UnfinishedStarts:
         self.nursery = nursery
         self._take_back = take_back
         self._by_key: dict[tuple[str, int], UnfinishedStart] = {}
+        self._callers: dict[str, NodeId] = {}
+        """By the tickets of the latest batches, the nodes that are to ask for their starts."""
 
-    def add(self, ticket: str, batch: StartBatch) -> list[int]:
-        """Keep the unfinished starts of a batch until they are asked for, for a time. Returns their
-        numbers.
+    def add(self, ticket: str, batch: StartBatch, caller: NodeId | None) -> list[int]:
+        """Keep the unfinished starts of a batch until they are asked for, for a time, and while
+        `caller` lives, None for this node. Returns their numbers.
         """
         numbers = list(batch.unfinished)
         if numbers:
             for number, start in batch.unfinished.items():
                 self._by_key[ticket, number] = start
+            if caller is not None:
+                self._callers[ticket] = caller
             self.nursery.start_soon(self._look_after, ticket, numbers)
         return numbers
 
@@ -216,8 +221,15 @@ class UnfinishedStarts:
             await self._take_back(address)
         return True
 
+    def on_node_gone(self, node: NodeId) -> None:
+        """Take back what a node has not asked for that has ended."""
+        tickets = {ticket for ticket, caller in self._callers.items() if caller == node}
+        for ticket, number in [key for key in self._by_key if key[0] in tickets]:
+            self.nursery.start_soon(self.take_back, ticket, number)
+
     async def _look_after(self, ticket: str, numbers: list[int]) -> None:
         await trio.sleep(UNASKED_SECONDS)
+        self._callers.pop(ticket, None)
         for number in numbers:
             # Each by itself: one that does not heed its cancellation holds up no other.
             self.nursery.start_soon(self.take_back, ticket, number)

@@ -332,25 +332,24 @@ class Node(BaseNode):
         self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
         self._log: tuple[LogCapture, LogArchive] | None = None
         self._journals: Journals | None = None
+        self._starts: NodeService | None = None
         self._add_parts(coordination.registration.record.lease)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
         if not endpoint.is_member:
             # Nothing is asked of a client, but it gets the notices of the ends that it watches.
             return
         self._log = self._keep_log(self._parameters.log_memory)
-        host.add_system(
-            NODE_SERVICE,
-            NodeService(
-                host,
-                self.name,
-                self._bounded_status,
-                self._contact_facts,
-                self._store_place,
-                self.leave,
-                endpoint.admission.quotas,
-                self._nursery,
-            ),
+        self._starts = NodeService(
+            host,
+            self.name,
+            self._bounded_status,
+            self._contact_facts,
+            self._store_place,
+            self.leave,
+            endpoint.admission.quotas,
+            self._nursery,
         )
+        host.add_system(NODE_SERVICE, self._starts)
         host.add_system(
             PLAIN_SERVICE,
             PlainCallService(
@@ -1066,7 +1065,7 @@ class Node(BaseNode):
         # Before the others: what they retry or place again must not choose this node.
         self._members.mark_dead(identity)
         self._endpoint.on_peer_ended(identity, reason)
-        self._watching.on_node_gone(identity)
+        self._drop_of(identity)
         self._groups.on_members_changed()
 
     def _may_live(self, address: Address) -> bool:
@@ -1109,7 +1108,13 @@ class Node(BaseNode):
         self._endpoint.on_peer_ended(
             peer.identity, f"{peer.name} is not a member of the cluster: {why}"
         )
-        self._watching.on_node_gone(peer.identity)
+        self._drop_of(peer.identity)
+
+    def _drop_of(self, node: NodeId) -> None:
+        """A process has ended, or is no member: drop what services keep for it."""
+        self._watching.on_node_gone(node)
+        if self._starts is not None:
+            self._starts.on_node_gone(node)
 
     def _gone(self, member: Member) -> None:
         """Handle the end of an incarnation, which the store has reported."""
@@ -1131,4 +1136,4 @@ class Node(BaseNode):
                 self._log[1].note_end(node, how, reason)
             self._proven.discard(node)
             self._endpoint.on_peer_ended(node, "it has left the cluster or its lease has ended")
-            self._watching.on_node_gone(node)
+            self._drop_of(node)

@@ -158,7 +158,7 @@ async def test_what_nobody_asks_for_is_taken_back(autojump_clock: trio.testing.M
     async with on_node() as nursery:
         unfinished = UnfinishedStarts(nursery, stopped.take_back)
         batch, answered = await run(nursery, 4, taking(lambda number: 1.0 if number else 1e6))
-        assert unfinished.add("ticket", batch) == [0, 1, 2, 3]
+        assert unfinished.add("ticket", batch, None) == [0, 1, 2, 3]
         asked_for = unfinished.pop("ticket", 2)
         assert asked_for is batch.unfinished[2]
         assert await unfinished.take_back("ticket", 3)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from actors.identifiers import NodeId
 from runtime.hosting.start_batches import StartBatch, UnfinishedStarts
 from runtime.membership.names import Names
 from runtime.simulation import simulate_once
@@ -42,8 +43,10 @@ def test_names_are_claimed_together_and_each_has_its_actor(
     went_on: list[int] = []
     add = UnfinishedStarts.add
 
-    def noted(self: UnfinishedStarts, ticket: str, batch: StartBatch) -> list[int]:
-        numbers = add(self, ticket, batch)
+    def noted(
+        self: UnfinishedStarts, ticket: str, batch: StartBatch, caller: NodeId | None
+    ) -> list[int]:
+        numbers = add(self, ticket, batch, caller)
         went_on.extend(numbers)
         return numbers
 

@@ -15,9 +15,11 @@ from actors import Actor, method
 from actors.errors import ActorStartError, EncodeError, MethodNotFoundError, NameTakenError
 from actors.messages import import_path
 from actors.options import SpawnOptions
+from runtime import open_node
 from runtime.hosting.node_service import FAILURE_CHARACTERS
+from runtime.hosting.start_batches import UNASKED_SECONDS
 from runtime.node import internals_of
-from tests.live_pair import Pair
+from tests.live_pair import SECRET, Pair
 from tests.waiting import until
 
 
@@ -358,5 +360,24 @@ async def test_errors_with_long_texts_are_shortened_where_all_are_in_one_answer(
     _, _, failures = await service_of(pair).spawn_many(path, rows, [], SpawnOptions(), "a")
     assert sorted(one.number for one in failures) == list(range(8))
     assert sum(len(one.text) + len(one.trace) for one in failures) <= FAILURE_CHARACTERS + 8 * 500
-    assert f"0 {WORDS}" in failures[0].text
+    assert f"{failures[0].number} {WORDS}" in failures[0].text
     assert "characters left out" in failures[-1].text
+
+
+async def test_what_a_node_has_not_asked_for_is_taken_back_when_it_ends(
+    pair: Pair,
+) -> None:
+    async with open_node("third", join=pair.here.address, secret=SECRET) as third:
+        await third.wait_for(3)
+        there = internals_of(pair.there).endpoint.identity
+        service = internals_of(third).endpoint.node_service(*there)
+        path = import_path(Heeding)
+        *_, unfinished = await service.spawn_each(path, [(True,)] * 3, [], [], SpawnOptions(), "a")
+        *_, others = await service_of(pair).spawn_each(
+            path, [(True,)] * 2, [], [], SpawnOptions(), "b"
+        )
+        assert (unfinished, others) == ([0, 1, 2], [0, 1])
+        assert len(users(pair)) == 5
+    # Later they are taken back in any case.
+    with trio.fail_after(UNASKED_SECONDS / 2):
+        await until(lambda: users(pair), "those of it are gone", lambda names: len(names) == 2)
