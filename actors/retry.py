@@ -424,9 +424,12 @@ class RetrySchedule:
         budget: RetryBudget | None = None,
         *,
         uncounted: bool = False,
+        late: bool = False,
         incident: object = None,
     ) -> Decision:
         """Note that the running attempt ended with `error` at `now`, and decide what follows.
+        `late`: this is the answer to the last attempt after all, of which it was noted that there
+        was none in its time: they are one attempt.
 
         `draw` in [0, 1) picks the point in the jitter band. `budget` is the target's; it is charged
         here, once for all attempts that failed by one `incident` (any hashable value, None for a
@@ -439,12 +442,18 @@ class RetrySchedule:
                 f"an attempt of outcome {outcome!r} may have run, so it uses up a retry; "
                 "`uncounted` is for attempts that were not executed"
             )
+        begun = self._begun
+        if late:
+            assert self.attempts, "an answer is late if the attempt without it was noted"
+            begun = self.attempts.pop().started
+            self._total -= 1
+            self._counted -= 1
         self._total += 1
         assert len(self.attempts) < self._total, "the latest attempts, and how many in all"
         self._earlier_ran = self._earlier_ran or outcome != "not executed"
         self._outcome = outcome
         self._unanswered += isinstance(error, CallTimeoutError)
-        self.attempts.append(Attempt(self._total, error, outcome, self._begun, now, not uncounted))
+        self.attempts.append(Attempt(self._total, error, outcome, begun, now, not uncounted))
         if uncounted:
             return self._wait(now, draw)
         self._counted += 1

@@ -162,6 +162,12 @@ class RetryingCall:
         self._denied_by: Occupancy | None = None
         self._denied_for_good = True
         self._sent = False
+        self._judged = False
+        """True if the schedule knows the error with which `_call` has finished."""
+        self._late = False
+        """True if the next error that the schedule is given is the answer to an attempt of which it
+        knows that there was none in its time.
+        """
         self._first = 0
         self._may_have_run: set[Occupancy] = set()
         """The places of attempts that may have run."""
@@ -224,9 +230,13 @@ class RetryingCall:
                 route, error = await self._try()
             while error is not None:
                 await self._before_the_next(route, error)
-                # The answer of the last attempt came during the back-off: no further attempt.
-                if self._answered():
-                    break
+                if self._is_answered:
+                    # The answer to the last attempt came during the back-off: no further attempt.
+                    # What the method has raised is judged as if it had come in its time.
+                    call = self._call
+                    assert call is not None
+                    error, self._late = call.error, call.error is not None
+                    continue
                 route, error = await self._try()
         finally:
             # As in `run`.
@@ -237,9 +247,18 @@ class RetryingCall:
             self._budget.succeeded()
         return call.value
 
-    def _answered(self) -> bool:
-        """True if the answer to an attempt given up as too slow has come after all."""
-        return self._call is not None and self._call.finished and self._call.error is None
+    @property
+    def _is_answered(self) -> bool:
+        """True if the answer to an attempt given up as too slow has come after all: what the method
+        has returned or raised. Another attempt would run it once more.
+        """
+        call = self._call
+        return (
+            call is not None
+            and call.finished
+            and not self._judged
+            and (call.error is None or outcome_of(call.error) == "raised")
+        )
 
     async def _try(self) -> tuple[Route | None, CallError | None]:
         """Make one attempt. Returns its route, None if it was not sent, and its error, None if it
@@ -268,7 +287,7 @@ class RetryingCall:
                 )
             call = self._call
             assert call is not None
-            if limit == math.inf or self._cannot_be_lost():
+            if limit == math.inf or call.finished or self._cannot_be_lost():
                 await _finished(call)
                 return self._attempted, call.error
             # The call stays in the table after this time: a late answer is still taken, in
@@ -337,6 +356,12 @@ class RetryingCall:
     def _post(self, route: Route) -> None:
         """Send an attempt over `route`. If this raises, the attempt was not made."""
         self._attempted = route
+        if self._is_answered:
+            # While this attempt waited in line.
+            call = self._call
+            assert call is not None
+            self._late = call.error is not None
+            return
         # The time of an attempt is not that of the search before it.
         self._schedule.begin(self._caller.environment.now())
         call = self._enter(route)
@@ -394,7 +419,7 @@ class RetryingCall:
                 and not (call.error is not None and outcome_of(call.error) == "raised")
             ):
                 call.place = route.place
-                call.finished = False
+                call.finished = self._judged = False
                 call.error = None
                 self._route = route
                 return call
@@ -415,7 +440,7 @@ class RetryingCall:
             self._caller.open_calls.begin(number)
         self._call = PendingCall(number, route.place, None)
         self._route = route
-        self._sent = False
+        self._sent = self._judged = False
         return self._call
 
     async def _before_the_next(self, route: Route | None, error: CallError) -> None:
@@ -424,6 +449,9 @@ class RetryingCall:
         """
         environment = self._caller.environment
         now = environment.now()
+        answered = self._call
+        self._judged = answered is not None and answered.finished and answered.error is error
+        late, self._late = self._late, False
         if outcome_of(error) != "not executed" and route is not None:
             self._may_have_run.add(where(route))
         if outcome_of(error) == "not executed":
@@ -442,6 +470,7 @@ class RetryingCall:
             environment.random(),
             self._budget,
             uncounted=moving,
+            late=late,
             incident=incident,
         )
         if isinstance(error, DirectoryUnavailableError) and self._is_service:
@@ -479,6 +508,8 @@ class RetryingCall:
             # Its last attempt was only too slow: the answer may still come.
             with trio.move_on_at(decision.at):
                 await _finished(call)
+        if self._is_answered:
+            return
         if not self._schedule.begin(environment.now()):
             try:
                 raise self._final(error, GiveUp("deadline"))

@@ -230,9 +230,9 @@ class NodeApi:
             try:
                 return await self._lookups.locate(name)
             except ActorNotFoundError as error:
-                missing = error
-            missing = await self._suggestions.added(missing, name)
-        raise missing
+                # Without the frames in which it was found: people see those that they call.
+                missing = error.with_traceback(None)
+            raise await self._suggestions.added(missing, name)
 
     @operation
     async def locate(self, name: str) -> Address:

@@ -77,7 +77,6 @@ from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
 from runtime.supervision.spawner import ActorSpawner
 from runtime.wire.handshake import Peer
-from tests.simulation.long_silence import silence
 
 Plant = Callable[[], AbstractContextManager[object]]
 PLANTS: dict[str, Plant] = {}
@@ -210,7 +209,7 @@ RUNS: dict[str, Run] = {
     "blocked loop is not stood in for": blocked_loops,
     "lease is not looked at on waking": blocked_loops,
     "outcomes are told without a look at the lease": blocked_loops,
-    "silent store is waited for": silence,
+    "silent store is waited for": joins,
     "each actor has its own time to stop": departures,
     "joint claims take names that have owners": joint,
     "joint claims of unknown outcome are kept": joint,
