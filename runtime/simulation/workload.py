@@ -31,6 +31,7 @@ from runtime.simulation.cluster import CLUSTER, Place, SimulatedCluster
 from runtime.simulation.crowds import Crowds
 from runtime.simulation.deep_calls import DeepCalls
 from runtime.simulation.joint_starts import JointStarts
+from runtime.simulation.late_errors import LateErrors
 from runtime.simulation.late_starts import LateStarts
 from runtime.simulation.load import Load
 from runtime.simulation.name_races import NameRaces
@@ -501,6 +502,7 @@ LOADS: tuple[type[Load], ...] = (
     RefusedCalls,
     Programs,
     Polls,
+    LateErrors,
 )
 """The loads that only some seeds have. A run starts and judges them in this order."""
 

@@ -37,6 +37,7 @@ from runtime.calls.client import CallClient
 from runtime.calls.dedup_table import CallRecord, DedupTable
 from runtime.calls.local_calls import LocalCalls
 from runtime.calls.replies import ReplyEncoder
+from runtime.calls.retrying_call import RetryingCall
 from runtime.calls.routes import Routes
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.chains import Chain
@@ -68,6 +69,7 @@ from runtime.simulation.deep_calls import DeepCalls
 from runtime.simulation.departures import departures
 from runtime.simulation.joins import joins
 from runtime.simulation.joint_starts import JointStarts
+from runtime.simulation.late_errors import LateErrors
 from runtime.simulation.late_starts import LateStarts
 from runtime.simulation.name_races import NameRaces
 from runtime.simulation.outbursts import PanicError
@@ -192,6 +194,11 @@ def polling(seed: int) -> Report:
     return fair(next(islice(filter(has_polling, count()), seed, None)))
 
 
+def raising_late(seed: int) -> Report:
+    """Run it without faults under one of the seeds whose methods raise late."""
+    return fair(next(islice(filter(LateErrors.is_drawn, count()), seed, None)))
+
+
 def in_containers(seed: int) -> Report:
     """Run it under one of the seeds whose processes are in containers, which end and start anew."""
     chosen = next(islice(filter(runs_in_containers, count()), seed, None))
@@ -227,6 +234,7 @@ RUNS: dict[str, Run] = {
     "what comes behind an interrupt takes the place of what it left": polling,
     "an interrupt meets what was polled": polling,
     "an interrupt comes between a call and its wait": polling,
+    "what a method raises late is not taken": raising_late,
     "a node that joins waits for a store that is gone": joins,
     "a node of a store begun anew is taken for the one before": partial(
         simulate_once, faults=("lost disk",)
@@ -872,6 +880,19 @@ def calls_one_way_are_not_judged() -> AbstractContextManager[object]:
         return None if kind == "send" else original(self, peer, kind, *call)  # type: ignore[arg-type]
 
     return planted(CallAdmission, "refusal", refusal)
+
+
+@plant
+def what_a_method_raises_late_is_not_taken() -> AbstractContextManager[object]:
+    """Where an attempt has had its time, only a value is taken from its answer. After an exception
+    the method runs again.
+    """
+
+    def is_answered(self: Any) -> bool:
+        call = self._call
+        return bool(call and call.finished and not self._judged and call.error is None)
+
+    return planted(RetryingCall, "_is_answered", property(is_answered))
 
 
 def interruptible(owner: type, name: str) -> AbstractContextManager[object]:
