@@ -317,7 +317,10 @@ class LocalCluster:
             return "code there ignores SIGTERM, or handles it in place of the node"
         calls = [f"{call['actor']}.{call['method']}" for call in found["calls"]]
         if not calls:
-            return "no method runs there, so it waits for an on_stop, or for a task of an actor"
+            return (
+                "no method runs there: it is stopping its actors, which takes long if there are "
+                "many, or if an on_stop or a task of one waits"
+            )
         named = ", ".join(calls[:MOST_NAMED]) + (", ..." if len(calls) > MOST_NAMED else "")
         return f"there {'runs' if len(calls) == 1 else 'run'} {named}"
 
