@@ -428,8 +428,8 @@ class RetrySchedule:
         incident: object = None,
     ) -> Decision:
         """Note that the running attempt ended with `error` at `now`, and decide what follows.
-        `late`: this is the answer to the last attempt after all, of which it was noted that there
-        was none in its time: they are one attempt.
+        `late`: this is the answer to an attempt after all, of which it was noted that there was
+        none in its time. If that was the last one noted, they are one attempt.
 
         `draw` in [0, 1) picks the point in the jitter band. `budget` is the target's; it is charged
         here, once for all attempts that failed by one `incident` (any hashable value, None for a
@@ -443,11 +443,12 @@ class RetrySchedule:
                 "`uncounted` is for attempts that were not executed"
             )
         begun = self._begun
-        if late:
-            assert self.attempts, "an answer is late if the attempt without it was noted"
+        if late and isinstance(self.attempts[-1].error, CallTimeoutError):
             begun = self.attempts.pop().started
             self._total -= 1
+            # It may have run, so it has used up a retry.
             self._counted -= 1
+            assert 0 <= self._counted <= self._total
         self._total += 1
         assert len(self.attempts) < self._total, "the latest attempts, and how many in all"
         self._earlier_ran = self._earlier_ran or outcome != "not executed"

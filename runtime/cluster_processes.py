@@ -295,7 +295,10 @@ class LocalCluster:
                     logger.warning(
                         "node %s has not left the cluster %g s after it was asked; it is killed in "
                         "%g s: %s",
-                        *(name, LATE_SECONDS, left, await self._what_runs(name)),
+                        name,
+                        LATE_SECONDS,
+                        left,
+                        await self._what_runs(name),
                     )
 
                 asking.start_soon(report, process.name)

@@ -483,7 +483,7 @@ class RetryingCall:
             # when that passes during the wait. The refusal alone would say that there is no actor.
             waited = moving and decision.why == "deadline"
             deadline = trio.current_effective_deadline()
-            if decision.why == "deadline" and self._is_service and await self._is_answered_late():
+            if decision.why == "deadline" and self._is_service and await self._has_late_answer():
                 return
             if deadline < self._expires and (waited or self._is_too_late(error)):
                 # As for a call that is made once: the caller's own deadline ends it.
@@ -502,19 +502,21 @@ class RetryingCall:
             self._denied_by = None if route is None else where(route)
             self._denied_for_good = not isinstance(error, NodeDrainingError)
             return
-        if call is None or call.finished:
-            await trio.sleep_until(decision.at)
-        else:
-            # Its last attempt was only too slow: the answer may still come.
-            with trio.move_on_at(decision.at):
-                await _finished(call)
-        if self._is_answered:
-            return
-        if not self._schedule.begin(environment.now()):
+        await self._back_off(decision.at)
+        if not self._is_answered and not self._schedule.begin(environment.now()):
             try:
                 raise self._final(error, GiveUp("deadline"))
             finally:
                 del error
+
+    async def _back_off(self, until: float) -> None:
+        """Wait for the next attempt, or for the answer to the last one, which was only too slow."""
+        call = self._call
+        if call is None or call.finished:
+            await trio.sleep_until(until)
+        else:
+            with trio.move_on_at(until):
+                await _finished(call)
 
     def _is_moving(self, route: Route | None, error: CallError, now: float) -> bool:
         """Return True if the owner of the name denies it, or its node is going or gone: the actor
@@ -536,7 +538,7 @@ class RetryingCall:
         """True for a call of the runtime's own."""
         return self._bound._address.name.startswith("@")
 
-    async def _is_answered_late(self) -> bool:
+    async def _has_late_answer(self) -> bool:
         """Wait for the answer to the last attempt at a call of the runtime's own, for which no time
         is left to repeat it: users know nothing of such attempts, and must not get an error about
         them before their own deadline. False if there is nothing to wait for.

@@ -296,8 +296,12 @@ class Node(BaseNode):
         )
         self._placement = ActorPlacement(self._members, self._names, environment, lookups)
         self._failure_detector = FailureDetector(
-            *(self._members, store, environment, self._nursery),
-            *(self._ended, self._forget_stranger),
+            self._members,
+            store,
+            environment,
+            self._nursery,
+            self._ended,
+            self._forget_stranger,
         )
         self._spawner = ActorSpawner(
             self._endpoint, self._names, self._members, environment, self._placement
@@ -332,14 +336,14 @@ class Node(BaseNode):
         self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
         self._log: tuple[LogCapture, LogArchive] | None = None
         self._journals: Journals | None = None
-        self._starts: NodeService | None = None
+        self._node_service: NodeService | None = None
         self._add_parts(coordination.registration.record.lease)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
         if not endpoint.is_member:
             # Nothing is asked of a client, but it gets the notices of the ends that it watches.
             return
         self._log = self._keep_log(self._parameters.log_memory)
-        self._starts = NodeService(
+        self._node_service = NodeService(
             host,
             self.name,
             self._bounded_status,
@@ -349,7 +353,7 @@ class Node(BaseNode):
             endpoint.admission.quotas,
             self._nursery,
         )
-        host.add_system(NODE_SERVICE, self._starts)
+        host.add_system(NODE_SERVICE, self._node_service)
         host.add_system(
             PLAIN_SERVICE,
             PlainCallService(
@@ -1113,8 +1117,8 @@ class Node(BaseNode):
     def _drop_of(self, node: NodeId) -> None:
         """A process has ended, or is no member: drop what services keep for it."""
         self._watching.on_node_gone(node)
-        if self._starts is not None:
-            self._starts.on_node_gone(node)
+        if self._node_service is not None:
+            self._node_service.on_node_gone(node)
 
     def _gone(self, member: Member) -> None:
         """Handle the end of an incarnation, which the store has reported."""

@@ -10,10 +10,9 @@ gathered.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from operator import attrgetter
-from typing import Any, cast
+from typing import cast
 
 import attrs
 import trio
@@ -22,11 +21,9 @@ from actors.actor import Actor, Member
 from actors.class_names import class_name
 from actors.errors import (
     ActorClassError,
-    CallError,
     EncodeError,
     MethodNotFoundError,
     OutcomeUnknownError,
-    RemoteError,
 )
 from actors.identifiers import NodeId
 from actors.messages import import_path, path_by_file
@@ -37,7 +34,12 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.gatherer import Gatherer
 from runtime.lifetime import AskingBlock
-from runtime.supervision.start_errors import about_start, may_start_yet, of_class, own_error
+from runtime.supervision.start_errors import (
+    about_start,
+    is_to_be_taken_back,
+    of_class,
+    send_take_back,
+)
 from runtime.wire.plain_writer import SCALARS
 
 MOST_IN_MESSAGE = 256
@@ -227,21 +229,13 @@ class ConstructorGatherer:
                 started, epochs, failures, unfinished = await service.spawn_each(
                     path, [one.args for one in starts], keywords, names, kind.options, ticket
                 )
-        except trio.Cancelled:
-            # This node closes. Some may have started, and no task will see the answer.
-            await self._send(service.take_back, ticket)  # noqa: ASYNC102  shielded and bounded
+        except (trio.Cancelled, OutcomeUnknownError) as error:
+            # Cancelled: this node closes.
+            if is_to_be_taken_back(error, named=kind.named):
+                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+                    service.take_back, ticket, seconds=self._undo_seconds
+                )
             raise
-        except OutcomeUnknownError as error:
-            if not kind.named and may_start_yet(error):
-                await self._send(service.take_back, ticket)  # noqa: ASYNC120
-            raise
-        except RemoteError as error:
-            own = own_error(error, member)
-            try:
-                raise own from None
-            finally:
-                # No circle with this frame, which the traceback has.
-                del own
         answers: list[Answer | Exception] = [
             Address(name, member.name, member.incarnation, epoch, path, kind.named)
             for name, epoch in zip(started, epochs, strict=True)
@@ -259,36 +253,15 @@ class ConstructorGatherer:
         try:
             with about_start(what, member, self._environment.now, named=start.named):
                 return cast("Address", await service.finish_start(start.ticket, start.number))
-        except trio.Cancelled:
-            # As for a start that was not gathered: no other task will see the answer.
-            await self._send(  # noqa: ASYNC102  shielded and bounded
-                service.take_back_unfinished, start.ticket, [start.number]
-            )
-            raise
-        except OutcomeUnknownError as error:
-            if not start.named and may_start_yet(error):
-                await self._send(  # noqa: ASYNC120
-                    service.take_back_unfinished, start.ticket, [start.number]
+        except (trio.Cancelled, OutcomeUnknownError) as error:
+            if is_to_be_taken_back(error, named=start.named):
+                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+                    service.take_back_unfinished,
+                    start.ticket,
+                    [start.number],
+                    seconds=self._undo_seconds,
                 )
             raise
-        except RemoteError as error:
-            own = own_error(error, member)
-            try:
-                raise own from None
-            finally:
-                # No circle with this frame, which the traceback has.
-                del own
-
-    async def _send(self, method: Any, *args: object) -> None:
-        """Call a method of a node's service one way, for `undo_seconds` at most: the node may be
-        gone, and what was started with it.
-        """
-        with (
-            trio.CancelScope(shield=True),
-            trio.move_on_after(self._undo_seconds),
-            suppress(CallError),
-        ):
-            await method.send(*args)
 
     async def _undo(self, answers: Sequence[Answer]) -> None:
         """Take back what was started for tasks that were cancelled meanwhile."""

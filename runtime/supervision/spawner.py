@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import attrs
 import trio
@@ -52,7 +51,12 @@ from runtime.membership.restart_intents import CLUSTER
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.gathered_constructors import ConstructorGatherer, may_travel_with_others
 from runtime.supervision.gathered_starts import StartGatherer
-from runtime.supervision.start_errors import about_start, may_start_yet, of_class, own_error
+from runtime.supervision.start_errors import (
+    about_start,
+    is_to_be_taken_back,
+    of_class,
+    send_take_back,
+)
 from runtime.tracing import NO_SPANS, Spans
 
 WATCH_RETRY_SECONDS = 0.05
@@ -367,34 +371,13 @@ class ActorSpawner:
                     "Address",
                     await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
                 )
-        except trio.Cancelled:
-            await self._take_ticket_back(service, ticket)  # noqa: ASYNC102  shielded and bounded
-            raise
-        except OutcomeUnknownError as error:
+        except (trio.Cancelled, OutcomeUnknownError) as error:
             # One with a name can be found by it, and the error says so.
-            if options.name is None and may_start_yet(error):
-                await self._take_ticket_back(service, ticket)  # noqa: ASYNC120
+            if is_to_be_taken_back(error, named=options.name is not None):
+                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+                    service.take_back, ticket, seconds=self._take_back_seconds
+                )
             raise
-        except RemoteError as error:
-            own = own_error(error, member)
-            try:
-                raise own from None
-            finally:
-                # No circle with this frame, which the traceback has.
-                del own
-
-    async def _take_ticket_back(self, service: Any, ticket: str) -> None:
-        """Let the node stop what it has started with this ticket, or starts yet: no task will see
-        its answer. Bounded, because the node may be gone, and the actors with it.
-        """
-        # A node that is gone has nothing to take back, and its error must not take the place of
-        # what is being raised.
-        with (
-            trio.CancelScope(shield=True),
-            trio.move_on_after(self._take_back_seconds),
-            suppress(CallError),
-        ):
-            await service.take_back.send(ticket)
 
     def _may_be_gathered(self, request: StartRequest) -> bool:
         """Return True for an actor whose start waits for nothing and runs no user code: then it
@@ -561,22 +544,12 @@ class ActorSpawner:
                 spawned, epochs, failures = await service.spawn_many(
                     path, rows, names, request.options, ticket
                 )
-        except trio.Cancelled:
-            await self._take_ticket_back(service, ticket)  # noqa: ASYNC102  shielded and bounded
+        except (trio.Cancelled, OutcomeUnknownError) as error:
+            if is_to_be_taken_back(error, named=bool(names)):
+                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+                    service.take_back, ticket, seconds=self._take_back_seconds
+                )
             raise
-        except OutcomeUnknownError as error:
-            if not names and may_start_yet(error):
-                await self._take_ticket_back(service, ticket)  # noqa: ASYNC120
-            raise
-        except RemoteError as error:
-            plain = plain_error(error)
-            if plain is None:
-                raise
-            try:
-                raise plain from None
-            finally:
-                # No circle with this frame, which the traceback has.
-                del plain
         registered = bool(names)
         for index, name, epoch in zip(indices, spawned, epochs, strict=True):
             found[index] = Address(name, member.name, member.incarnation, epoch, path, registered)

@@ -1,9 +1,12 @@
-"""Errors of starts on other nodes, as the user reads them who has started the actor."""
+"""Starts on other nodes that fail: the errors as the user reads them who has started the actor, and
+what is taken back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import trio
 
@@ -33,8 +36,9 @@ def about_start(
 ) -> Iterator[None]:
     """Where the service of `member` has not answered, raise an error about `what` was to be started
     there, and not about that service, of which users know nothing, nor its attempts. `now`: the
-    node's clock; `named`: other tasks can find by its name what was started. What is not `named` is
-    taken back by the caller where it may start yet: see `may_start_yet`.
+    node's clock; `named`: other tasks can find by its name what was started. What is not, is taken
+    back by the caller where it may start yet: see `is_to_be_taken_back`. What the service raises
+    comes out as if it had been raised here.
     """
     began = now()
     try:
@@ -89,11 +93,30 @@ def about_start(
                 f"{now() - began:.1f} s, and will not; {next_step}"
             )
         raise kind(text, node=member.name, attempts=error.attempts) from None
+    except RemoteError as error:
+        own = _own_error(error, member)
+        try:
+            raise own from None
+        finally:
+            # No circle with this frame, which the traceback has.
+            del own
 
 
-def may_start_yet(error: OutcomeUnknownError) -> bool:
-    """False if what was to be started has ended with its node."""
-    return not isinstance(error, NodeDiedError)
+def is_to_be_taken_back(error: BaseException, *, named: bool) -> bool:
+    """True for the end of a start whose actor may run or start yet, without any task that has its
+    handle: after a cancellation, and where the outcome is unknown and it has no name. What was to
+    be started on a node that has died is gone with it.
+    """
+    return isinstance(error, trio.Cancelled) or (not named and not isinstance(error, NodeDiedError))
+
+
+async def send_take_back(method: Any, *args: object, seconds: float) -> None:
+    """Call a method of a node's service one way, by which it stops what it has started, or starts
+    yet. Bounded by `seconds`, because the node may be gone, and the actors with it. Raises nothing,
+    so that no error takes the place of the one that is being raised.
+    """
+    with trio.CancelScope(shield=True), trio.move_on_after(seconds), suppress(CallError):
+        await method.send(*args)
 
 
 def of_class(path: str) -> str:
@@ -101,7 +124,7 @@ def of_class(path: str) -> str:
     return f"an actor of class {path.rpartition(':')[2]}"
 
 
-def own_error(error: RemoteError, member: Member) -> UnderstudyError:
+def _own_error(error: RemoteError, member: Member) -> UnderstudyError:
     """Return the runtime's own error that the service of `member` has raised, as if it had been
     raised here; `error` itself, if it raised another one.
     """

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from actors import Actor, RetryPolicy, method
-from actors.errors import CallTimeoutError, RemoteError
+from actors.errors import ActorNotFoundError, CallTimeoutError, RemoteError
 from actors.retry import GiveUp, Retry, RetrySchedule
 from runtime.node import internals_of
 from runtime.testing import Platform
@@ -87,3 +87,19 @@ def test_a_late_answer_and_the_attempt_without_it_are_one_attempt() -> None:
     assert schedule.begin(1.5)
     assert schedule.failed("raised", ValueError(), 1.6, 0.0) == GiveUp("not repeatable")
     assert schedule.total == 2
+
+
+def test_an_answer_that_comes_after_another_attempt_was_refused_takes_no_retry_back() -> None:
+    schedule = RetrySchedule(
+        attrs.evolve(SLOW, max_retries=2, retry_on=(LookupError,)),
+        idempotent=True,
+        deadline=100.0,
+        now=0.0,
+    )
+    assert schedule.failed("unknown", CallTimeoutError("slow"), 0.2, 0.0) == Retry(1.2)
+    # While the actor is being moved; then the first attempt is answered after all.
+    moved = ActorNotFoundError("moved")
+    assert isinstance(schedule.failed("not executed", moved, 1.3, 0.0, uncounted=True), Retry)
+    assert isinstance(schedule.failed("raised", LookupError(), 1.5, 0.0, late=True), Retry)
+    assert [one.number for one in schedule.attempts] == [1, 2, 3]
+    assert schedule.failed("raised", LookupError(), 4.0, 0.0) == GiveUp("retries used up")
