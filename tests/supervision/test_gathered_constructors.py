@@ -12,7 +12,14 @@ import pytest
 import trio
 
 from actors import Actor, method
-from actors.errors import ActorStartError, EncodeError, MethodNotFoundError, NameTakenError
+from actors.errors import (
+    ActorStartError,
+    EncodeError,
+    MethodNotFoundError,
+    NameTakenError,
+    OutcomeUnknownError,
+    SpawnManyError,
+)
 from actors.messages import import_path
 from actors.options import SpawnOptions
 from runtime import open_node
@@ -381,3 +388,59 @@ async def test_what_a_node_has_not_asked_for_is_taken_back_when_it_ends(
     # Later they are taken back in any case.
     with trio.fail_after(UNASKED_SECONDS / 2):
         await until(lambda: users(pair), "those of it are gone", lambda names: len(names) == 2)
+
+
+class _LosesAnswers:
+    """The service of a node, as it is to a caller that gets no answer to a start."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self._service, name)
+        if name not in ("spawn", "spawn_many", "spawn_each"):
+            return asked
+
+        async def lost(*args: object) -> None:
+            await asked(*args)
+            raise OutcomeUnknownError("it may have run", actor="@node", method=name)
+
+        return lost
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+async def test_what_has_no_name_is_taken_back_where_the_answer_is_lost(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, count: int, many: bool, named: bool
+) -> None:
+    endpoint = internals_of(pair.here).endpoint
+    service = endpoint.node_service
+    monkeypatch.setattr(endpoint, "node_service", lambda *node: _LosesAnswers(service(*node)))
+    placed, texts = pair.here.options(on="there"), list[str]()
+    names = [f"numbered-{number}" for number in range(count)]
+
+    async def spawn(number: int) -> None:
+        options = placed.options(name=names[number]) if named else placed
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await options.spawn(Numbered, number)
+        texts.append(str(caught.value))
+
+    if many:
+        with pytest.raises(SpawnManyError) as failed:
+            await placed.spawn_many(
+                Numbered, [(number,) for number in range(count)], names=names if named else None
+            )
+        texts += map(str, failed.value.errors.values())
+    else:
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(spawn, number)
+    advice = "look it up by its name" if named else "it is stopped again"
+    assert len(texts) == count
+    assert all(advice in text for text in texts), texts
+    if named:
+        found = [await pair.here.lookup(name, Numbered) for name in names]
+        assert [(await one.read())[0] for one in found] == list(range(count))
+    else:
+        await until(lambda: users(pair), "they are gone", lambda left: not left)
