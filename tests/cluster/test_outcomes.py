@@ -101,317 +101,115 @@ class World:
 
 
 Operation = Callable[[World], Awaitable[object]]
-OPERATIONS: dict[str, Operation] = {}
-WAITING: dict[str, Operation] = {}
-"""What waits for something to happen in the cluster, for as long as that takes."""
 
 
-def operation(run: Operation) -> Operation:
-    """Enter it under its name."""
-    OPERATIONS[run.__name__.replace("_", " ")] = run
+def at_once(ask: Callable[[World], object]) -> Operation:
+    """What is answered without waiting."""
+
+    async def run(world: World) -> object:
+        await trio.lowlevel.checkpoint()
+        return ask(world)
+
     return run
 
 
-def waiting(run: Operation) -> Operation:
-    """Likewise, one that waits."""
-    WAITING[run.__name__.replace("_", " ")] = run
-    return run
+async def fetched(kept: Awaitable[Any]) -> object:
+    """The value of a reference that a call gives."""
+    return await (await kept).fetch()
 
 
-@operation
-async def spawn(world: World) -> object:
-    return await world.node.spawn(Adder)
+async def listed(items: AsyncIterator[object]) -> object:
+    """All that a stream yields."""
+    return [item async for item in items]
 
 
-@operation
-async def spawn_with_a_name(world: World) -> object:
-    return await world.node.options(name="late").spawn(Adder)
-
-
-@operation
-async def spawn_elsewhere(world: World) -> object:
-    return await world.node.options(on=world.other.name).spawn(Adder)
-
-
-@operation
-async def spawn_with_a_name_elsewhere(world: World) -> object:
-    return await world.node.options(name="late-elsewhere", on=world.other.name).spawn(Adder)
-
-
-@operation
-async def spawn_where_it_fits(world: World) -> object:
-    return await world.node.options(placement="spread").spawn(Adder)
-
-
-@operation
-async def get_or_spawn_what_there_is(world: World) -> object:
-    return await world.node.options(name="named-far").get_or_spawn(Adder)
-
-
-@operation
-async def get_or_spawn_what_there_is_not(world: World) -> object:
-    return await world.node.options(name="not-yet").get_or_spawn(Adder)
-
-
-@operation
-async def singleton(world: World) -> object:
-    return await world.node.options(name="single").singleton(Adder)
-
-
-@operation
-async def lookup(world: World) -> object:
-    return await world.node.lookup("named-far", Adder)
-
-
-@operation
-async def lookup_of_an_unknown_name(world: World) -> object:
-    return await world.node.lookup("nobody")
-
-
-@operation
-async def stop(world: World) -> object:
+async def stop_what_was_spawned(world: World) -> object:
     return await world.node.stop(await world.node.spawn(Adder))
 
 
-@operation
-async def stop_by_name(world: World) -> object:
-    return await world.node.stop(world.named_far)
-
-
-@operation
-async def put(world: World) -> object:
-    return await world.node.put([1, 2, 3])
-
-
-@operation
-async def fetch_own(world: World) -> object:
-    return await world.own.fetch()
-
-
-@operation
-async def fetch_borrowed(world: World) -> object:
-    return await world.borrowed.fetch()
-
-
-@operation
-async def local_value(world: World) -> object:
-    await trio.lowlevel.checkpoint()
-    return world.own.local_value()
-
-
-@operation
-async def reference_ready(world: World) -> object:
-    return await world.borrowed.ready()
-
-
-@operation
-async def method_of_a_value(world: World) -> object:
-    return await world.borrowed.call.index(2)
-
-
-@operation
-async def method_of_a_value_kept_there(world: World) -> object:
-    return await (await world.borrowed.call.index.remote(2)).fetch()
-
-
-@operation
-async def wait_all_that_are_there(world: World) -> object:
-    return await wait_all([world.own, world.borrowed])
-
-
-@operation
-async def group_made(world: World) -> object:
-    await trio.lowlevel.checkpoint()
-    return world.node.group("a group that nobody is in", Adder)
-
-
-@operation
-async def group_ready(world: World) -> object:
-    return await world.node.group("another group", Adder).ready()
-
-
-@operation
-async def group_members(world: World) -> object:
-    await trio.lowlevel.checkpoint()
-    return world.group.members()
-
-
-@operation
-async def choose(world: World) -> object:
-    return await world.group.choose().read.options(timeout=1.0)()
-
-
-@operation
-async def broadcast(world: World) -> object:
-    return await world.group.broadcast(Adder.add, 1)
-
-
-@operation
-async def broadcast_to_a_new_group(world: World) -> object:
-    return await world.node.group("one more group", Adder).broadcast(Adder.add, 1)
-
-
-@operation
-async def call_all(world: World) -> object:
-    return await world.group.options(timeout=1.0).call_all(Adder.read)
-
-
-@operation
-async def tree(world: World) -> object:
-    return await world.node.tree()
-
-
-@operation
-async def members(world: World) -> object:
-    await trio.lowlevel.checkpoint()
-    return world.node.members()
-
-
-@operation
-async def unreachable(world: World) -> object:
-    await trio.lowlevel.checkpoint()
-    return world.node.unreachable()
-
-
-@operation
-async def call_here(world: World) -> object:
-    return await world.near.add(1)
-
-
-@operation
-async def call_there(world: World) -> object:
-    return await world.far.add(1)
-
-
-@operation
-async def call_by_name_here(world: World) -> object:
-    # Named actors pause while their lease is in doubt.
-    return await world.named_near.add.options(timeout=1.0)(1)
-
-
-@operation
-async def call_by_name_there(world: World) -> object:
-    return await world.named_far.add.options(timeout=1.0)(1)
-
-
-@operation
-async def call_with_retries(world: World) -> object:
-    return await world.named_far.read.options(
-        timeout=2.0, retry=RetryPolicy(max_retries=100, attempt_timeout=0.5)
-    )()
-
-
-@operation
-async def send_here(world: World) -> object:
-    return await world.near.add.send(1)
-
-
-@operation
-async def send_there(world: World) -> object:
-    return await world.far.add.send(1)
-
-
-@operation
-async def remote_here(world: World) -> object:
-    return await (await world.near.add.remote(1)).fetch()
-
-
-@operation
-async def remote_there(world: World) -> object:
-    return await (await world.far.add.remote(1)).fetch()
-
-
-@operation
-async def remote_with_retries(world: World) -> object:
-    retry = RetryPolicy(max_retries=5)
-    return await (await world.far.read.options(timeout=2.0, retry=retry).remote()).fetch()
-
-
-@operation
-async def stream_from_here(world: World) -> object:
-    return [number async for number in world.near.count(3)]
-
-
-@operation
-async def stream_from_there(world: World) -> object:
-    return [number async for number in world.far.count(3)]
-
-
-@operation
-async def children_of_a_supervisor(world: World) -> object:
-    return await world.supervisor.children.options(timeout=1.0)()
-
-
-@operation
-async def status_of_a_supervisor(world: World) -> object:
-    return await world.supervisor.status.options(timeout=1.0)()
-
-
-@operation
 async def start_a_child(world: World) -> object:
     spec = ChildSpec(id="late", actor=Adder, start_timeout=2.0)
     return await world.supervisor.start_child.options(timeout=3.0)(spec)
 
 
-@operation
-async def restart_a_child(world: World) -> object:
-    return await world.supervisor.restart_child.options(timeout=1.0)("there is no such child")
+OPERATIONS: dict[str, Operation] = {
+    "spawn": lambda world: world.node.spawn(Adder),
+    "spawn with a name": lambda world: world.node.options(name="late").spawn(Adder),
+    "spawn elsewhere": lambda world: world.node.options(on=world.other.name).spawn(Adder),
+    "spawn with a name elsewhere": lambda world: world.node.options(
+        name="late-elsewhere", on=world.other.name
+    ).spawn(Adder),
+    "spawn where it fits": lambda world: world.node.options(placement="spread").spawn(Adder),
+    "get or spawn what there is": lambda world: world.node.options(name="named-far").get_or_spawn(
+        Adder
+    ),
+    "get or spawn what there is not": lambda world: world.node.options(name="not-yet").get_or_spawn(
+        Adder
+    ),
+    "singleton": lambda world: world.node.options(name="single").singleton(Adder),
+    "lookup": lambda world: world.node.lookup("named-far", Adder),
+    "lookup of an unknown name": lambda world: world.node.lookup("nobody"),
+    "stop": stop_what_was_spawned,
+    "stop by name": lambda world: world.node.stop(world.named_far),
+    "put": lambda world: world.node.put([1, 2, 3]),
+    "fetch own": lambda world: world.own.fetch(),
+    "fetch borrowed": lambda world: world.borrowed.fetch(),
+    "local value": at_once(lambda world: world.own.local_value()),
+    "reference ready": lambda world: world.borrowed.ready(),
+    "method of a value": lambda world: world.borrowed.call.index(2),
+    "method of a value kept there": lambda world: fetched(world.borrowed.call.index.remote(2)),
+    "wait all that are there": lambda world: wait_all([world.own, world.borrowed]),
+    "group made": at_once(lambda world: world.node.group("a group that nobody is in", Adder)),
+    "group ready": lambda world: world.node.group("another group", Adder).ready(),
+    "group members": at_once(lambda world: world.group.members()),
+    "choose": lambda world: world.group.choose().read.options(timeout=1.0)(),
+    "broadcast": lambda world: world.group.broadcast(Adder.add, 1),
+    "broadcast to a new group": lambda world: world.node.group("one more group", Adder).broadcast(
+        Adder.add, 1
+    ),
+    "call all": lambda world: world.group.options(timeout=1.0).call_all(Adder.read),
+    "tree": lambda world: world.node.tree(),
+    "members": at_once(lambda world: world.node.members()),
+    "unreachable": at_once(lambda world: world.node.unreachable()),
+    "call here": lambda world: world.near.add(1),
+    "call there": lambda world: world.far.add(1),
+    # Named actors pause while their lease is in doubt.
+    "call by name here": lambda world: world.named_near.add.options(timeout=1.0)(1),
+    "call by name there": lambda world: world.named_far.add.options(timeout=1.0)(1),
+    "call with retries": lambda world: world.named_far.read.options(
+        timeout=2.0, retry=RetryPolicy(max_retries=100, attempt_timeout=0.5)
+    )(),
+    "send here": lambda world: world.near.add.send(1),
+    "send there": lambda world: world.far.add.send(1),
+    "remote here": lambda world: fetched(world.near.add.remote(1)),
+    "remote there": lambda world: fetched(world.far.add.remote(1)),
+    "remote with retries": lambda world: fetched(
+        world.far.read.options(timeout=2.0, retry=RetryPolicy(max_retries=5)).remote()
+    ),
+    "stream from here": lambda world: listed(world.near.count(3)),
+    "stream from there": lambda world: listed(world.far.count(3)),
+    "children of a supervisor": lambda world: world.supervisor.children.options(timeout=1.0)(),
+    "status of a supervisor": lambda world: world.supervisor.status.options(timeout=1.0)(),
+    "start a child": start_a_child,
+    "restart a child": lambda world: world.supervisor.restart_child.options(timeout=1.0)(
+        "there is no such child"
+    ),
+}
 
 
-@waiting
-async def wait_ended(world: World) -> object:
-    return await world.node.wait_ended(world.far)
-
-
-@waiting
-async def wait_ended_by_name(world: World) -> object:
-    return await world.node.wait_ended(world.named_near)
-
-
-@waiting
-async def wait_for_more_nodes(world: World) -> object:
-    return await world.node.wait_for(99)
-
-
-@waiting
-async def wait_gone(world: World) -> object:
-    return await world.node.wait_gone(world.other.name)
-
-
-@waiting
-async def watch_members(world: World) -> object:
-    seen: object = None
-    async for members in world.node.watch_members():
-        seen = members
-    return seen
-
-
-@waiting
-async def watch_a_group(world: World) -> object:
-    seen: object = None
-    async for members in world.group.watch():
-        seen = members
-    return seen
-
-
-@waiting
-async def call_that_rests_here(world: World) -> object:
-    return await world.near.rest()
-
-
-@waiting
-async def call_that_rests_there(world: World) -> object:
-    return await world.far.rest()
-
-
-@waiting
-async def fetch_of_what_is_not_there_yet(world: World) -> object:
-    return await world.pending.fetch()
-
-
-@waiting
-async def wait_all_of_what_is_not_there_yet(world: World) -> object:
-    return await wait_all([world.pending])
+WAITING: dict[str, Operation] = {
+    "wait ended": lambda world: world.node.wait_ended(world.far),
+    "wait ended by name": lambda world: world.node.wait_ended(world.named_near),
+    "wait for more nodes": lambda world: world.node.wait_for(99),
+    "wait gone": lambda world: world.node.wait_gone(world.other.name),
+    "watch members": lambda world: listed(world.node.watch_members()),
+    "watch a group": lambda world: listed(world.group.watch()),
+    "call that rests here": lambda world: world.near.rest(),
+    "call that rests there": lambda world: world.far.rest(),
+    "fetch of what is not there yet": lambda world: world.pending.fetch(),
+    "wait all of what is not there yet": lambda world: wait_all([world.pending]),
+}
+"""What waits for something to happen in the cluster, for as long as that takes."""
 
 
 async def a_world(node: Node, other: Node) -> World:
