@@ -8,7 +8,6 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -17,7 +16,7 @@ import trio
 from actors.errors import MethodNotFoundError, NotExecutedError
 from actors.handle import Handle, with_methods
 from actors.method import Stream
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.units import Number
 from runtime.membership.cluster_client import ClusterClient
@@ -99,9 +98,7 @@ def call(
     timeout: float,
     keywords: dict[str, object],
     modules: tuple[str, ...],
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Call METHOD of ACTOR and print its result; of a stream each item, on a line of its own. An
@@ -117,7 +114,7 @@ def call(
         # In color: click would take what looks like the codes of colors out of a result.
         click.echo(json.dumps(plain(result)) if as_json else _text(result), color=True)
 
-    connection = connect(address, cluster, secret_file)
+    connection = connect(chosen)
     values = [_value(text) for text in arguments]
     trio.run(_call, connection, actor, method, values, keywords, timeout, show)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
+import attrs
 import click
 
 from actors.errors import JoinError
@@ -28,6 +29,17 @@ DEFAULT_ADDRESS = "127.0.0.1:7400"
 ADDRESS_VARIABLE = "UNDERSTUDY_ADDRESS"
 DEFAULT_CLUSTER = "understudy"
 ROLE = "understudy.role"
+
+
+@attrs.frozen
+class ChosenCluster:
+    """The cluster that a command talks to: the address of one of its nodes, its name, and the file
+    of its secret, if the user has given one.
+    """
+
+    address: str
+    name: str
+    secret_file: Path | None
 
 
 def security_options(command: F) -> F:
@@ -148,14 +160,16 @@ def find_chosen_tls() -> Tls:
 
 
 def cluster_options(command: F) -> F:
-    """The options of every command that talks to a cluster. The command is given an address and a
-    name of a cluster in any case.
+    """The options of every command that talks to a cluster. The command is given the cluster as
+    `chosen`, and `as_json`.
     """
 
     @functools.wraps(command)
-    def resolved(*, address: str | None, cluster: str | None, **others: Any) -> Any:
-        address, cluster = _resolve(address, cluster)
-        return command(address=address, cluster=cluster, **others)
+    def resolved(
+        *, address: str | None, cluster: str | None, secret_file: Path | None, **others: Any
+    ) -> Any:
+        chosen = ChosenCluster(*_resolve(address, cluster), secret_file)
+        return command(chosen=chosen, **others)
 
     options = [
         click.option(
@@ -227,42 +241,41 @@ def secret_for(address: str | None, secret_file: Path | None) -> Keyring | None:
     return Keyring((local.secret,)) if local is not None else None
 
 
-def security_for(address: str, secret_file: Path | None) -> tuple[Keyring, Tls]:
-    """The secrets by which a command proves itself to the cluster at `address`, and how it encrypts
-    connections.
+def security_for(chosen: ChosenCluster, given: Iterable[bytes] = ()) -> tuple[Keyring, Tls]:
+    """The secrets by which a command proves itself to the cluster, and how it encrypts connections.
+    `given`: secrets that it has got in place of those that the user's files have.
     """
     return find_security(
-        secret_for(address, secret_file),
+        [*given] or secret_for(chosen.address, chosen.secret_file),
         chosen_tls(),
         SystemEnvironment().token,
-        needs_own=not is_loopback(address),
-        joining=address,
+        needs_own=not is_loopback(chosen.address),
+        joining=chosen.address,
     )
 
 
 @asynccontextmanager
 async def connect(
-    address: str, cluster: str, secret_file: Path | None, needs: PeerRole | None = None
+    chosen: ChosenCluster, needs: PeerRole | None = None
 ) -> AsyncIterator[ClusterClient]:
-    """A client of the cluster at `address`. `needs`: see `connect_with`."""
-    keyring, tls = security_for(address, secret_file)
-    async with connect_with(address, cluster, keyring, tls, needs) as client:
+    """A client of the cluster. `needs`: see `connect_with`."""
+    async with connect_with(chosen, *security_for(chosen), needs) as client:
         yield client
 
 
 @asynccontextmanager
 async def connect_with(
-    address: str, cluster: str, keyring: Keyring, tls: Tls, needs: PeerRole | None = None
+    chosen: ChosenCluster, keyring: Keyring, tls: Tls, needs: PeerRole | None = None
 ) -> AsyncIterator[ClusterClient]:
-    """A client of the cluster at `address`, with secrets that may change meanwhile. `needs`: the
+    """A client of the cluster, with secrets that may change meanwhile. `needs`: the
     role that is enough for the command, which has no more rights then; None for all of those of
     its certificate, or of the secret.
     """
     environment = SystemEnvironment()
     network = system_network(environment, tls)
     async with open_client(
-        address,
-        cluster,
+        chosen.address,
+        chosen.name,
         keyring,
         environment,
         network,

@@ -9,16 +9,15 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from pathlib import Path
 
 import click
 import trio
 
 from runtime.command_line.connect import (
+    ChosenCluster,
     chosen_role,
-    chosen_tls,
     cluster_options,
-    secret_for,
+    security_for,
     warn_of_role,
 )
 from runtime.dashboard.application import DashboardApplication
@@ -28,7 +27,6 @@ from runtime.gateway.server import ServerLimits, serve
 from runtime.links.encryption import system_network
 from runtime.links.transports import is_loopback, split_host_port
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_secret import find_security
 
 DEFAULT_LISTEN = "127.0.0.1:0"
 TOKEN_VARIABLE = "UNDERSTUDY_DASHBOARD_TOKEN"
@@ -91,9 +89,7 @@ def dashboard(
     base_path: str,
     allow_actions: bool,
     from_node: bool,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Serve pages about a cluster, until Ctrl-C or SIGTERM. Open the address that it prints: the
@@ -111,14 +107,7 @@ def dashboard(
     token = _token(environment)
     # A node writes its secret, if it was given one, and then nothing: its end is that of stdin.
     given = sys.stdin.buffer.readline().split() if from_node else []
-    secret, tls = find_security(
-        [bytes.fromhex(one.decode()) for one in given] or secret_for(address, secret_file),
-        chosen_tls(),
-        environment.token,
-        needs_own=not is_loopback(address),
-        joining=address,
-    )
-
+    secret, tls = security_for(chosen, [bytes.fromhex(one.decode()) for one in given])
     network = system_network(environment, tls)
     host = network.client_host(host_identity())
     role = chosen_role() or network.role_within("operator" if allow_actions else "observer")
@@ -127,18 +116,18 @@ def dashboard(
         warn_of_role(role, "operator", "nodes refuse the actions of the pages")
 
     def dial(where: str) -> AbstractAsyncContextManager[ClusterClient]:
-        return open_client(where, cluster, secret, environment, network, host, role)
+        return open_client(where, chosen.name, secret, environment, network, host, role)
 
-    sampler = Sampler(dial, address, environment, actions=allow_actions)
+    sampler = Sampler(dial, chosen.address, environment, actions=allow_actions)
     application = DashboardApplication(sampler, token, base=base_path, actions=allow_actions)
     base = f"{base_path.strip('/')}/".lstrip("/")
 
     def announce(where: str) -> None:
         page = f"http://{where}/{base}#token={token}"
         if as_json:
-            click.echo(json.dumps({"cluster": cluster, "listen": where, "url": page}))
+            click.echo(json.dumps({"cluster": chosen.name, "listen": where, "url": page}))
         else:
-            click.echo(f"dashboard of cluster {cluster}: {page}")
+            click.echo(f"dashboard of cluster {chosen.name}: {page}")
             if not is_loopback(where):
                 click.echo(
                     "other machines can reach it, without encryption: put a proxy with TLS before "

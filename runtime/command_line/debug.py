@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,7 +17,7 @@ import trio
 
 from actors.errors import ActorNotFoundError, CallError
 from runtime.command_line.actor_places import names_alike
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes
 from runtime.hosting.debug_conversation import UNATTENDED_SECONDS
 from runtime.logs.formats import iso
@@ -53,30 +52,16 @@ Command = Callable[[str | None], Awaitable[dict[str, str]]]
     "--failure", type=int, metavar="NUMBER", help="A failure of it, instead of the latest."
 )
 @cluster_options
-def debug(
-    actor: str,
-    failure: int | None,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
-    as_json: bool,
-) -> None:
+def debug(actor: str, failure: int | None, chosen: ChosenCluster, as_json: bool) -> None:
     """Debug a method of ACTOR that waits at a breakpoint(), or else its last failure: the frames,
     their source and variables. In nodes that were started with --debuggable this is pdb. Nodes with
     --post-mortem keep failures as text. Reads commands; `help` lists them.
     """
-    trio.run(_debug, actor, failure, address, cluster, secret_file, as_json)
+    trio.run(_debug, actor, failure, chosen, as_json)
 
 
-async def _debug(
-    actor: str,
-    number: int | None,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
-    as_json: bool,
-) -> None:
-    async with connect(address, cluster, secret_file, "operator") as client:
+async def _debug(actor: str, number: int | None, chosen: ChosenCluster, as_json: bool) -> None:
+    async with connect(chosen, "operator") as client:
         failures, breakpoints = await _known(client, actor)
         if as_json:
             click.echo(json.dumps({"failures": failures, "breakpoints": breakpoints}, indent=2))

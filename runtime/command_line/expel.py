@@ -14,7 +14,12 @@ import trio
 
 from actors.identifiers import NodeId
 from actors.peers import PeerRole
-from runtime.command_line.connect import cluster_options, connect_with, security_for
+from runtime.command_line.connect import (
+    ChosenCluster,
+    cluster_options,
+    connect_with,
+    security_for,
+)
 from runtime.command_line.node_answers import Member, ask_nodes
 from runtime.command_line.secret_rotation import (
     STEP_SECONDS,
@@ -70,9 +75,7 @@ def expel(
     rotate: bool,
     to: Path | None,
     keep_secret: bool,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Shut NODE out of the cluster for good, when its machine is not to be trusted any more.
@@ -90,9 +93,9 @@ def expel(
         raise click.UsageError("--rotate and --to FILE are given together, and with a NODE")
     if rotate and keep_secret:
         raise click.UsageError("give --rotate or --keep-secret, not both")
-    keyring, tls = security_for(address, secret_file)
+    keyring, tls = security_for(chosen)
     if node is None:
-        asked = trio.run(_ask, address, cluster, keyring, tls, readmit)
+        asked = trio.run(_ask, chosen, keyring, tls, readmit)
         _tell_listing(asked, as_json) if readmit is None else _tell_readmitted(asked, as_json)
         return
     rotation = None
@@ -107,7 +110,7 @@ def expel(
         # Without the file: this command changes its own secrets on the way.
         keyring = Keyring(tuple(dict.fromkeys((*keyring.secrets(), rotation.target))))
     with nullcontext() if rotation is None else rotation.new.told_when_it_fails():
-        answer = trio.run(_expel, address, cluster, keyring, tls, node, absent, rotation)
+        answer = trio.run(_expel, chosen, keyring, tls, node, absent, rotation)
     _tell(answer, node, keyring, tls, rotation, as_json)
 
 
@@ -126,9 +129,9 @@ def _rotation(keyring: Keyring, to: Path) -> Rotation:
     return Rotation(new.secret, new)
 
 
-async def _ask(address: str, cluster: str, keyring: Keyring, tls: Tls, readmit: str | None) -> Any:
+async def _ask(chosen: ChosenCluster, keyring: Keyring, tls: Tls, readmit: str | None) -> Any:
     needs: PeerRole = "observer" if readmit is None else "operator"
-    async with connect_with(address, cluster, keyring, tls, needs) as client:
+    async with connect_with(chosen, keyring, tls, needs) as client:
         service = _service(client, "")
         if readmit is None:
             return await service.listing()
@@ -136,8 +139,7 @@ async def _ask(address: str, cluster: str, keyring: Keyring, tls: Tls, readmit: 
 
 
 async def _expel(
-    address: str,
-    cluster: str,
+    chosen: ChosenCluster,
     keyring: Keyring,
     tls: Tls,
     node: str,
@@ -146,7 +148,7 @@ async def _expel(
 ) -> dict[str, Any]:
     """Expel the node and change the secret. Returns what there is to tell."""
     needs: PeerRole | None = "operator" if rotation is None else None
-    async with connect_with(address, cluster, keyring, tls, needs) as client:
+    async with connect_with(chosen, keyring, tls, needs) as client:
         if rotation is not None:
             await _check_rotates(client, tls, node)
             # Before the expulsion: it could not be finished without the file.

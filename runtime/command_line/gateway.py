@@ -12,6 +12,7 @@ import trio
 
 from runtime.cluster_processes import leaving_on_signals
 from runtime.command_line.connect import (
+    ChosenCluster,
     chosen_tls,
     cluster_options,
     role_for,
@@ -118,9 +119,7 @@ def gateway(
     max_requests: int,
     max_connections: int,
     head_timeout: float,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Serve the actors of a cluster over HTTP, until Ctrl-C or SIGTERM.
@@ -146,9 +145,9 @@ def gateway(
     warn_of_role(role, "client", "nodes refuse all calls but those of methods that allow it")
     opening = open_node(
         f"gateway-{os.getpid()}-{SystemEnvironment().token(3).hex()}",
-        join=address,
-        cluster=cluster,
-        secret=secret_for(address, secret_file),
+        join=chosen.address,
+        cluster=chosen.name,
+        secret=secret_for(chosen.address, chosen.secret_file),
         labels={CALLS_ONLY: "true"},
         tls=chosen_tls(),
         role=role,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,7 +18,7 @@ from actors.errors import (
     NotAllowedError,
 )
 from runtime.command_line.actor_places import find_actor
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import inspection, why
 from runtime.command_line.units import size
@@ -36,18 +35,16 @@ SHOWN_ENDS = 5
 @click.command(epilog="Example:  understudy inspect counter --json")
 @click.argument("actor")
 @cluster_options
-def inspect(
-    actor: str, address: str, cluster: str, secret_file: Path | None, as_json: bool
-) -> None:
+def inspect(actor: str, chosen: ChosenCluster, as_json: bool) -> None:
     """Show where ACTOR is, what it runs since when and for which caller, and what waits in its
     mailbox.
     """
-    facts = trio.run(_ask, actor, address, cluster, secret_file)
+    facts = trio.run(_ask, actor, chosen)
     click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
 
 
-async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
-    async with connect(address, cluster, secret_file, "observer") as client:
+async def _ask(actor: str, chosen: ChosenCluster) -> dict[str, Any]:
+    async with connect(chosen, "observer") as client:
         member = await find_actor(client, actor)
         ends: list[dict[str, Any]] = []
         failures: list[CallError] = []

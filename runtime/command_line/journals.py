@@ -5,7 +5,6 @@ removed.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import attrs
 import click
@@ -13,7 +12,7 @@ import trio
 
 from actors.errors import CallError, JournalError, StoreError
 from actors.pools import JournalSummary
-from runtime.command_line.connect import connect
+from runtime.command_line.connect import ChosenCluster, connect
 from runtime.command_line.tables import table
 from runtime.command_line.units import age
 from runtime.membership.cluster_client import ClusterClient
@@ -24,17 +23,8 @@ from runtime.printable import many
 COLUMNS = ("name", "what", "items", "size", "driver", "unused")
 
 
-@attrs.frozen
-class Where:
-    """The cluster that is asked."""
-
-    address: str
-    cluster: str
-    secret_file: Path | None
-
-
 def journals_of(
-    where: Where,
+    chosen: ChosenCluster,
     older_than: float | None,
     remove: tuple[str, ...],
     *,
@@ -57,9 +47,9 @@ def journals_of(
         except ValueError as error:
             raise click.UsageError(f"{error}.") from None
     if remove:
-        _told_of(trio.run(_remove, where, remove, 0.0), as_json)
+        _told_of(trio.run(_remove, chosen, remove, 0.0), as_json)
         return
-    found = trio.run(_listed, where)
+    found = trio.run(_listed, chosen)
     if older_than is not None:
         found = [one for one in found if one.unused is not None and one.unused >= older_than]
     if not prune:
@@ -71,7 +61,7 @@ def journals_of(
     if names and not yes:
         _show(found, as_json=False)
         click.confirm(f"remove {many(len(names), 'journal')}?", abort=True)
-    _told_of(trio.run(_remove, where, names, older_than), as_json)
+    _told_of(trio.run(_remove, chosen, names, older_than), as_json)
 
 
 def _show(found: list[JournalSummary], as_json: bool) -> None:
@@ -100,17 +90,19 @@ def _told_of(removed: dict[str, str], as_json: bool) -> None:
     raise SystemExit(1 if left else 0)
 
 
-async def _listed(where: Where) -> list[JournalSummary]:
-    async with connect(where.address, where.cluster, where.secret_file, "observer") as client:
+async def _listed(chosen: ChosenCluster) -> list[JournalSummary]:
+    async with connect(chosen, "observer") as client:
         try:
             return await _client(client).listed()
         except (StoreError, CallError) as error:
             raise click.ClickException(f"the journals were not listed: {error}") from None
 
 
-async def _remove(where: Where, names: tuple[str, ...], unused_for: float) -> dict[str, str]:
+async def _remove(
+    chosen: ChosenCluster, names: tuple[str, ...], unused_for: float
+) -> dict[str, str]:
     removed: dict[str, str] = {}
-    async with connect(where.address, where.cluster, where.secret_file, "operator") as client:
+    async with connect(chosen, "operator") as client:
         journals = _client(client)
         for name in names:
             try:

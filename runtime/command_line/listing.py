@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,7 +14,7 @@ import click
 import trio
 
 from actors.identifiers import NodeId
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.ends import ends_of
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
@@ -120,9 +119,7 @@ def listing(
     sort: str | None,
     limit: int,
     seconds: float,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """List nodes, actors, calls, methods, links, groups, pools, elastic jobs or deaths of a
@@ -148,7 +145,7 @@ def listing(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     selection = Selection(kind, conditions, column, limit, seconds)
-    first, count, answers = trio.run(_ask, selection, address, cluster, secret_file)
+    first, count, answers = trio.run(_ask, selection, chosen)
     left_out = count - len(first)
     if as_json:
         facts = {
@@ -168,11 +165,9 @@ def listing(
     raise SystemExit(answers.status)
 
 
-async def _ask(
-    wanted: Selection, address: str, cluster: str, secret_file: Path | None
-) -> tuple[list[Row], int, Answers]:
+async def _ask(wanted: Selection, chosen: ChosenCluster) -> tuple[list[Row], int, Answers]:
     """The rows that are shown, of how many, and who has answered."""
-    async with connect(address, cluster, secret_file, "observer") as client:
+    async with connect(chosen, "observer") as client:
         if wanted.kind == "actors":
             # The nodes choose and sort, so that their answers are short.
             conditions = [condition.plain() for condition in wanted.conditions]

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -16,7 +15,7 @@ import trio
 
 from actors.errors import ActorNotFoundError, CallError, StoreError
 from runtime.command_line.actor_places import find_actor
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import (
     NODE_SECONDS,
     Answers,
@@ -83,9 +82,7 @@ def logs(
     seconds: float | None,
     level: str,
     limit: int,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Show the latest log lines of the node or actor NAME, or of all nodes.
@@ -95,19 +92,12 @@ def logs(
     document; with --follow, one on each line.
     """
     wanted = _Wanted(name, logging.getLevelNamesMapping()[level.upper()], seconds, limit)
-    answers = trio.run(_run, wanted, follow, as_json, address, cluster, secret_file)
+    answers = trio.run(_run, wanted, follow, as_json, chosen)
     raise SystemExit(1 if answers.silent else 0)
 
 
-async def _run(
-    wanted: _Wanted,
-    follow: bool,
-    as_json: bool,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
-) -> Answers:
-    async with connect(address, cluster, secret_file, "observer") as client:
+async def _run(wanted: _Wanted, follow: bool, as_json: bool, chosen: ChosenCluster) -> Answers:
+    async with connect(chosen, "observer") as client:
         question = _Question(client, wanted)
         await question.ask()
         if as_json and not follow:

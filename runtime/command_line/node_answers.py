@@ -4,6 +4,7 @@ do not answer are named.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
@@ -11,11 +12,7 @@ import attrs
 import click
 import trio
 
-from actors.errors import (
-    CallError,
-    NodeUnreachableError,
-    NotAllowedError,
-)
+from actors.errors import CallError, NodeNotFoundError, NodeUnreachableError, NotAllowedError
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.inspection_service import inspection_of
 from runtime.printable import many, plain
@@ -83,6 +80,18 @@ async def ask_nodes(
     if refusals and not answers.by_node:
         raise refusals[0]
     return answers
+
+
+def no_such_node(name: str, members: Iterable[Member], hint: str = "") -> NodeNotFoundError:
+    """The error for the name of a node that is none of the members. `hint`: what to do instead; by
+    default the nearest of their names, or all of them.
+    """
+    names = [member["name"] for member in members]
+    near = difflib.get_close_matches(name, names, n=1)
+    nearest = f"; did you mean {near[0]!r}?" if near else f"; its nodes are: {', '.join(names)}"
+    return NodeNotFoundError(
+        f"there is no node called {name!r} in the cluster{hint or nearest}", node=name
+    )
 
 
 def why(error: CallError, seconds: float = NODE_SECONDS) -> str:

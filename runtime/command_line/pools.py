@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,8 +12,8 @@ import trio
 from actors.errors import CallError
 from actors.messages import import_path
 from actors.method import Address
-from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.journals import Where, journals_of
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
+from runtime.command_line.journals import journals_of
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, ask_nodes, inspection, why
 from runtime.command_line.tables import Row, actors_of, ordered, table
 from runtime.command_line.units import seconds_ago
@@ -51,9 +50,7 @@ COLUMNS = ("name", "what", "size", "members", "draining", "nodes", "problem")
 @click.option("--yes", is_flag=True, help="With --prune: do not ask.")
 @cluster_options
 def pools(
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
     journals: bool,
     older_than: float | None,
@@ -66,12 +63,11 @@ def pools(
     removed.
     """
     if journals:
-        where = Where(address, cluster, secret_file)
-        journals_of(where, older_than, remove, prune=prune, yes=yes, as_json=as_json)
+        journals_of(chosen, older_than, remove, prune=prune, yes=yes, as_json=as_json)
         return
     if older_than is not None or remove or prune or yes:
         raise click.UsageError("--older-than, --remove, --prune and --yes go with --journals.")
-    rows, answers = trio.run(_ask, address, cluster, secret_file)
+    rows, answers = trio.run(_ask, chosen)
     rows = ordered(rows, "name")
     if as_json:
         click.echo(json.dumps({"pools": rows, "silent": answers.silent}, indent=2))
@@ -85,8 +81,8 @@ def _none(answers: Answers) -> str:
     return "no pools are open" + (" on the nodes that answered" if answers.silent else "")
 
 
-async def _ask(address: str, cluster: str, secret_file: Path | None) -> tuple[list[Row], Answers]:
-    async with connect(address, cluster, secret_file, "observer") as client:
+async def _ask(chosen: ChosenCluster) -> tuple[list[Row], Answers]:
+    async with connect(chosen, "observer") as client:
         return await pools_of(client)
 
 

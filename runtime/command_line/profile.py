@@ -12,7 +12,7 @@ import trio
 
 from actors.errors import CallError, NodeUnreachableError
 from runtime.command_line.actor_places import find_actor
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, inspection, why
 from runtime.command_line.units import Number, PathName
@@ -48,9 +48,7 @@ def profile(
     seconds: float,
     rate: int,
     output: Path | None,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Sample what the threads of the node or actor NAME run, and write a file for
@@ -58,7 +56,7 @@ def profile(
     """
     path = output or Path(f"{name.replace('/', '-')}.speedscope.json")
     with written_whole(path) as file:
-        recording = trio.run(_ask, name, seconds, rate, address, cluster, secret_file)
+        recording = trio.run(_ask, name, seconds, rate, chosen)
         recording["file"]["name"] = name
         json.dump(recording["file"], file)
     facts = {
@@ -72,10 +70,8 @@ def profile(
     click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
 
 
-async def _ask(
-    name: str, seconds: float, rate: int, address: str, cluster: str, secret_file: Path | None
-) -> dict[str, Any]:
-    async with connect(address, cluster, secret_file, "operator") as client:
+async def _ask(name: str, seconds: float, rate: int, chosen: ChosenCluster) -> dict[str, Any]:
+    async with connect(chosen, "operator") as client:
         members = {member["name"]: member for member in client.status["members"]}
         member = members.get(name)
         actor = ""

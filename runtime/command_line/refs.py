@@ -4,18 +4,15 @@ them.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 import trio
 
-from actors.errors import NodeNotFoundError
-from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
+from runtime.command_line.node_answers import NODE_SECONDS, Member, ask_nodes, no_such_node
 from runtime.command_line.units import age, size
 from runtime.printable import many, plain
 from runtime.references.inspection import (
@@ -45,35 +42,29 @@ MANY = 20
     help="Add up values of the same owner, maker, holders and place: a leak is one line.",
 )
 @cluster_options
-def refs(
-    node: str | None,
-    where: bool,
-    summed: bool,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
-    as_json: bool,
-) -> None:
+def refs(node: str | None, where: bool, summed: bool, chosen: ChosenCluster, as_json: bool) -> None:
     """Show the values that nodes keep because references to them exist, the largest first. Exit
     status 1 if a node does not answer.
     """
-    listing = trio.run(_ask, node, address, cluster, secret_file)
+    listing = trio.run(_ask, node, chosen)
     if as_json:
-        click.echo(json.dumps({"cluster": cluster, **listing.facts(node, summed=summed)}, indent=2))
+        click.echo(
+            json.dumps({"cluster": chosen.name, **listing.facts(node, summed=summed)}, indent=2)
+        )
     else:
-        click.echo("\n".join(_lines(listing, node, cluster, where=where, summed=summed)))
+        click.echo("\n".join(_lines(listing, node, chosen.name, where=where, summed=summed)))
     raise SystemExit(0 if all(not owner.problem for owner in listing.owners()) else 1)
 
 
-async def _ask(node: str | None, address: str, cluster: str, secret_file: Path | None) -> Listing:
+async def _ask(node: str | None, chosen: ChosenCluster) -> Listing:
     """Ask all nodes, also for the values of one: only the node that made a value knows where it was
     made.
     """
     listing = Listing()
-    async with connect(address, cluster, secret_file, "observer") as client:
+    async with connect(chosen, "observer") as client:
         members = client.status["members"]
-        if node is not None:
-            _check(node, [member["name"] for member in members])
+        if node is not None and all(member["name"] != node for member in members):
+            raise no_such_node(node, members)
 
         async def ask(member: Member) -> dict[str, Any]:
             service = client.endpoint.reference_service(member["name"], member["incarnation"])
@@ -86,13 +77,6 @@ async def _ask(node: str | None, address: str, cluster: str, secret_file: Path |
     for name, reason in answers.silent.items():
         listing.silent(name, reason)
     return listing
-
-
-def _check(node: str, names: list[str]) -> None:
-    if node not in names:
-        near = difflib.get_close_matches(node, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; its nodes are: {', '.join(names)}"
-        raise NodeNotFoundError(f"there is no node called {node!r} in the cluster{hint}", node=node)
 
 
 def _lines(

@@ -10,7 +10,12 @@ import attrs
 import click
 import trio
 
-from runtime.command_line.connect import cluster_options, connect_with, security_for
+from runtime.command_line.connect import (
+    ChosenCluster,
+    cluster_options,
+    connect_with,
+    security_for,
+)
 from runtime.command_line.node_answers import Answers
 from runtime.command_line.secret_rotation import (
     NewSecret,
@@ -55,9 +60,7 @@ def rotate(
     to: Path,
     back: bool,
     without: tuple[str, ...],
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Give the cluster another secret while it runs.
@@ -66,10 +69,11 @@ def rotate(
     the old one is removed. A node writes the new secret to its own secret file; what you must do
     where it cannot is printed. Run the command again to go on with a rotation that was interrupted.
     """
-    keyring, tls = security_for(address, secret_file)
+    keyring, tls = security_for(chosen)
     if keyring.origin == "certificates":
         raise click.ClickException("without a secret, certificates prove the nodes: see `tls`")
-    if secret_file is not None and to.exists() and os.path.samefile(to, secret_file):
+    own = chosen.secret_file
+    if own is not None and to.exists() and os.path.samefile(to, own):
         raise click.UsageError(f"--to and --secret-file are the same file, {to}: give two")
     if back and not to.exists():
         raise click.UsageError(f"there is no {to}: --back needs the secret that was rotated to")
@@ -89,18 +93,18 @@ def rotate(
     known = Keyring(tuple(dict.fromkeys((*old, new.secret))))
     rotation = Rotation(target, new, back, without)
     with new.told_when_it_fails():
-        found, members = trio.run(_rotate, address, cluster, known, tls, rotation, not as_json)
+        found, members = trio.run(_rotate, chosen, known, tls, rotation, not as_json)
     _tell(rotation, found, members, as_json)
 
 
 @secret.command(epilog="Example:  understudy secret status")
 @cluster_options
-def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
+def status(chosen: ChosenCluster, as_json: bool) -> None:
     """Show which secrets each node accepts, by ids that reveal nothing, and where from. Exit
     status 1 if a node does not answer.
     """
-    keyring, tls = security_for(address, secret_file)
-    answers = trio.run(_status, address, cluster, keyring, tls)
+    keyring, tls = security_for(chosen)
+    answers = trio.run(_status, chosen, keyring, tls)
     answers.warn()
     if as_json:
         answer = {node: attrs.asdict(facts) for node, facts in sorted(answers.by_node.items())}
@@ -113,18 +117,18 @@ def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) 
     raise SystemExit(1 if answers.silent else 0)
 
 
-async def _status(address: str, cluster: str, keyring: Keyring, tls: Tls) -> Answers:
-    async with connect_with(address, cluster, keyring, tls) as client:
+async def _status(chosen: ChosenCluster, keyring: Keyring, tls: Tls) -> Answers:
+    async with connect_with(chosen, keyring, tls) as client:
         return await keyring_facts(client, client.status["members"])
 
 
 async def _rotate(
-    address: str, cluster: str, keyring: Keyring, tls: Tls, rotation: Rotation, chatty: bool
+    chosen: ChosenCluster, keyring: Keyring, tls: Tls, rotation: Rotation, chatty: bool
 ) -> tuple[dict[str, KeyringFacts], set[str]]:
     """The keyrings of the nodes that have the secret now, and the names of those that were members
     before.
     """
-    async with connect_with(address, cluster, keyring, tls) as client:
+    async with connect_with(chosen, keyring, tls) as client:
         members = {member["name"] for member in client.status["members"]}
         return await rotate_secret(client, keyring, tls, rotation, chatty), members
 

@@ -6,14 +6,19 @@ import json
 import os
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import click
 import trio
 
 from actors.errors import UnderstudyError
 from runtime.command_line.call import plain
-from runtime.command_line.connect import chosen_role, chosen_tls, cluster_options, secret_for
+from runtime.command_line.connect import (
+    ChosenCluster,
+    chosen_role,
+    chosen_tls,
+    cluster_options,
+    secret_for,
+)
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.main import one_line
 from runtime.console.lines import Lines, PipedLines, Terminal, is_terminal
@@ -37,14 +42,7 @@ from runtime.supervision.placement import CALLS_ONLY
 @click.option("-c", "code", metavar="CODE", help="Run CODE, and print its last expression's value.")
 @import_option
 @cluster_options
-def shell(
-    code: str | None,
-    modules: tuple[str, ...],
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
-    as_json: bool,
-) -> None:
+def shell(code: str | None, modules: tuple[str, ...], chosen: ChosenCluster, as_json: bool) -> None:
     """Open Python's prompt inside a cluster, with `await`.
 
     It runs lines of its standard input if that is not a terminal, until one fails. `cluster`,
@@ -55,10 +53,10 @@ def shell(
         raise click.UsageError("--json prints the value of -c CODE: give both")
     import_modules(modules)
     with showing(_show_json if as_json else show_value):
-        raise SystemExit(trio.run(_run, code, address, cluster, secret_file))
+        raise SystemExit(trio.run(_run, code, chosen))
 
 
-async def _run(code: str | None, address: str, cluster: str, secret_file: Path | None) -> int:
+async def _run(code: str | None, chosen: ChosenCluster) -> int:
     environment = SystemEnvironment()
     # The terminal is put in order again at the very end, too: when the session ends, a thread may
     # just begin to read a line, which changes the terminal.
@@ -66,9 +64,9 @@ async def _run(code: str | None, address: str, cluster: str, secret_file: Path |
         async with trio.open_nursery() as nursery:
             async with open_node(
                 f"shell-{os.getpid()}-{environment.token(3).hex()}",
-                join=address,
-                cluster=cluster,
-                secret=secret_for(address, secret_file),
+                join=chosen.address,
+                cluster=chosen.name,
+                secret=secret_for(chosen.address, chosen.secret_file),
                 labels={CALLS_ONLY: "true"},
                 tls=chosen_tls(),
                 role=chosen_role(),

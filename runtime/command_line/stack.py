@@ -12,7 +12,7 @@ import trio
 import runtime
 from actors.errors import CallError, NodeUnreachableError
 from runtime.command_line.actor_places import find_actor
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import Member, ask_nodes, inspection, why
 from runtime.membership.cluster_client import ClusterClient
 from runtime.printable import many, plain
@@ -24,13 +24,11 @@ RUNTIME = str(Path(runtime.__file__).parent)
 @click.argument("name")
 @click.option("--all", "show_all", is_flag=True, help="Also the runtime's own tasks.")
 @cluster_options
-def stack(
-    name: str, show_all: bool, address: str, cluster: str, secret_file: Path | None, as_json: bool
-) -> None:
+def stack(name: str, show_all: bool, chosen: ChosenCluster, as_json: bool) -> None:
     """Show where the tasks of the node or actor NAME wait, line by line, and what its threads
     run. Needs no right to trace the process.
     """
-    facts = trio.run(_ask, name, address, cluster, secret_file)
+    facts = trio.run(_ask, name, chosen)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -38,8 +36,8 @@ def stack(
         click.echo("\n".join(plain(line.expandtabs()) for line in lines))
 
 
-async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
-    async with connect(address, cluster, secret_file, "observer") as client:
+async def _ask(name: str, chosen: ChosenCluster) -> dict[str, Any]:
+    async with connect(chosen, "observer") as client:
         members = {member["name"]: member for member in client.status["members"]}
         member = members.get(name)
         actor = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,7 +11,7 @@ import click
 import trio
 
 from actors.errors import CallError, StoreError
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.units import age, size
 from runtime.environment import SystemEnvironment
 from runtime.logs.archive import archived_nodes
@@ -32,11 +31,11 @@ these.
 
 @click.command(epilog="Example:  understudy status --address 127.0.0.1:7400 --json")
 @cluster_options
-def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
+def status(chosen: ChosenCluster, as_json: bool) -> None:
     """Show the nodes of a cluster, their actors and links. Says which nodes have ended in the last
     hour. Exit status 1 if a node or the store does not answer.
     """
-    facts = trio.run(_ask, address, cluster, secret_file)
+    facts = trio.run(_ask, chosen)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -45,10 +44,10 @@ def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) 
     raise SystemExit(0 if well else 1)
 
 
-async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
+async def _ask(chosen: ChosenCluster) -> dict[str, Any]:
     nodes: dict[str, dict[str, Any]] = {}
     ended: list[dict[str, Any]] = []
-    async with connect(address, cluster, secret_file, "observer") as client:
+    async with connect(chosen, "observer") as client:
 
         async def ask(member: dict[str, Any]) -> None:
             service = client.endpoint.node_service(member["name"], member["incarnation"])
@@ -68,7 +67,7 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
         # The node that this command is connected to may not have noticed yet.
         silent = keeper is not None and not keeper["answers"]
         return {
-            "cluster": cluster,
+            "cluster": chosen.name,
             "time": SystemEnvironment().wall_time(),
             "store": {**store, "away": store["away"] or silent},
             "nodes": [nodes[name] for name in sorted(nodes)],

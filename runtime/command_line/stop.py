@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import click
 import trio
@@ -15,14 +13,13 @@ from actors.errors import (
     CallError,
     CallTimeoutError,
     DeadlineExceededError,
-    NodeNotFoundError,
     NodeUnreachableError,
     OutcomeUnknownError,
     StoreError,
 )
 from actors.supervision import ExitReason
-from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.node_answers import NODE_SECONDS, why
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
+from runtime.command_line.node_answers import NODE_SECONDS, no_such_node, why
 
 ACTOR_SECONDS = 60.0
 """How long an actor may take to stop. A supervisor ends when its children have: those of a pool may
@@ -37,13 +34,11 @@ ASK_SECONDS = 10.0
 @click.argument("name")
 @click.option("--actor", is_flag=True, help="NAME is an actor, not a node.")
 @cluster_options
-def stop(
-    name: str, actor: bool, address: str, cluster: str, secret_file: Path | None, as_json: bool
-) -> None:
+def stop(name: str, actor: bool, chosen: ChosenCluster, as_json: bool) -> None:
     """Ask the node NAME to drain and leave, or stop the actor NAME. A supervisor restarts its actor
     as the child's restart type says.
     """
-    trio.run(_stop, name, actor, address, cluster, secret_file)
+    trio.run(_stop, name, actor, chosen)
     what = "actor" if actor else "node"
     click.echo(
         json.dumps({"stopped": name, "kind": what})
@@ -52,10 +47,8 @@ def stop(
     )
 
 
-async def _stop(
-    name: str, actor: bool, address: str, cluster: str, secret_file: Path | None
-) -> None:
-    async with connect(address, cluster, secret_file, "operator") as client:
+async def _stop(name: str, actor: bool, chosen: ChosenCluster) -> None:
+    async with connect(chosen, "operator") as client:
         if actor:
             found = (await client.lookup(name)).address
             service = client.endpoint.node_service(found.node, found.incarnation)
@@ -69,13 +62,11 @@ async def _stop(
                 with _answering(f"node {name}", name, ASK_SECONDS):
                     await service.options(timeout=ASK_SECONDS).leave_cluster()
                 return
-        names = [member["name"] for member in client.status["members"]]
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; its nodes are: {', '.join(names)}"
+        hint = ""
         with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
             await client.lookup(name)
             hint = f", but an actor: to stop that, give --actor {name}"
-        raise NodeNotFoundError(f"there is no node called {name!r} in the cluster{hint}", node=name)
+        raise no_such_node(name, client.status["members"], hint)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import click
 import trio
 
 from actors.errors import NotExecutedError
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.files import unpacked, written_whole
 from runtime.command_line.node_answers import NODE_SECONDS, Answers, Member, ask_nodes, inspection
 from runtime.command_line.units import Number, PathName
@@ -46,20 +46,13 @@ KINDS = {
     help="The file for Perfetto.",
 )
 @cluster_options
-def timeline(
-    seconds: float,
-    output: Path,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
-    as_json: bool,
-) -> None:
+def timeline(seconds: float, output: Path, chosen: ChosenCluster, as_json: bool) -> None:
     """Record what all nodes do in the next seconds, and write a file for https://ui.perfetto.dev:
     the turns and calls of actors, their starts and ends, and pauses of event loops. Nodes record
     only while this command runs. Exit status 1 if a node does not answer.
     """
     with written_whole(output) as file:
-        recordings, answers = trio.run(_ask, seconds, address, cluster, secret_file)
+        recordings, answers = trio.run(_ask, seconds, chosen)
         drawn = Timeline(recordings)
         facts = _facts(drawn, recordings, answers)
         json.dump(drawn.trace(facts), file)
@@ -70,10 +63,8 @@ def timeline(
     raise SystemExit(1 if answers.silent else 0)
 
 
-async def _ask(
-    seconds: float, address: str, cluster: str, secret_file: Path | None
-) -> tuple[list[NodeRecording], Answers]:
-    async with connect(address, cluster, secret_file, "operator") as client:
+async def _ask(seconds: float, chosen: ChosenCluster) -> tuple[list[NodeRecording], Answers]:
+    async with connect(chosen, "operator") as client:
 
         async def record(member: Member) -> NodeRecording:
             return await _record(client, member, seconds)

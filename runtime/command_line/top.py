@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import click
 import trio
 
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.command_line.tables import Row, actors_of, count_of, ordered, table
 from runtime.command_line.units import Number
@@ -40,15 +39,7 @@ COLUMNS = (
 )
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @cluster_options
-def top(
-    sort: str,
-    seconds: float,
-    limit: int,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
-    as_json: bool,
-) -> None:
+def top(sort: str, seconds: float, limit: int, chosen: ChosenCluster, as_json: bool) -> None:
     """Show the actors of all nodes that have most to do. Exit status 1 if a node does not
     answer.
 
@@ -56,7 +47,7 @@ def top(
     longest running call has run. rate: calls served per second of the window. restarts: how often
     its supervisor has restarted it in the window.
     """
-    rows, count, answers = trio.run(_ask, sort, seconds, limit, address, cluster, secret_file)
+    rows, count, answers = trio.run(_ask, sort, seconds, limit, chosen)
     shown = ordered(rows, f"-{sort}")[:limit]
     left_out = count - len(shown)
     if as_json:
@@ -71,10 +62,10 @@ def top(
 
 
 async def _ask(
-    sort: str, seconds: float, limit: int, address: str, cluster: str, secret_file: Path | None
+    sort: str, seconds: float, limit: int, chosen: ChosenCluster
 ) -> tuple[list[Row], int, Answers]:
     """The first actors of each node, of how many in all, and who has answered."""
-    async with connect(address, cluster, secret_file, "observer") as client:
+    async with connect(chosen, "observer") as client:
         answers = await ask_nodes(
             client, lambda member: inspection(client, member, seconds).top(sort, seconds, limit)
         )

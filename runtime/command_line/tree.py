@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ import trio
 
 from actors.errors import UnderstudyError
 from actors.identifiers import NodeId
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.units import Number
 from runtime.environment import SystemEnvironment, unwrap
 from runtime.observation.node_queries import ask_for_tree
@@ -46,9 +45,7 @@ def tree(
     deaths: bool,
     watch: bool,
     interval: float,
-    address: str,
-    cluster: str,
-    secret_file: Path | None,
+    chosen: ChosenCluster,
     as_json: bool,
 ) -> None:
     """Show the supervisors of a cluster and their children; with NAME only what is below that
@@ -59,25 +56,23 @@ def tree(
     """
     display = _TreeDisplay(name, deaths=deaths, as_json=as_json, watch=watch)
     if watch:
-        trio.run(_watch, display, interval, address, cluster, secret_file)
+        trio.run(_watch, display, interval, chosen)
     else:
-        shown = trio.run(_ask, display, address, cluster, secret_file)
+        shown = trio.run(_ask, display, chosen)
         click.echo(display.text(shown))
         raise SystemExit(0 if shown.answers else 1)
 
 
-async def _ask(display: _TreeDisplay, address: str, cluster: str, secret_file: Path | None) -> Tree:
-    async with connect(address, cluster, secret_file, "observer") as client:
+async def _ask(display: _TreeDisplay, chosen: ChosenCluster) -> Tree:
+    async with connect(chosen, "observer") as client:
         members = [
             NodeId(member["name"], member["incarnation"]) for member in client.status["members"]
         ]
-        found = await ask_for_tree(client.endpoint, client.names, members, cluster)
+        found = await ask_for_tree(client.endpoint, client.names, members, chosen.name)
     return display.chosen(found)
 
 
-async def _watch(
-    display: _TreeDisplay, interval: float, address: str, cluster: str, secret_file: Path | None
-) -> None:
+async def _watch(display: _TreeDisplay, interval: float, chosen: ChosenCluster) -> None:
     """Each drawing by a client of its own, so that none is the last one because a connection was
     lost. Raises what the first one does.
     """
@@ -85,7 +80,7 @@ async def _watch(
     while True:
         next_at = trio.current_time() + interval
         try:
-            text = display.text(await _ask(display, address, cluster, secret_file))
+            text = display.text(await _ask(display, chosen))
         except* (UnderstudyError, OSError) as group:
             if not begun:
                 raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
@@ -13,7 +12,7 @@ import trio
 
 from actors.errors import ActorNotFoundError, CallError, MethodNotFoundError
 from runtime.command_line.actor_places import find_actor
-from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.node_answers import Answers, ask_nodes, inspection
 from runtime.membership.cluster_client import ClusterClient
 from runtime.near_names import nearest
@@ -24,15 +23,13 @@ from runtime.printable import plain
 @click.command(epilog="Example:  understudy why counter        understudy why counter.add")
 @click.argument("target", metavar="[ACTOR|CALL]", required=False)
 @cluster_options
-def why(
-    target: str | None, address: str, cluster: str, secret_file: Path | None, as_json: bool
-) -> None:
+def why(target: str | None, chosen: ChosenCluster, as_json: bool) -> None:
     """Say what ACTOR waits for: the call that it runs, the call that this one awaits, and so on,
     over all nodes. CALL, as ACTOR.METHOD: the same for a call of this method, which may also wait
     in the mailbox. Without either: find the cycles of actors that wait for each other. Exit status
     1 if there is a cycle, or a node does not answer.
     """
-    subject, graph, answers = trio.run(_ask, target, address, cluster, secret_file)
+    subject, graph, answers = trio.run(_ask, target, chosen)
     queued: list[OpenCall] = []
     if subject is None:
         steps: list[WaitStep] = []
@@ -74,9 +71,9 @@ class WaitSubject(NamedTuple):
 
 
 async def _ask(
-    target: str | None, address: str, cluster: str, secret_file: Path | None
+    target: str | None, chosen: ChosenCluster
 ) -> tuple[WaitSubject | None, WaitGraph, Answers]:
-    async with connect(address, cluster, secret_file, "observer") as client:
+    async with connect(chosen, "observer") as client:
         subject = None if target is None else await _subject_of(client, target)
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
         calls = [

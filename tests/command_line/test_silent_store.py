@@ -19,6 +19,7 @@ from actors.errors import ActorNotFoundError
 from runtime import open_node
 from runtime.command_line import inspect, logs, stack, why
 from runtime.command_line.actor_places import STORE_SECONDS
+from runtime.command_line.connect import ChosenCluster
 from runtime.command_line.node_answers import NODE_SECONDS
 from runtime.environment import SystemEnvironment
 from runtime.membership.cluster_client import ClusterClient, open_client
@@ -83,15 +84,18 @@ async def silent_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
+NOWHERE = ChosenCluster("", "", None)
+
+
 async def _logs(name: str) -> None:
     wanted = logs._Wanted(name, logging.DEBUG, None, 10)
-    await logs._run(wanted, follow=False, as_json=False, address="", cluster="", secret_file=None)
+    await logs._run(wanted, follow=False, as_json=False, chosen=NOWHERE)
 
 
 ASKED: dict[str, Callable[[str], Awaitable[object]]] = {
-    "inspect": lambda name: inspect._ask(name, "", "", None),
-    "stack": lambda name: stack._ask(name, "", "", None),
-    "why": lambda name: why._ask(name, "", "", None),
+    "inspect": lambda name: inspect._ask(name, NOWHERE),
+    "stack": lambda name: stack._ask(name, NOWHERE),
+    "why": lambda name: why._ask(name, NOWHERE),
     "logs": _logs,
 }
 

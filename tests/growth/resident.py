@@ -21,7 +21,7 @@ import trio
 
 from actors import Actor, method
 from runtime import LocalCluster, open_local_cluster
-from runtime.command_line.connect import connect_with, security_for
+from runtime.command_line.connect import ChosenCluster, connect_with, security_for
 from runtime.references.table import MOST_DEAD
 
 PARTS = 10
@@ -102,7 +102,7 @@ async def measure(calls: int, references: int, connections: int, ended: int) -> 
         echo = (await cluster.node.options(on="worker-1").spawn(Echo)).echo
         (worker,) = [one for one in cluster.node.members() if one.name == "worker-1"]
         address = next(one for one in worker.addresses if one.startswith("tcp:"))
-        keyring, tls = security_for(cluster.address, None)
+        keyring, tls = security_for(ChosenCluster(cluster.address, cluster.node.cluster, None))
 
         async def call(number: int) -> None:
             assert await echo(number) == number
@@ -113,7 +113,8 @@ async def measure(calls: int, references: int, connections: int, ended: int) -> 
 
         async def meet(number: int) -> None:
             to = address.removeprefix("tcp:")
-            async with connect_with(to, cluster.node.cluster, keyring, tls):
+            chosen = ChosenCluster(to, cluster.node.cluster, None)
+            async with connect_with(chosen, keyring, tls):
                 pass
 
         connect = partial(side_by_side, tasks=AT_ONCE // 10, work=meet)
