@@ -67,28 +67,16 @@ class Hosts:
         self.names = [f"us{os.getpid()}h{number}" for number in range(count + 1)]
         # The first is the switch.
         for name in self.names:
-            _ip("netns", "add", name)
-            _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", self.names[0], "link", "add", "bridge", "type", "bridge")
-        _ip("-n", self.names[0], "link", "set", "bridge", "up")
+            _ip(f"netns add {name}")
+            _ip(f"-n {name} link set lo up")
+        switch = self.names[0]
+        _ip(f"-n {switch} link add bridge type bridge")
+        _ip(f"-n {switch} link set bridge up")
         for number, name in enumerate(self.names[1:], 1):
-            _ip(
-                "-n",
-                name,
-                "link",
-                "add",
-                "eth0",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                f"port{number}",
-                "netns",
-                self.names[0],
-            )
-            _ip("-n", self.names[0], "link", "set", f"port{number}", "master", "bridge", "up")
-            _ip("-n", name, "address", "add", f"10.90.0.{number}/24", "dev", "eth0")
-            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip(f"-n {name} link add eth0 type veth peer name port{number} netns {switch}")
+            _ip(f"-n {switch} link set port{number} master bridge up")
+            _ip(f"-n {name} address add 10.90.0.{number}/24 dev eth0")
+            _ip(f"-n {name} link set eth0 up")
 
     def command(self, host: int, *words: str) -> list[str]:
         return ["ip", "netns", "exec", self.names[host], *words]
@@ -104,9 +92,9 @@ class Hosts:
             check=False,
         )
 
-    def start_node(self, host: int, *words: str) -> dict[str, Any]:
+    def start_node(self, host: int, words: str) -> dict[str, Any]:
         process = subprocess.Popen(
-            self.command(host, *UNDERSTUDY, "node", "--json", *words),
+            self.command(host, *UNDERSTUDY, "node", "--json", *words.split()),
             cwd=self.place,
             env=self.environment,
             text=True,
@@ -128,15 +116,15 @@ class Hosts:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def _ip(words: str) -> None:
+    subprocess.run(["ip", *words.split()], check=True, capture_output=True)
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     try:
-        _ip("netns", "add", probe := f"us{os.getpid()}probe")
-        _ip("netns", "delete", probe)
+        _ip(f"netns add us{os.getpid()}probe")
+        _ip(f"netns delete us{os.getpid()}probe")
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no network namespaces here: {error.stderr!r}")
     opened = Hosts(tmp_path, 3)
@@ -145,17 +133,16 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def test_a_founder_on_all_addresses_gives_others_one_that_they_can_dial(hosts: Hosts) -> None:
-    founder = hosts.start_node(1, "--name", "first", "--listen", "0.0.0.0:7400")
+    founder = hosts.start_node(1, "--name first --listen 0.0.0.0:7400")
     assert founder["address"] == "10.90.0.1:7400"
     # Nothing but what is joined is said: it listens where the way there begins.
-    assert hosts.start_node(2, "--name", "second", "--join", "10.90.0.1:7400")[
-        "address"
-    ].startswith("10.90.0.2:")
+    second = hosts.start_node(2, "--name second --join 10.90.0.1:7400")
+    assert second["address"].startswith("10.90.0.2:")
     # It joins by another than the founder, whose store it needs, and every pair of nodes talks to
     # each other.
-    second = hosts.run(2, *UNDERSTUDY, "status", "--address", "10.90.0.1:7400", "--json")
+    shown = hosts.run(2, *UNDERSTUDY, "status", "--address", "10.90.0.1:7400", "--json")
     by_second = next(
-        node["address"] for node in json.loads(second.stdout)["nodes"] if node["node"] == "second"
+        node["address"] for node in json.loads(shown.stdout)["nodes"] if node["node"] == "second"
     )
     done = hosts.run(
         3, sys.executable, "call_all.py", "third", by_second, "first", "second", "third"
@@ -171,23 +158,12 @@ def test_a_founder_on_all_addresses_gives_others_one_that_they_can_dial(hosts: H
 
 def test_what_is_advertised_is_what_others_dial(hosts: Hosts) -> None:
     """The second address of a host, as behind a router that maps it."""
-    _ip("-n", hosts.names[1], "address", "add", "10.90.0.101/24", "dev", "eth0")
-    founder = hosts.start_node(
-        1, "--name", "first", "--listen", "0.0.0.0:7400", "--advertise", "10.90.0.101"
-    )
+    _ip(f"-n {hosts.names[1]} address add 10.90.0.101/24 dev eth0")
+    founder = hosts.start_node(1, "--name first --listen 0.0.0.0:7400 --advertise 10.90.0.101")
     assert founder["address"] == "10.90.0.101:7400"
-    hosts.start_node(
-        2,
-        "--name",
-        "second",
-        "--join",
-        "10.90.0.1:7400",
-        "--listen",
-        "10.90.0.2:7401",
-        "--advertise",
-        "10.90.0.2:7401",
-    )
-    _ip("-n", hosts.names[3], "route", "add", "blackhole", "10.90.0.1/32")
+    own = "--listen 10.90.0.2:7401 --advertise 10.90.0.2:7401"
+    hosts.start_node(2, f"--name second --join 10.90.0.1:7400 {own}")
+    _ip(f"-n {hosts.names[3]} route add blackhole 10.90.0.1/32")
     done = hosts.run(3, sys.executable, "call_all.py", "third", "10.90.0.2:7401", "first", "second")
     assert (done.returncode, done.stdout.split()) == (0, ["first", "second", "10.90.0.3"]), (
         done.stderr
@@ -197,11 +173,9 @@ def test_what_is_advertised_is_what_others_dial(hosts: Hosts) -> None:
 def test_the_error_of_a_node_that_cannot_reach_the_store_names_the_address_that_failed(
     hosts: Hosts,
 ) -> None:
-    hosts.start_node(
-        1, "--name", "first", "--listen", "10.90.0.1:7400", "--advertise", "10.90.0.77:7400"
-    )
+    hosts.start_node(1, "--name first --listen 10.90.0.1:7400 --advertise 10.90.0.77:7400")
     # By the address that works, whatever is advertised.
-    second = hosts.start_node(2, "--name", "second", "--join", "10.90.0.1:7400")
+    second = hosts.start_node(2, "--name second --join 10.90.0.1:7400")
     done = hosts.run(3, *UNDERSTUDY, "node", "--join", second["address"])
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -212,7 +186,7 @@ def test_the_error_of_a_node_that_cannot_reach_the_store_names_the_address_that_
         "--advertise",
     ):
         assert words in done.stderr
-    hosts.start_node(3, "--name", "third", "--join", "10.90.0.1:7400", "--listen", "127.0.0.1:0")
+    hosts.start_node(3, "--name third --join 10.90.0.1:7400 --listen 127.0.0.1:0")
     third = hosts.running[-1]
     third.terminate()
     assert "other nodes will dial 127.0.0.1:" in third.communicate(timeout=60)[1]

@@ -74,24 +74,33 @@ class Shell:
         self.running: list[subprocess.Popen[str]] = []
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.run_python(*UNDERSTUDY[1:], *words, **environment)
+
+    def run_python(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run Python with these words, such as the name of a file in the directory."""
         return forked_python.run(
-            [*UNDERSTUDY, *words],
+            [sys.executable, *words],
             cwd=self.place,
             env={**self.environment, **environment},
-            text=True,
             capture_output=True,
             timeout=50,
-            check=False,
         )
 
-    def start_node(
-        self, *words: str, command: Sequence[str] = UNDERSTUDY, **environment: str
-    ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    def run_program(self, text: str, *words: str) -> None:
+        """Run a program that must end well."""
+        (self.place / "program.py").write_text(text)
+        done = self.run_python("program.py", *words)
+        assert done.returncode == 0, done.stderr
+
+    def _start(
+        self, command: Sequence[str], environment: dict[str, str], stdin: int | None = None
+    ) -> tuple[subprocess.Popen[str], str]:
+        """Start a process; returns it and, once it is there, the first line that it prints."""
         process = forked_python.Popen(
-            [*command, "node", "--json", *words],
+            list(command),
             cwd=self.place,
             env={**self.environment, **environment},
-            text=True,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -99,6 +108,12 @@ class Shell:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate()[1]
+        return process, line.strip()
+
+    def start_node(
+        self, *words: str, command: Sequence[str] = UNDERSTUDY, **environment: str
+    ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+        process, line = self._start([*command, "node", "--json", *words], environment)
         return process, json.loads(line)
 
     def found(self, *options: str, **environment: str) -> str:
@@ -109,20 +124,7 @@ class Shell:
     def start_script(self, text: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         """Run a program; returns its process and, once it is there, the first line that it prints."""
         (self.place / "script.py").write_text(text)
-        process = forked_python.Popen(
-            [sys.executable, "script.py", *arguments],
-            cwd=self.place,
-            env=self.environment,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.running.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        return process, line.strip()
+        return self._start([sys.executable, "script.py", *arguments], {}, subprocess.PIPE)
 
     def close(self) -> None:
         for process in self.running:

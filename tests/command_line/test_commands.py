@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,14 +36,7 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     address = shell.found()
     assert ": 1 node, store embedded" in shell.run("status", "--address", address).stdout
     worker, _ = shell.start_node("--name", "w1", "--join", address, "--label", "disk=fast")
-    (shell.place / "spawn.py").write_text(SPAWN)
-    forked_python.run(
-        [sys.executable, "spawn.py", address],
-        cwd=shell.place,
-        env=shell.environment,
-        check=True,
-        timeout=30,
-    )
+    shell.run_program(SPAWN, address)
 
     called = shell.run("call", "counter", "add", "5", "--address", address)
     assert (called.returncode, called.stdout) == (0, "15\n")
@@ -94,15 +86,8 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
 def test_a_node_limits_the_calls_of_its_actors_that_have_no_timeout(shell: Shell) -> None:
     address = shell.found("--call-timeout", "0.2")
     for name in ("silent", "asker"):
-        (shell.place / "spawn.py").write_text(
-            SPAWN.replace('name="counter", on="w1"', f'name="{name}", on="first"')
-        )
-        forked_python.run(
-            [sys.executable, "spawn.py", address],
-            cwd=shell.place,
-            env=shell.environment,
-            check=True,
-            timeout=30,
+        shell.run_program(
+            SPAWN.replace('name="counter", on="w1"', f'name="{name}", on="first"'), address
         )
     check_mistake(
         shell.run("call", "asker", "wait_for", "silent", "--address", address), "CallTimeoutError"
@@ -239,24 +224,12 @@ def test_modules_of_messages_are_imported_by_option_and_missing_ones_are_reporte
     for name, text in {"menu": MENU, "kitchen": KITCHEN, "waiter": WAITER, "guest": GUEST}.items():
         (shell.place / f"{name}.py").write_text(text)
 
-    def script(*words: str) -> subprocess.CompletedProcess[str]:
-        done = [sys.executable, *words]
-        return forked_python.run(
-            done,
-            cwd=shell.place,
-            env=shell.environment,
-            text=True,
-            capture_output=True,
-            timeout=50,
-            check=False,
-        )
-
     address = shell.found()
     told = (
         "menu:Dish is not known to the process that was to read it: it has not imported menu, "
         "and what peers send imports nothing. "
     )
-    done = script("waiter.py", address, "first")
+    done = shell.run_python("waiter.py", address, "first")
     assert done.returncode == 1
     assert (
         f"NotExecutedError: node first cannot read the arguments: {told}Import menu in the "
@@ -268,11 +241,11 @@ def test_modules_of_messages_are_imported_by_option_and_missing_ones_are_reporte
         "--name", "second", "--join", address, "--import", "menu", "--import", "json.decoder"
     )
     assert shell.run("stop", "--actor", "cook", "--address", address).returncode == 0
-    done = script("waiter.py", address, "second")
+    done = shell.run_python("waiter.py", address, "second")
     assert (done.returncode, done.stdout) == (0, "Dish(name='soup')\n"), done.stderr
 
     # Nobody has imported it where the answer arrives.
-    done = script("guest.py", address)
+    done = shell.run_python("guest.py", address)
     assert (
         f"OutcomeUnknownError cook.give answered, but its answer cannot be read here: {told}"
         in done.stdout
@@ -312,15 +285,7 @@ def test_a_script_spawns_its_own_classes_on_nodes_that_can_import_its_file(shell
     address = shell.found()
     shell.start_node("--name", "worker-1", "--join", address)
     (shell.place / "script.py").write_text(DESIGN_EXAMPLE.replace("127.0.0.1:7400", address))
-    done = forked_python.run(
-        [sys.executable, "script.py"],
-        cwd=shell.place,
-        env=shell.environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = shell.run_python("script.py")
     assert (done.returncode, done.stdout) == (0, "17\n"), done.stderr
     assert shell.run("call", "counter", "read", "--address", address).stdout == "17\n"
 
@@ -470,12 +435,7 @@ def test_a_wrong_secret_is_named_and_the_cluster_goes_on(shell: Shell) -> None:
     check_mistake(shell.run("node", "--join", address, UNDERSTUDY_SECRET="wrong"), "secret")
     check_mistake(
         shell.run(
-            "status",
-            "--address",
-            address,
-            "--cluster",
-            "other",
-            UNDERSTUDY_SECRET="right",
+            *("status", "--address", address, "--cluster", "other"), UNDERSTUDY_SECRET="right"
         ),
         "cluster",
     )
@@ -731,44 +691,28 @@ def test_odd_input_to_any_command_is_one_line_and_the_right_exit_status(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", shell.environment["XDG_STATE_HOME"])
-    (shell.place / "odd.py").write_text(ODD)
-    node = forked_python.Popen(
-        [sys.executable, "odd.py"],
-        cwd=shell.place,
-        env=shell.environment,
-        text=True,
-        stdout=subprocess.PIPE,
+    _, address = shell.start_script(ODD)
+    for command, words, status, said in MISTAKES:
+        check_one_line([command, "--address", address, "--cluster", "odd", *words], status, said)
+    keyed = CliRunner().invoke(
+        main, ["call", "--address", address, "--cluster", "odd", "--json", "odd", "keyed"]
     )
-    assert node.stdout is not None
-    try:
-        address = node.stdout.readline().strip()
-        assert address
-        for command, words, status, said in MISTAKES:
-            check_one_line(
-                [command, "--address", address, "--cluster", "odd", *words], status, said
-            )
-        keyed = CliRunner().invoke(
-            main, ["call", "--address", address, "--cluster", "odd", "--json", "odd", "keyed"]
-        )
-        assert json.loads(keyed.stdout) == {"(1, 2)": "nan", "3": "b'bytes'"}
-        for method, plain, as_json in (
-            ("take", "None\n", "null\n"),
-            ("blank", "\n", '""\n'),
-            ("red", "\x1b[31mred\n", '"\\u001b[31mred"\n'),
-            ("nothings", "None\nNone\n", "null\nnull\n"),
-        ):
-            given = ["1"] if method == "take" else []
-            for option, expected in (([], plain), (["--json"], as_json)):
-                words = ["call", "--address", address, "--cluster", "odd", *option, "odd", method]
-                done = CliRunner().invoke(main, [*words, *given])
-                assert (done.stdout, done.exit_code) == (expected, 0), (words, done.output)
-        deep = CliRunner().invoke(
-            main, ["call", "--address", address, "--cluster", "odd", "odd", "take", "[" * 60_000]
-        )
-        assert (deep.exit_code, deep.stderr) == (0, "")
-    finally:
-        node.kill()
-        node.communicate()
+    assert json.loads(keyed.stdout) == {"(1, 2)": "nan", "3": "b'bytes'"}
+    for method, plain, as_json in (
+        ("take", "None\n", "null\n"),
+        ("blank", "\n", '""\n'),
+        ("red", "\x1b[31mred\n", '"\\u001b[31mred"\n'),
+        ("nothings", "None\nNone\n", "null\nnull\n"),
+    ):
+        given = ["1"] if method == "take" else []
+        for option, expected in (([], plain), (["--json"], as_json)):
+            words = ["call", "--address", address, "--cluster", "odd", *option, "odd", method]
+            done = CliRunner().invoke(main, [*words, *given])
+            assert (done.stdout, done.exit_code) == (expected, 0), (words, done.output)
+    deep = CliRunner().invoke(
+        main, ["call", "--address", address, "--cluster", "odd", "odd", "take", "[" * 60_000]
+    )
+    assert (deep.exit_code, deep.stderr) == (0, "")
     for words, status, said in ALONE:
         check_one_line(words, status, said)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -67,11 +66,11 @@ if __name__ == "__main__":
 
 WAIT_STORED = """
 import click, sys, trio
-from runtime.command_line.connect import connect
+from runtime.command_line.connect import ChosenCluster, connect
 from runtime.logs.archive import archived_lines, archived_nodes
 
 async def main(address, text):
-    async with connect(address, "understudy", None) as client:
+    async with connect(ChosenCluster(address, "understudy", None)) as client:
         while True:
             for one in await archived_nodes(client.store):
                 if one.node.name == "w1":
@@ -117,13 +116,7 @@ class TalkingCluster(Cluster):
 
     def wait_stored(self, text: str) -> None:
         """Wait until w1 has written a line with this text to the store."""
-        forked_python.run(
-            [sys.executable, "-c", WAIT_STORED, self.address, text],
-            cwd=self.shell.place,
-            env=self.shell.environment,
-            timeout=50,
-            check=True,
-        )
+        self.shell.run_program(WAIT_STORED, self.address, text)
 
     def wait_for(self, text: str, *words: str) -> list[str]:
         """The lines, as soon as one has the text: those of a process of its own come later."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked_python
+from tests.command_line.shell import UNDERSTUDY
 from tests.etcd import needs_etcd, shared_etcd
 
 ENVIRONMENT = {**os.environ, "UNDERSTUDY_SECRET": "of the tests of options"}
@@ -20,25 +20,15 @@ ENVIRONMENT = {**os.environ, "UNDERSTUDY_SECRET": "of the tests of options"}
 
 def understudy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that should end."""
-    command = [sys.executable, "-m", "runtime.command_line", *arguments]
     return forked_python.run(
-        command, capture_output=True, text=True, timeout=50, env=ENVIRONMENT, check=False
+        [*UNDERSTUDY, *arguments], capture_output=True, timeout=50, env=ENVIRONMENT
     )
 
 
 @contextmanager
 def node(*arguments: str) -> Iterator[dict[str, object]]:
     """A running `understudy node`, killed at the end; gives what it prints as JSON."""
-    command = [
-        sys.executable,
-        "-m",
-        "runtime.command_line",
-        "node",
-        "--json",
-        "--listen",
-        "127.0.0.1:0",
-        *arguments,
-    ]
+    command = [*UNDERSTUDY, "node", "--json", "--listen", "127.0.0.1:0", *arguments]
     with forked_python.Popen(
         command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -56,22 +57,21 @@ class Shell:
         )
         return name
 
-    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, line: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the command with the words of a line, as a shell takes it apart, and further ones."""
         return forked_python.run(
-            [*UNDERSTUDY, *words],
+            [*UNDERSTUDY, *shlex.split(line), *words],
             cwd=self.place,
             env={**self.environment, **environment},
-            text=True,
             capture_output=True,
             timeout=LIMIT,
         )
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, line: str, *words: str) -> subprocess.Popen[str]:
         process = forked_python.Popen(
-            [*UNDERSTUDY, *words],
+            [*UNDERSTUDY, *shlex.split(line), *words],
             cwd=self.place,
             env=self.environment,
-            text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -107,14 +107,7 @@ said = dict(os.environ) | {"argv": sys.argv, "name": __name__, "path": sys.path[
 def test_a_script_finds_what_torchrun_would_give_it(shell: Shell) -> None:
     script = shell.script(SAY_ENVIRONMENT)
     done = shell.run(
-        "--nproc-per-node",
-        "2",
-        "--rdzv-id",
-        "job",
-        "--role",
-        "trainer",
-        "--max-restarts",
-        "3",
+        "--nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3",
         script,
         "--rank=${local_rank}",
         "$x",
@@ -152,7 +145,7 @@ def test_options_come_from_the_environment_and_with_underscores_as_with_torchrun
     shell: Shell,
 ) -> None:
     script = shell.script(SAY_ENVIRONMENT)
-    done = shell.run("--max_restarts", "7", script, PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="5")
+    done = shell.run("--max_restarts 7", script, PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="5")
     assert done.returncode == 0, done.stderr
     found = json.loads(shell.said("said-1"))
     assert (found["WORLD_SIZE"], found["TORCHELASTIC_MAX_RESTARTS"], found["OMP_NUM_THREADS"]) == (
@@ -166,7 +159,7 @@ def test_modules_and_other_commands_run_as_well(shell: Shell) -> None:
     (shell.place / "package").mkdir()
     (shell.place / "package" / "__init__.py").write_text("")
     shell.script(SAY_ENVIRONMENT, "package/train.py")
-    assert shell.run("-m", "package.train", "x").returncode == 0
+    assert shell.run("-m package.train x").returncode == 0
     found = json.loads(shell.said("said-0"))
     assert (found["name"], found["argv"][1:]) == ("__main__", ["x"])
     done = shell.run("--no-python", "sh", "-c", 'echo "rank $RANK, ${local_rank}"')
@@ -212,7 +205,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
 time.sleep(600)
 """
     )
-    done = shell.run("--nproc-per-node", "3", "--log-dir", "logs", "--rdzv-id", "job", script)
+    done = shell.run("--nproc-per-node 3 --log-dir logs --rdzv-id job", script)
     assert done.returncode == 1
     report = done.stderr[done.stderr.index("job job failed") :]
     assert re.search(
@@ -260,10 +253,10 @@ if count < 2 and os.environ["RANK"] == "1": sys.exit(1)
 while not all((HERE / f"{rank}-2").exists() for rank in "01"): time.sleep(0.01)
 """
     )
-    assert shell.run("--nproc-per-node", "2", "--max-restarts", "2", script).returncode == 0
+    assert shell.run("--nproc-per-node 2 --max-restarts 2", script).returncode == 0
     for path in shell.place.glob("?-?"):
         path.unlink()
-    done = shell.run("--nproc-per-node", "2", "--max-restarts", "1", script)
+    done = shell.run("--nproc-per-node 2 --max-restarts 1", script)
     assert done.returncode == 1
     assert "1 of 1 allowed" in done.stderr
 
@@ -289,7 +282,7 @@ children = [start(), start(start_new_session=True)]
 )
 def test_nothing_is_left_behind_whatever_ends_the_agent(shell: Shell, signum: int) -> None:
     script = shell.script(FAMILY + "time.sleep(600)")
-    agent = shell.start("--nproc-per-node", "2", "--shutdown-timeout", "5", script)
+    agent = shell.start("--nproc-per-node 2 --shutdown-timeout 5", script)
     pids = [int(pid) for rank in "01" for pid in shell.said(f"pids-{rank}").split()]
     assert all(map(lives, pids))
     agent.send_signal(signum)
@@ -317,7 +310,7 @@ while not (HERE / "pid").exists(): time.sleep(0.01)
 sys.exit(1)
 """
     )
-    done = shell.run("--nproc-per-node", "2", "--shutdown-timeout", "0.5", script)
+    done = shell.run("--nproc-per-node 2 --shutdown-timeout 0.5", script)
     assert done.returncode == 1
     assert (shell.place / "asked").exists()
     assert not lives(int(shell.said("pid")))
@@ -357,14 +350,7 @@ while True: time.sleep(600)
 """
     )
     agent = shell.start(
-        "--nproc-per-node",
-        "2",
-        "--shutdown-timeout",
-        "0.2",
-        "--event-log",
-        "events",
-        "--json",
-        script,
+        "--nproc-per-node 2 --shutdown-timeout 0.2 --event-log events --json", script
     )
     pids = [int(shell.said(f"pid-{rank}")) for rank in "01"]
     until_blocking(lambda: all(state_of(pid) == "T" for pid in pids), "both are stopped")
@@ -445,17 +431,7 @@ def test_output_goes_where_the_masks_say(shell: Shell) -> None:
         "end', end='')"
     )
     done = shell.run(
-        "--nproc-per-node",
-        "3",
-        "--log-dir",
-        "logs",
-        "--rdzv-id",
-        "job",
-        "-r",
-        "0:3,1:1",
-        "-t",
-        "1:2,2:3",
-        script,
+        "--nproc-per-node 3 --log-dir logs --rdzv-id job -r 0:3,1:1 -t 1:2,2:3", script
     )
     assert done.returncode == 0
     logs = shell.place / "logs" / "job" / "attempt_0"
@@ -477,23 +453,10 @@ def test_output_goes_where_the_masks_say(shell: Shell) -> None:
 @pytest.mark.long
 def test_only_chosen_workers_are_shown_and_with_the_prefix_that_is_wanted(shell: Shell) -> None:
     script = shell.script("print('hello from', os.environ['RANK'])")
-    words = ("--nproc-per-node", "2", "--local-ranks-filter", "1")
-    assert shell.run(*words, script).stdout == "hello from 1\n"
-    template = "${role_name}/${rank}/${local_rank} "
-    done = shell.run(
-        *words,
-        "-t",
-        "1",
-        "--role",
-        "r",
-        "--log-dir",
-        "logs",
-        "--rdzv-id",
-        "j",
-        "--log-line-prefix-template",
-        template,
-        script,
-    )
+    words = "--nproc-per-node 2 --local-ranks-filter 1"
+    assert shell.run(words, script).stdout == "hello from 1\n"
+    template = "--log-line-prefix-template '${role_name}/${rank}/${local_rank} '"
+    done = shell.run(f"{words} -t 1 --role r --log-dir logs --rdzv-id j {template}", script)
     assert done.stdout == "r/1/1 hello from 1\n"
     assert (
         shell.place / "logs" / "j" / "attempt_0" / "0" / "stdout.log"
@@ -505,20 +468,9 @@ def test_lines_with_certain_texts_of_all_workers_are_in_one_file_as_well(shell: 
         "print('loss, 1\\nother'); print('loss 2'); print('error', file=sys.stderr); print('last "
         "loss, 3', end='')"
     )
-    filters = ("--duplicate-stdout-filters", "loss,, ,nothing", "--duplicate-stderr-filters", "rr")
+    filters = "--duplicate-stdout-filters 'loss,, ,nothing' --duplicate-stderr-filters rr"
     done = shell.run(
-        "--nproc-per-node",
-        "2",
-        "--log-dir",
-        "logs",
-        "--rdzv-id",
-        "j",
-        "-t",
-        "0:1",
-        "-r",
-        "1:3",
-        *filters,
-        script,
+        f"--nproc-per-node 2 --log-dir logs --rdzv-id j -t 0:1 -r 1:3 {filters}", script
     )
     assert done.returncode == 0, done.stderr
     logs = shell.place / "logs" / "j" / "attempt_0"
@@ -541,12 +493,8 @@ def test_two_runs_with_one_log_directory_and_id_do_not_write_into_each_others_fi
     shell: Shell,
 ) -> None:
     for _ in range(2):
-        assert (
-            shell.run(
-                "--log-dir", "logs", "--rdzv-id", "job", "-r", "3", shell.script("print(1)")
-            ).returncode
-            == 0
-        )
+        done = shell.run("--log-dir logs --rdzv-id job -r 3", shell.script("print(1)"))
+        assert done.returncode == 0
     assert sorted(path.name for path in (shell.place / "logs").iterdir()) == ["job", "job_1"]
 
 
@@ -555,17 +503,7 @@ def test_more_output_than_a_console_takes_holds_up_the_worker_and_not_the_agent(
 ) -> None:
     script = shell.script("(HERE / 'began').write_text('\\n')\nwhile True: print('x' * 1000)")
     agent = shell.start(
-        "-t",
-        "1",
-        "--log-dir",
-        "logs",
-        "--rdzv-id",
-        "job",
-        "--health-port",
-        "0",
-        "--shutdown-timeout",
-        "1",
-        script,
+        "-t 1 --log-dir logs --rdzv-id job --health-port 0 --shutdown-timeout 1", script
     )
     shell.said("began")
     agent.send_signal(signal.SIGTERM)
@@ -593,7 +531,7 @@ else:
         break
 """
     )
-    done = shell.run("--nproc-per-node", "2", script)
+    done = shell.run("--nproc-per-node 2", script)
     assert done.returncode == 0, done.stderr
 
 
@@ -639,12 +577,8 @@ def test_an_agent_answers_about_its_health(shell: Shell) -> None:
 
 def test_what_happens_is_written_down_as_events(shell: Shell) -> None:
     script = shell.script("sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
-    assert (
-        shell.run(
-            "--max-restarts", "1", "--event-log", "events", "--rdzv-id", "job", script
-        ).returncode
-        == 0
-    )
+    done = shell.run("--max-restarts 1 --event-log events --rdzv-id job", script)
+    assert done.returncode == 0
     events = [json.loads(line) for line in (shell.place / "events").read_text().splitlines()]
     assert sorted(each["event"] for each in events if each["event"] != "agent state") == [
         "agent ended",
@@ -713,7 +647,7 @@ def test_wrong_usage_is_an_error_of_one_line_and_nothing_is_started(
 
 @pytest.mark.long
 def test_a_monitor_interval_is_accepted_and_reported_to_mean_nothing(shell: Shell) -> None:
-    done = shell.run("--monitor-interval", "5", shell.script(""))
+    done = shell.run("--monitor-interval 5", shell.script(""))
     assert (done.returncode, "no meaning" in done.stderr) == (0, True)
 
 
@@ -787,13 +721,11 @@ def test_a_worker_whose_output_nobody_reads_is_logged_to_the_end(shell: Shell) -
     script = shell.script(
         "for n in range(3000): print('line', n)\n(HERE / 'began').write_text('\\n')"
     )
-    agent = shell.start("-t", "1", "--log-dir", "logs", "--rdzv-id", "job", script)
+    agent = shell.start("-t 1 --log-dir logs --rdzv-id job", script)
     shell.said("began")
     assert agent.wait(LIMIT) == 0
-    lines = (
-        (shell.place / "logs" / "job" / "attempt_0" / "0" / "stdout.log").read_text().splitlines()
-    )
-    assert lines == [f"line {n}" for n in range(3000)]
+    log = shell.place / "logs" / "job" / "attempt_0" / "0" / "stdout.log"
+    assert log.read_text().splitlines() == [f"line {n}" for n in range(3000)]
 
 
 async def test_agents_find_the_secret_of_a_local_cluster_that_is_open_at_the_endpoint(
