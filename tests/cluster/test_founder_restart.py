@@ -5,7 +5,6 @@ carry on.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.testing import Platform
 from runtime.timings import Timings
+from tests.started_programs import started
 
 SECRET = "a secret of the tests with a founder that is killed"
 
@@ -41,23 +41,10 @@ async def founder(
 ) -> AsyncIterator[Founder]:
     """Start one, and kill it at the end of the block."""
     command = [sys.executable, "-m", "tests.cluster.founder_process", str(directory), listen, where]
-    process = await trio.lowlevel.open_process(
-        command, stdout=subprocess.PIPE, env={**os.environ, "UNDERSTUDY_SECRET": SECRET}
-    )
-    assert process.stdout is not None
-    try:
-        line = b""
-        while not line.endswith(b"\n"):
-            piece = await process.stdout.receive_some()
-            assert piece, "the founder has ended"
-            line += piece
-        name, incarnation, address = line.decode().split()
+    environment = {**os.environ, "UNDERSTUDY_SECRET": SECRET}
+    async with started(command, env=environment) as (process, line):
+        name, incarnation, address = line.split()
         yield Founder(name, int(incarnation), address, process)
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            await process.stdout.aclose()
 
 
 class Ledger(Actor):

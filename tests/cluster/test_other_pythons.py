@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import trio
 
 from runtime import open_node
 from runtime.node import Node
 from tests.cluster.polyglot_actors import VALUES, Speaker
+from tests.started_programs import started
 
 OTHER_PYTHON = os.environ.get("OTHER_PYTHON", "")
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,25 +36,9 @@ async def other_node(*words: str) -> AsyncIterator[str]:
     """A node of the other Python; gives its address, and kills it at the end."""
     words += ("--import", "tests.cluster.polyglot_actors")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "UNDERSTUDY_SECRET": SECRET}
-    process = await trio.lowlevel.open_process(
-        [OTHER_PYTHON, "-m", "runtime.command_line", "node", "--json", "--name", "other", *words],
-        stdout=subprocess.PIPE,
-        env=environment,
-        cwd=ROOT,
-    )
-    assert process.stdout is not None
-    try:
-        line = b""
-        while not line.endswith(b"\n"):
-            piece = await process.stdout.receive_some()
-            assert piece, f"{OTHER_PYTHON} has not started a node"
-            line += piece
+    command = [OTHER_PYTHON, "-m", "runtime.command_line", "node", "--json", "--name", "other"]
+    async with started([*command, *words], env=environment, cwd=ROOT) as (_, line):
         yield json.loads(line)["address"]
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
-            await process.stdout.aclose()
 
 
 async def check(node: Node) -> None:

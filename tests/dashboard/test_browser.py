@@ -20,6 +20,7 @@ from runtime import open_local_cluster
 from runtime.cluster_processes import LocalCluster
 from tests.dashboard.browser import BrowserPage, needs_browser, open_browser
 from tests.dashboard.conftest import Clerk, open_world
+from tests.started_programs import started
 from tests.waiting import until
 
 pytestmark = needs_browser
@@ -55,20 +56,8 @@ async def dashboard_process(
 ) -> AsyncIterator[DashboardProcess]:
     """`understudy dashboard`. `prefix`: the command that starts it, on another host."""
     command = [*prefix, sys.executable, "-m", "runtime.command_line", "dashboard", "--json"]
-    process = await trio.lowlevel.open_process(
-        [*command, "--address", address, *options], stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        line = b""
-        with trio.fail_after(60):
-            while not line.endswith(b"\n"):
-                line += await process.stdout.receive_some()
+    async with started([*command, "--address", address, *options]) as (process, line):
         yield DashboardProcess(json.loads(line)["url"], process.pid)
-    finally:
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
 
 
 async def show(page: BrowserPage, path: str, ready: str = "true") -> None:

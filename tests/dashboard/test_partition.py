@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
 from runtime import open_node
@@ -22,6 +20,7 @@ from tests.chaos.hosts import Host, missing, open_network
 from tests.dashboard.browser import BrowserPage, needs_browser, open_browser
 from tests.dashboard.conftest import Clerk, Customer
 from tests.dashboard.test_browser import FITS, PAGES, dashboard_process, node_is, show
+from tests.started_programs import started
 from tests.waiting import until
 
 MISSING = missing()
@@ -39,19 +38,9 @@ async def node_on(host: Host, name: str, secret: Path, *options: str) -> AsyncIt
     """A node on a host; its address."""
     command = [*host.prefix, sys.executable, "-m", "runtime.command_line", "node", "--json"]
     command += ["--name", name, "--listen", f"{host.address}:0", "--secret-file", str(secret)]
-    process = await trio.lowlevel.open_process([*command, *options], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        line = b""
-        with trio.fail_after(60):
-            while not line.endswith(b"\n"):
-                line += await process.stdout.receive_some()
+    # The namespace of its processes ends with it.
+    async with started([*command, *options]) as (_, line):
         yield str(json.loads(line)["address"])
-    finally:
-        # The namespace of its processes ends with it.
-        process.kill()
-        with trio.CancelScope(shield=True):
-            await process.wait()
 
 
 async def test_pages_on_a_cluster_that_is_being_partitioned(tmp_path: Path) -> None:

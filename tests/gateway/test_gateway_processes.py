@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Sized
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from tests.gateway.actors_used import Counter, Saving
 from tests.gateway.conftest import gateway
 from tests.gateway.http_client import HttpAnswer, HttpClient
 from tests.node.test_mutual_tls import authority
+from tests.started_programs import started
 from tests.waiting import until
 
 __all__ = ["authority"]
@@ -102,29 +102,13 @@ class Command(HttpClient):
 @asynccontextmanager
 async def command(*arguments: str) -> AsyncIterator[Command]:
     """`understudy gateway`, in a process."""
-    process = await trio.lowlevel.open_process(
-        [*GATEWAY, "--json", *arguments],
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        line = b""
-        with trio.fail_after(60):
-            while not line.endswith(b"\n"):
-                part = await process.stdout.receive_some()
-                assert part, "the gateway ended"
-                line += part
+    async with started([*GATEWAY, "--json", *arguments]) as (process, line):
         yield Command(int(json.loads(line)["listen"].rpartition(":")[2]), process)
         if process.poll() is not None:
             return
         process.send_signal(signal.SIGTERM)
         with trio.fail_after(60):
             assert await process.wait() == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            with trio.CancelScope(shield=True), trio.move_on_after(5):
-                await process.wait()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
