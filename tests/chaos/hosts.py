@@ -57,15 +57,8 @@ class Host:
         which ends with the command.
         """
         return (
-            "ip",
-            "netns",
-            "exec",
-            self.namespace,
-            "unshare",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
+            *("ip", "netns", "exec", self.namespace),
+            *("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"),
         )
 
 
@@ -80,55 +73,33 @@ class Network:
 
     async def cut(self, host: Host) -> None:
         """Pull the cable of a host."""
-        await ip("link", "set", host.port, "down")
+        await ip(f"link set {host.port} down")
 
     async def join(self, host: Host) -> None:
         """Plug it in again."""
-        await ip("link", "set", host.port, "up")
+        await ip(f"link set {host.port} up")
 
     async def deafen(self, from_host: Host, to: Host) -> None:
         """Lose all packets from one host to another, without an error; the other way goes on."""
-        await ip(
-            "-n",
-            from_host.namespace,
-            "neigh",
-            "replace",
-            to.address,
-            "lladdr",
-            NOWHERE,
-            "dev",
-            "eth0",
-            "nud",
-            "permanent",
-        )
+        entry = f"{to.address} lladdr {NOWHERE} dev eth0 nud permanent"
+        await ip(f"-n {from_host.namespace} neigh replace {entry}")
 
     async def restore(self, from_host: Host, to: Host) -> None:
         """Let them through again."""
-        await ip("-n", from_host.namespace, "neigh", "del", to.address, "dev", "eth0")
+        await ip(f"-n {from_host.namespace} neigh del {to.address} dev eth0")
 
     async def add(self) -> Host:
         """One more host."""
         number = len(self.hosts) + 1
         host = Host(f"{self.bridge}-{number}", f"{self.bridge}p{number}", f"{self.subnet}.{number}")
-        await ip("netns", "add", host.namespace)
+        await ip(f"netns add {host.namespace}")
         self.hosts.append(host)
-        await ip(
-            "link",
-            "add",
-            host.port,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            host.namespace,
-        )
-        await ip("link", "set", host.port, "master", self.bridge)
-        await ip("link", "set", host.port, "up")
-        await ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
-        await ip("-n", host.namespace, "link", "set", "eth0", "up")
-        await ip("-n", host.namespace, "link", "set", "lo", "up")
+        await ip(f"link add {host.port} type veth peer name eth0 netns {host.namespace}")
+        await ip(f"link set {host.port} master {self.bridge}")
+        await ip(f"link set {host.port} up")
+        await ip(f"-n {host.namespace} addr add {host.address}/24 dev eth0")
+        await ip(f"-n {host.namespace} link set eth0 up")
+        await ip(f"-n {host.namespace} link set lo up")
         return host
 
 
@@ -138,23 +109,24 @@ async def open_network(count: int, tag: str) -> AsyncIterator[Network]:
     other network here has.
     """
     network = Network(tag)
-    await ip("link", "add", network.bridge, "type", "bridge")
+    await ip(f"link add {network.bridge} type bridge")
     try:
-        await ip("addr", "add", f"{network.address}/24", "dev", network.bridge)
-        await ip("link", "set", network.bridge, "up")
+        await ip(f"addr add {network.address}/24 dev {network.bridge}")
+        await ip(f"link set {network.bridge} up")
         for _ in range(count):
             await network.add()
         yield network
     finally:
         with trio.CancelScope(shield=True):
             for host in network.hosts:
-                await ip("netns", "del", host.namespace)
-            await ip("link", "del", network.bridge)
+                await ip(f"netns del {host.namespace}")
+            await ip(f"link del {network.bridge}")
 
 
-async def ip(*arguments: str) -> None:
+async def ip(words: str) -> None:
     """Run `ip`. Raises OSError with what it printed."""
-    run = partial(subprocess.run, ["ip", *arguments], capture_output=True, text=True, check=False)
+    command = ["ip", *words.split()]
+    run = partial(subprocess.run, command, capture_output=True, text=True, check=False)
     done = await trio.to_thread.run_sync(run)
     if done.returncode:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise OSError(f"ip {words}: {done.stderr.strip()}")
