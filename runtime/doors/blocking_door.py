@@ -68,10 +68,6 @@ class BlockingDoor:
         self.session.check()
         self.session.portal.check()
 
-    def refuse_loops(self) -> None:
-        """Raises WrongDoorError where blocking would hold up an event loop of this thread."""
-        refuse_loops()
-
     def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
         """Run it in the loop. Does not block, and so may be asked for from anywhere."""
         self.session.check()

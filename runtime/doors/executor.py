@@ -8,42 +8,25 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import attrs
 
 from actors.errors import CallError, OutcomeUnknownError
 from actors.options import SpawnOptions
 from actors.short_repr import short_repr
+from runtime.doors.blocking_door import BlockingDoor, refuse_loops
 from runtime.doors.futures import LoopFuture
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.function_names import FunctionCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class ExecutorDoor(Protocol):
-    """The part of a door that its executors need."""
-
-    def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Run it in the loop; cancelling the future cancels it."""
-        ...
-
-    def check(self) -> None:
-        """Raises ForkedProcessError in a fork of the process that opened the door, and
-        NotAMemberError once it is closed.
-        """
-        ...
-
-    def refuse_loops(self) -> None:
-        """Raises WrongDoorError where blocking would hold up an event loop."""
-        ...
 
 
 @attrs.define(eq=False)
@@ -61,7 +44,7 @@ class ClusterExecutor(Executor):
 
     def __init__(
         self,
-        door: ExecutorDoor,
+        door: BlockingDoor,
         functions: FunctionCaller,
         options: SpawnOptions,
         max_workers: int,
@@ -139,7 +122,7 @@ class ClusterExecutor(Executor):
         has not started. Raises WrongDoorError instead of blocking an event loop.
         """
         if wait:
-            self._door.refuse_loops()
+            refuse_loops()
         with self._changed:
             self._closed = True
             cancelled = [*self._waiting] if cancel_futures else []

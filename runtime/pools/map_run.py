@@ -18,7 +18,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 import attrs
 import trio
@@ -57,15 +57,15 @@ from actors.method import MethodDefinition
 from actors.own_logger import own_logger
 from actors.pools import MapCounts, OnError
 from actors.reference import Reference, wait_any
+from actors.retry import RetryPolicy
 from runtime.calls.arguments import refused
-from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import RAISED as RAISED_CODE
 from runtime.calls.error_codec import CallPlace, place_of, rebuild
-from runtime.environment import Environment
 from runtime.hosting.running_batch import RAISED, REFUSED, RETURNED, UNSENDABLE
 from runtime.pools.batch_sizes import Batch
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import MapSchedule
+from runtime.pools.members import PoolMembers
 from runtime.pools.progress_bar import show_progress
 from runtime.user_errors import is_cancellation
 from runtime.wire.exceptions import annotate
@@ -126,76 +126,23 @@ _DEATHS = (ActorDiedError, ConnectionLostError, NodeDiedError)
 logger = own_logger("understudy.pools")
 
 
-class Crew(Protocol):
-    """The members of a pool as a run sees them."""
-
-    @property
-    def name(self) -> str:
-        """The pool's name."""
-        ...
-
-    @property
-    def endpoint(self) -> RpcEndpoint:
-        """That of this node."""
-        ...
-
-    @property
-    def environment(self) -> Environment:
-        """That of this node."""
-        ...
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the pool does nothing more; None while it lives."""
-        ...
-
-    def present(self) -> Iterable[ActorId]:
-        """The members that take items."""
-        ...
-
-    def handle(self, member: ActorId) -> Any:
-        """A handle of this epoch of a member, for the methods of its class and of batches."""
-        ...
-
-    @property
-    def has_filters(self) -> bool:
-        """True if calls of members pass filters on this node. Each call has its own context, which
-        they may change, so no items travel in batches.
-        """
-        ...
-
-    def item_handle(self, member: ActorId) -> Any:
-        """A handle of this epoch of a member for single items: through the filters that users'
-        calls pass here.
-        """
-        ...
-
-    def node_of(self, member: ActorId) -> str:
-        """The name of a member's node."""
-        ...
-
-    async def wait_changed(self) -> None:
-        """Wait until the members are others."""
-        ...
-
-    async def ask_for(self, members: int) -> None:
-        """Say that so many members could work. Raises nothing."""
-        ...
-
-
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class MapOptions:
     """How a `map` runs; see `Pool.map`."""
 
-    on_error: OnError = "raise"
-    timeout: float | None = None
-    keep: bool = False
+    ordered: bool
+    window: int | None
+    batch: int | None
+    timeout: float | None
+    retry: RetryPolicy | None
+    on_error: OnError
+    keep: bool
+    progress: bool
+    """A progress bar on stderr."""
+    journal: str | None
+    """Which items are done is kept in the store under this name."""
     spread: bool = False
     """Each item is a tuple of arguments."""
-    progress: bool = False
-    """A progress bar on stderr."""
-    journal: str | None = None
-    """Which items are done is kept in the store under this name."""
 
 
 class MapRun:
@@ -203,7 +150,7 @@ class MapRun:
 
     def __init__(
         self,
-        crew: Crew,
+        members: PoolMembers,
         schedule: MapSchedule,
         definition: MethodDefinition,
         source: AsyncIterable[object] | Iterable[object],
@@ -215,15 +162,15 @@ class MapRun:
         self.failure: BaseException | None = None
         self.scope = trio.CancelScope()
         self.ended = trio.Event()
-        self._crew = crew
+        self._members = members
         self._definition = definition
         self._source = source
         self._journal = journal
         self._finished = trio.Event()
         """Set when there may be something for the journal."""
-        self._key = crew.environment.token(6).hex()
+        self._key = members.environment.token(6).hex()
         """Batches of different runs may be with one member."""
-        self._single = crew.has_filters
+        self._single = members.has_filters
         """True if each item is a call of its own."""
         least, most = definition.arity
         self._is_simple = journal is None and not options.spread and least <= 1 <= most
@@ -240,12 +187,12 @@ class MapRun:
 
     async def run(self) -> None:
         """Run it to its end. Raises only what cancels it."""
-        environment = self._crew.environment
+        environment = self._members.environment
         try:
             with self.scope:
                 async with trio.open_nursery() as nursery:
                     if self.options.progress:
-                        what = f"{self._crew.name}, {self._definition.name}"
+                        what = f"{self._members.name}, {self._definition.name}"
                         nursery.start_soon(show_progress, what, self._counts, environment)
                     if self._journal is not None:
                         await self._open_journal(self._journal, nursery)
@@ -254,12 +201,12 @@ class MapRun:
                     await self._conduct(nursery)
                     nursery.cancel_scope.cancel()
         except Exception as error:
-            logger.exception("a map over pool %s has failed", self._crew.name)
+            logger.exception("a map over pool %s has failed", self._members.name)
             self.failure = self.failure or error
         finally:
             if self.failure is None and not self.schedule.is_done:
                 self.failure = NotAMemberError(
-                    f"the map over pool {self._crew.name} was given up: it was closed, or the "
+                    f"the map over pool {self._members.name} was given up: it was closed, or the "
                     "node has left the cluster"
                 )
             self._result.set()
@@ -268,7 +215,7 @@ class MapRun:
             self.ended.set()
 
     def _counts(self) -> MapCounts:
-        return self.schedule.counts(self._crew.environment.now())
+        return self.schedule.counts(self._members.environment.now())
 
     # The journal
 
@@ -353,7 +300,7 @@ class MapRun:
 
     def _read_some(self, items: Iterator[object]) -> bool:
         """Read the source while there is room, for a while; False if it has ended."""
-        stopwatch = self._crew.environment.stopwatch
+        stopwatch = self._members.environment.stopwatch
         until = stopwatch() + TURN_SECONDS
         room, most = self.schedule.room
         values: list[object] = []
@@ -389,7 +336,7 @@ class MapRun:
             self._wake_up(worked)
 
     async def _feed_from(self, source: AsyncIterable[object]) -> None:
-        items, stopwatch = aiter(source), self._crew.environment.stopwatch
+        items, stopwatch = aiter(source), self._members.environment.stopwatch
         over = False
         until = stopwatch() + TURN_SECONDS
         try:
@@ -447,7 +394,7 @@ class MapRun:
         least, most = self._definition.arity
         if problem is None and not least <= len(args) <= most:
             try:
-                problem = self._definition.refusal(f"pool {self._crew.name}", args, {})
+                problem = self._definition.refusal(f"pool {self._members.name}", args, {})
             except BadArgumentsError as error:
                 problem = error
         if problem is not None:
@@ -469,22 +416,22 @@ class MapRun:
     async def _follow(self) -> None:
         while True:
             self._see_members()
-            await self._crew.wait_changed()
+            await self._members.wait_changed()
 
     def _see_members(self) -> None:
-        present = set(self._crew.present())
+        present = set(self._members.present())
         for member in sorted(present - self._resting):
-            self.schedule.on_member(member, self._crew.node_of(member))
+            self.schedule.on_member(member, self._members.node_of(member))
         for known in self.schedule.known():
             if known not in present:
                 self.schedule.on_drained(known)
-        if self._crew.failure is not None:
-            self.failure = self._crew.failure
+        if self._members.failure is not None:
+            self.failure = self._members.failure
         self._wake.set()
 
     async def _conduct(self, nursery: trio.Nursery) -> None:
         """Hand out batches whenever there may be some to hand out, until all is done."""
-        schedule, now = self.schedule, self._crew.environment.now
+        schedule, now = self.schedule, self._members.environment.now
         while not schedule.is_done and self.failure is None:
             wait = min(schedule.next_retry() - now(), LOOK_SECONDS if self._looks else math.inf)
             with trio.move_on_after(max(0.0, wait)):
@@ -500,7 +447,7 @@ class MapRun:
                 nursery.start_soon(self._recall, batch)
             if schedule.has_work and now() >= self._asked_at + DEMAND_SECONDS:
                 self._asked_at = now()
-                nursery.start_soon(self._crew.ask_for, schedule.members + schedule.backlog)
+                nursery.start_soon(self._members.ask_for, schedule.members + schedule.backlog)
 
     @property
     def _looks(self) -> bool:
@@ -508,7 +455,7 @@ class MapRun:
         return self.schedule.has_idle_members or self.schedule.has_work
 
     def _hand_out(self, nursery: trio.Nursery, member: ActorId) -> bool:
-        batch = self.schedule.take(member, self._crew.environment.now())
+        batch = self.schedule.take(member, self._members.environment.now())
         if batch is None:
             self._hungry = True
             return False
@@ -518,7 +465,7 @@ class MapRun:
     async def _carry(self, nursery: trio.Nursery, batch: Batch) -> None:
         """Have a batch run, and the next one after it."""
         member = cast("ActorId", batch.member)
-        schedule, now = self.schedule, self._crew.environment.now
+        schedule, now = self.schedule, self._members.environment.now
         try:
             await self._call(batch, member)
         except EncodeError as error:
@@ -528,7 +475,7 @@ class MapRun:
             schedule.on_failed(batch, error, now())
         except NotExecutedError as error:
             gone = isinstance(error, _GONE)
-            if isinstance(error, NotAMemberError) and self._crew.endpoint.lifetime.is_over:
+            if isinstance(error, NotAMemberError) and self._members.endpoint.lifetime.is_over:
                 self.failure = error
             schedule.on_refused(batch, error, gone=gone)
             if gone:
@@ -549,12 +496,12 @@ class MapRun:
         self._wake.set()
 
     async def _call(self, batch: Batch, member: ActorId) -> None:
-        now = self._crew.environment.now
+        now = self._members.environment.now
         first, timeout = batch.items[0], self.options.timeout
         if len(batch.items) == 1 and (
             self._single or timeout is not None or self.options.keep or references_of(first.args)
         ):
-            bound = getattr(self._crew.item_handle(member), self._definition.name)
+            bound = getattr(self._members.item_handle(member), self._definition.name)
             if timeout is not None:
                 bound = bound.options(timeout=timeout)
             began = now()
@@ -566,7 +513,7 @@ class MapRun:
             return
         items = list(batch.items)
         try:
-            answer = await getattr(self._crew.handle(member), "@items")(
+            answer = await getattr(self._members.handle(member), "@items")(
                 self._definition.name,
                 f"{self._key}.{batch.number}",
                 [list(item.args) for item in items],
@@ -609,7 +556,7 @@ class MapRun:
         """The error that names the argument of the method, and not its place in the batch."""
         first = batch.items[0]
         return refused(
-            self._crew.endpoint.codec,
+            self._members.endpoint.codec,
             error,
             f"{self._definition.name} was not called",
             self._definition.signature,
@@ -619,14 +566,14 @@ class MapRun:
 
     def _failure(self, code: int, value: object, index: int, member: ActorId) -> tuple[int, object]:
         name = self._definition.name
-        node = self._crew.node_of(member)
+        node = self._members.node_of(member)
         if code == RAISED:
             place = CallPlace(member.name, name, node, member.epoch)
-            return code, rebuild(RAISED_CODE, value, place, self._crew.endpoint.codec.find_class)
+            return code, rebuild(RAISED_CODE, value, place, self._members.endpoint.codec.find_class)
         if code == REFUSED:
             kind, plain = cast("list[object]", value) if is_pair(value) else (None, None)
             place = CallPlace(member.name, name, node, member.epoch)
-            return code, rebuild(kind, plain, place, self._crew.endpoint.codec.find_class)
+            return code, rebuild(kind, plain, place, self._members.endpoint.codec.find_class)
         if code == UNSENDABLE:
             return code, ReplyEncodeError(
                 f"{member.name}.{name} ran for item {index}, but its result cannot be sent: "
@@ -640,7 +587,7 @@ class MapRun:
 
     async def _recall(self, batch: Batch) -> None:
         member = cast("ActorId", batch.member)
-        recall = getattr(self._crew.handle(member), "@recall")
+        recall = getattr(self._members.handle(member), "@recall")
         try:
             started = await recall(f"{self._key}.{batch.number}")
         except CallError:

@@ -1,8 +1,5 @@
 """A pool as its users hold it: `pool = await node.pool("resize", Resizer, size=8)`, then `async for
 result in pool.map(Resizer.run, items)`.
-
-A pool is followed while it is held: its supervisor reports the members, and each call reports the
-death of one at once.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
     Unpack,
@@ -32,10 +28,9 @@ from typing import (
     overload,
 )
 
-import attrs
 import trio
 
-from actors.actor import Actor, Spawner
+from actors.actor import Actor
 from actors.class_names import class_name
 from actors.documentation import documented_as
 from actors.errors import (
@@ -45,14 +40,13 @@ from actors.errors import (
     ClassMismatchError,
     EmptyPoolError,
     PoolStoppedError,
-    StoreError,
 )
 from actors.groups import Answer
 from actors.handle import Handle
 from actors.identifiers import ActorId
 from actors.keywords import names_keywords
-from actors.method import Address, BoundMethod, Marked, MethodDefinition
-from actors.options import SpawnChanges, SpawnOptions
+from actors.method import BoundMethod, Marked, MethodDefinition
+from actors.options import SpawnOptions
 from actors.own_logger import own_logger
 from actors.pools import (
     MapChanges,
@@ -66,17 +60,14 @@ from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from actors.retry import RetryPolicy, check_whole_number
 from actors.short_repr import short_repr
-from runtime.calls.actor_loads import ActorLoad, CountingCaller
-from runtime.calls.endpoint import RpcEndpoint
-from runtime.calls.filtered_calls import caller_for
-from runtime.environment import Environment, first
-from runtime.hosting.item_batches import BATCH_METHODS
+from runtime.environment import first
 from runtime.membership.journals import Journals, check_journal_name
 from runtime.pools.batch_sizes import KnownPace
 from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_run import MapOptions, MapResults, MapRun
 from runtime.pools.map_schedule import MapSchedule
 from runtime.pools.member_plan import PoolSize, PoolSpec
+from runtime.pools.members import WHILE_IT_MOVES, PoolMembers, PoolNode, member_class
 from runtime.pools.supervisor import (
     CoroutineMember,
     FunctionMember,
@@ -91,47 +82,13 @@ A = TypeVar("A")
 T = TypeVar("T")
 R = TypeVar("R")
 
-AGAIN_SECONDS = 0.2
-"""Seconds between attempts to reach a pool's supervisor, while it moves for example."""
-
-WHILE_IT_MOVES = RetryPolicy(initial_delay=0.1, max_delay=2.0, max_retries=8)
-"""The policy of calls to a pool's supervisor: its node may die under them, and then another starts
-it. All its methods but the stream are idempotent.
-"""
-
 OPENING_BYTES = 8
 """Of the random text by which a named pool knows who has opened it."""
-
-MOST_MISSING = 60.0
-"""After so many seconds without a supervisor a named pool counts as stopped."""
 
 STOP_SECONDS = 40.0
 """How long the end of a pool's block may take: somewhat longer than its members may."""
 
 logger = own_logger("understudy.pools")
-
-
-class PoolNode(Protocol):
-    """The part of a node that a pool needs: of a `runtime.Node`, or of a `NodeClient` in an
-    isolated process.
-    """
-
-    _endpoint: RpcEndpoint
-    _environment: Environment
-    _nursery: trio.Nursery
-    _journals: Journals | None
-
-    def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
-        """A way to start actors."""
-        ...
-
-    async def lookup(self, name: str, actor: Callable[..., A]) -> A:
-        """The handle of an actor."""
-        ...
-
-    async def stop(self, handle: object, *, reason: str = "stopped") -> None:
-        """Stop an actor."""
-        ...
 
 
 def member_of(actor: object) -> tuple[str, str]:
@@ -216,172 +173,13 @@ async def _joined(node: PoolNode, handle: Handle, actor: Callable[..., A], what:
     return Pool(node, members, actor)
 
 
-class PoolMembers:
-    """The members of one pool, as this node sees them; see `runtime.pools.map_run.Crew`."""
-
-    def __init__(self, node: PoolNode, supervisor: Handle, actor: object) -> None:
-        self.name = supervisor.name
-        self.endpoint = node._endpoint
-        self.environment = node._environment
-        self.failure: Exception | None = None
-        self.scope = trio.CancelScope()
-        self.supervisor: Any = supervisor
-        self.repeating: Any = supervisor.options(retry=WHILE_IT_MOVES)
-        """The same handle for calls, which are made again; a stream takes no retry policy."""
-        self.view = PoolView()
-        methods = dict(getattr(_member_class(actor), "__methods__", {}))
-        self._methods = {**methods, **BATCH_METHODS}
-        self._users_caller = caller_for(self.endpoint.users_caller, _member_class(actor))
-        self.has_filters = self._users_caller is not self.endpoint.caller
-        """True if each item is to be a call of its own, for filters here see calls; see `Crew`."""
-        self._public = methods
-        self._node = node
-        self._handles: dict[ActorId, Handle] = {}
-        self._addresses: dict[ActorId, Address] = {}
-        self._loads: dict[ActorId, ActorLoad] = {}
-        self._changed = trio.Event()
-
-    def see(self, view: PoolView) -> None:
-        """These are the members now."""
-        self.view = view
-        # What was called is this epoch of the member: no call waits for another one when it ends.
-        self._addresses = {
-            address.actor_id: attrs.evolve(address, registered=False) for address in view.members
-        }
-        loads = self.endpoint.actor_loads
-        self._loads = {
-            member: self._loads.get(member) or loads.of(member)
-            for member in (*self._addresses, *self._handles)
-        }
-        for member in [one for one in self._handles if one not in self._addresses]:
-            # It is no member any more. Its handle stays while it has calls.
-            if not self._loads[member].calls:
-                del self._handles[member], self._loads[member]
-        self._tell()
-
-    async def follow(self) -> None:
-        """Follow every change of the members, until the pool has ended or is no longer held."""
-        try:
-            await self._follow()
-        finally:
-            # Cancelled with the tasks of the node: what waits for members would wait for ever.
-            if self.failure is None and not self.scope.cancel_called:
-                self.failure = self.endpoint.lifetime.error()
-            self._tell()
-
-    async def _follow(self) -> None:
-        with self.scope:
-            missing_since: float | None = None
-            while self.failure is None:
-                try:
-                    async with self.supervisor.watch_members() as views:
-                        async for view in views:
-                            missing_since = None
-                            self.see(view)
-                            if view.stopped:
-                                raise PoolStoppedError(f"pool {self.name} was stopped")
-                except PoolStoppedError as error:
-                    self.failure = error
-                except (CallError, StoreError) as error:
-                    now = self.environment.now()
-                    missing_since = now if missing_since is None else missing_since
-                    named = self.supervisor.address.registered
-                    if isinstance(error, ActorNotFoundError) and (
-                        not named or now - missing_since > MOST_MISSING
-                    ):
-                        self.failure = PoolStoppedError(
-                            f"pool {self.name} has ended: {error}", actor=self.name
-                        )
-                    elif self.endpoint.lifetime.is_over:
-                        self.failure = error
-                self._tell()
-                if self.failure is None:
-                    await trio.sleep(AGAIN_SECONDS)
-
-    def present(self) -> Iterable[ActorId]:
-        """The members that take items."""
-        return self._addresses
-
-    def handle(self, member: ActorId) -> Any:
-        """Return a handle of this epoch of a member, for the methods of its class and of batches.
-        Raises ActorNotFoundError if it is no member any more.
-        """
-        found = self._handles.get(member)
-        if found is None:
-            address = self._addresses.get(member)
-            if address is None:
-                raise ActorNotFoundError(
-                    f"{member.name} is not a member of pool {self.name} any more", actor=member.name
-                )
-            caller = CountingCaller(self.endpoint.caller, self._loads[member])
-            found = self._handles[member] = Handle(caller, address, self._methods)
-        return found
-
-    def public_handle(self, member: ActorId) -> Any:
-        """A handle of a member for users: that of its class."""
-        caller = CountingCaller(self._users_caller, self._loads[member])
-        return Handle(caller, self._addresses[member], self._public)
-
-    def item_handle(self, member: ActorId) -> Any:
-        """Return a handle of this epoch of a member for single items, through the filters that
-        users' calls pass here.
-        """
-        own = self.handle(member)
-        if self._users_caller is self.endpoint.caller:
-            return own
-        return Handle(
-            CountingCaller(self._users_caller, self._loads[member]), own.address, self._public
-        )
-
-    def node_of(self, member: ActorId) -> str:
-        """Return the name of a member's node; "" if it is not known."""
-        address = self._addresses.get(member)
-        if address is None:
-            # It is none any more, and has items still.
-            found = self._handles.get(member)
-            address = found.address if found is not None else None
-        return address.node if address is not None else ""
-
-    def depth(self, member: ActorId) -> int:
-        """How many calls a member has, as far as this node knows."""
-        address = self._addresses[member]
-        known = self._loads[member].depth
-        if (address.node, address.incarnation) == self.endpoint.identity:
-            cell = self.endpoint.host.cells.get(member.name)
-            return known if cell is None else max(self._loads[member].calls, cell.depth)
-        return known
-
-    async def wait_changed(self) -> None:
-        """Wait until the members have changed."""
-        await self._changed.wait()
-
-    async def ask_for(self, members: int) -> None:
-        """Ask the supervisor for more members, if the pool may grow. An error is only logged."""
-        size = self.view.size
-        if size.per_node is None and size.least < size.most and len(self._addresses) < size.most:
-            try:
-                await self.repeating.ask_for(members)
-            except (CallError, StoreError) as error:
-                logger.debug("pool %s was not asked for members: %s", self.name, error)
-
-    def _tell(self) -> None:
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
-
-
 def _methods_of(cls: type[Actor]) -> Mapping[str, MethodDefinition]:
     return cls.__methods__
 
 
-def _member_class(actor: object) -> type[Actor]:
-    if isinstance(actor, type) and issubclass(actor, Actor):
-        return actor
-    return CoroutineMember if inspect.iscoroutinefunction(actor) else FunctionMember
-
-
 def no_attribute(actor: Callable[..., object] | None, name: str) -> AttributeError:
     """The error for an attribute that a pool of these members does not have, at any door."""
-    cls = None if actor is None else _member_class(actor)
+    cls = None if actor is None else member_class(actor)
     if cls is None or name not in _methods_of(cls):
         return AttributeError(f"a pool has no attribute {name!r}")
     return AttributeError(
@@ -511,21 +309,11 @@ class Pool(ProcessBound, Generic[A]):
         items)`.
         """
         options = MapOptions(
-            on_error=on_error, timeout=timeout, keep=keep, progress=progress, journal=journal
+            ordered, window, batch, timeout, retry, on_error, keep, progress, journal
         )
         with CHECKS:
-            definition = self._definition(method)
-            _check_items(items)
-            _check_options(options, ordered, window, batch, retry)
-        return self._map(
-            definition,
-            items,
-            options,
-            ordered=ordered,
-            window=window,
-            batch=batch,
-            retry=retry,
-        )
+            definition = self._checked(method, items, options)
+        return self._map(definition, items, options)
 
     @overload
     def starmap(
@@ -582,26 +370,11 @@ class Pool(ProcessBound, Generic[A]):
     ) -> MapResults[Any]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         options = MapOptions(
-            on_error=on_error,
-            timeout=timeout,
-            keep=keep,
-            progress=progress,
-            journal=journal,
-            spread=True,
+            ordered, window, batch, timeout, retry, on_error, keep, progress, journal, spread=True
         )
         with CHECKS:
-            definition = self._definition(method)
-            _check_items(items)
-            _check_options(options, ordered, window, batch, retry)
-        return self._map(
-            definition,
-            items,
-            options,
-            ordered=ordered,
-            window=window,
-            batch=batch,
-            retry=retry,
-        )
+            definition = self._checked(method, items, options)
+        return self._map(definition, items, options)
 
     async def remove_journal(self, name: str) -> bool:
         """Remove the journal of a map from the cluster's store, so that the next map under this
@@ -705,13 +478,8 @@ class Pool(ProcessBound, Generic[A]):
         definition: MethodDefinition,
         items: Iterable[object] | AsyncIterable[object],
         options: MapOptions,
-        *,
-        ordered: bool,
-        window: int | None,
-        batch: int | None,
-        retry: RetryPolicy | None,
     ) -> MapResults[Any]:
-        retry = retry if retry is not None else definition.options.retry
+        retry = options.retry if options.retry is not None else definition.options.retry
         repeats = definition.idempotent or (retry is not None and retry.repeat_unknown)
         environment = self._node._environment
 
@@ -721,10 +489,10 @@ class Pool(ProcessBound, Generic[A]):
             return retry is not None and retry.repeats_raised(error)
 
         schedule = MapSchedule(
-            ordered=ordered,
+            ordered=options.ordered,
             repeats=repeats,
-            window=window,
-            batch=batch,
+            window=options.window,
+            batch=options.batch,
             alone=options.timeout is not None or options.keep or self._members.has_filters,
             max_retries=retry.max_retries if retry is not None else 0,
             is_retried=is_retried,
@@ -747,9 +515,24 @@ class Pool(ProcessBound, Generic[A]):
         run = MapRun(self._members, schedule, definition, items, options, driver)
         return HeldResults(self, run)
 
+    def _checked(
+        self,
+        method: object,
+        items: Iterable[object] | AsyncIterable[object],
+        options: MapOptions,
+    ) -> MethodDefinition:
+        """The method of a map. Raises TypeError or ValueError for what makes no sense."""
+        definition = self._definition(method)
+        if not isinstance(items, Iterable | AsyncIterable):
+            raise TypeError(
+                f"map takes the items as an iterable or an async iterable, not {short_repr(items)}"
+            )
+        _check_options(options)
+        return definition
+
     def _definition(self, method: object) -> MethodDefinition:
         """The method of the members that was named. Raises TypeError for what is none."""
-        cls = _member_class(self._actor)
+        cls = member_class(self._actor)
         if method is self._actor and not isinstance(method, type):
             return _methods_of(cls)["run"]
         methods = _methods_of(cls)
@@ -859,23 +642,9 @@ def _journals(node: PoolNode) -> Journals:
     return node._journals
 
 
-def _check_items(items: object) -> None:
-    """Raises TypeError for what cannot be read item by item."""
-    if not isinstance(items, Iterable | AsyncIterable):
-        raise TypeError(
-            f"map takes the items as an iterable or an async iterable, not {short_repr(items)}"
-        )
-
-
-def _check_options(
-    options: MapOptions,
-    ordered: object,
-    window: int | None,
-    batch: int | None,
-    retry: RetryPolicy | None,
-) -> None:
+def _check_options(options: MapOptions) -> None:
     """Raises TypeError or ValueError for what makes no sense."""
-    for name, value in (("window", window), ("batch", batch)):
+    for name, value in (("window", options.window), ("batch", options.batch)):
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int):
@@ -883,7 +652,7 @@ def _check_options(
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {short_repr(value)}")
     for name, switch in (
-        ("ordered", ordered),
+        ("ordered", options.ordered),
         ("keep", options.keep),
         ("progress", options.progress),
     ):
@@ -900,4 +669,4 @@ def _check_options(
         raise ValueError(
             f'on_error is "raise", "return" or "skip", not {short_repr(options.on_error)}'
         )
-    SpawnOptions(timeout=options.timeout, retry=retry)
+    SpawnOptions(timeout=options.timeout, retry=options.retry)
