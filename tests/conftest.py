@@ -43,7 +43,7 @@ settings.load_profile("understudy")
 FINISHED = count(1)
 """The tests that have run in this process."""
 
-pytest_plugins = ["tests.hangs", "tests.live_pair"]
+pytest_plugins = ["tests.etcd", "tests.hangs", "tests.live_pair"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

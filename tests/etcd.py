@@ -50,3 +50,10 @@ def shared_etcd(members: int) -> Iterator[EtcdServer]:
     yield server
     token.run_sync_soon(over.set)
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[EtcdServer]:
+    """A running etcd of one member, for the tests of a module."""
+    with shared_etcd(1) as server:
+        yield server

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,13 +24,13 @@ from actors.handle import Handle
 from actors.peers import PeerRole
 from runtime import Tls, aio, blocking, open_node
 from runtime.node import Node, internals_of
-from runtime.testing import EtcdServer
 from tests.authority import Authority, node_uri
-from tests.etcd import shared_etcd
 from tests.node.test_mutual_tls import authority
 from tests.waiting import until
 
 __all__ = ["authority"]
+
+pytestmark = pytest.mark.usefixtures("no_secret")
 
 ROLES: tuple[PeerRole, ...] = ("node", "operator", "client", "observer")
 
@@ -81,11 +81,6 @@ MEANT: dict[str, tuple[object, str]] = {
     "stop": (None, "node operator"),
 }
 """What each attempt comes to, and for whom. All others are refused with `NotAllowedError`."""
-
-
-@pytest.fixture(autouse=True)
-def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
 
 
 @asynccontextmanager
@@ -407,9 +402,3 @@ async def test_a_client_goes_on_when_the_node_that_it_has_joined_by_leaves(
                 assert await (await me.options(name="new").spawn(Till, 1)).add(1) == 2
                 assert await (await me.lookup("new", Till)).add(1) == 3
                 assert [one.name for one in me.members()] == ["w1"]
-
-
-@pytest.fixture(scope="module")
-def etcd() -> Iterator[EtcdServer]:
-    with shared_etcd(1) as server:
-        yield server

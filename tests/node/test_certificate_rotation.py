@@ -5,7 +5,7 @@ the connections that it had admitted.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from runtime.testing import EtcdServer, Platform
 from runtime.timings import Timings
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.cluster.rotating_actors import Echo
-from tests.etcd import shared_etcd
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_secret")
@@ -372,9 +371,3 @@ async def test_a_client_that_all_refuse_ends_its_connection(tmp_path: Path) -> N
         with pytest.raises(WrongCertificateError, match="was revoked"):
             await until_cut_off()
         assert not here.node.asked_to_leave.is_set()
-
-
-@pytest.fixture(scope="module")
-def etcd() -> Iterator[EtcdServer]:
-    with shared_etcd(1) as server:
-        yield server

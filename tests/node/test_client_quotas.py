@@ -39,13 +39,10 @@ from tests.waiting import until
 
 __all__ = ["authority"]
 
+pytestmark = pytest.mark.usefixtures("no_secret")
+
 MEBIBYTE = 1024 * 1024
 ONCE = RetryPolicy(max_retries=0)
-
-
-@pytest.fixture(autouse=True)
-def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("UNDERSTUDY_SECRET", raising=False)
 
 
 class Gate(Actor):

@@ -24,7 +24,7 @@ import trio
 from actors import Actor, method
 from actors.errors import EncryptionError, JoinError, WrongSecretError
 from runtime import open_node
-from runtime.environment import Process, SystemEnvironment
+from runtime.environment import SystemEnvironment
 from runtime.links import encryption
 from runtime.links import tls as tls_module
 from runtime.links.credentials import client_context, server_context
@@ -36,6 +36,7 @@ from runtime.testing import Platform
 from runtime.timings import Timings
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
 from tests import forked_python
+from tests.authority import Elsewhere
 from tests.metrics.prometheus import needs_prometheus, scraped
 from tests.waiting import until
 
@@ -51,13 +52,6 @@ OUTSIDE = own_address("")
 NEEDS_OUTSIDE = pytest.mark.skipif(
     OUTSIDE.startswith("127."), reason="this machine has no address but its loopback ones"
 )
-
-
-class Elsewhere(SystemEnvironment):
-    """As on another machine: what is on this one is not reached by Unix sockets."""
-
-    def process(self) -> Process:
-        return Process("elsewhere", os.getpid(), "")
 
 
 class Keeper(Actor):

@@ -9,7 +9,7 @@ import errno
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,6 @@ from runtime.wire.frames import Kind, encode_frame
 from tests import forked_python
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.command_line.shell import command_in_thread
-from tests.etcd import shared_etcd
 from tests.memory_network import MemoryNetwork
 from tests.node.test_mutual_tls import authority
 from tests.node.test_strangers import dial, introduction, shake_hands, wait_closed
@@ -630,9 +629,3 @@ async def test_the_new_secret_is_not_given_to_a_node_that_joins_meanwhile(
 
 def _peer(node: Node) -> Any:
     return node._introduction.peer
-
-
-@pytest.fixture(scope="module")
-def etcd() -> Iterator[EtcdServer]:
-    with shared_etcd(1) as server:
-        yield server

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 import trio
 
 from runtime.environment import SystemEnvironment
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.store import EtcdStore
-from runtime.testing import EtcdServer
 from runtime.timings import Timings
-from tests.etcd import shared_etcd
 
 NUMBERS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def etcd() -> Iterator[EtcdServer]:
-    """A running etcd of one member."""
-    with shared_etcd(1) as server:
-        yield server
 
 
 @asynccontextmanager
