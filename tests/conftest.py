@@ -13,12 +13,17 @@ import tempfile
 from collections.abc import Generator, Iterator
 from functools import partial
 from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from runtime.processes import warm_process
 from tests.forked_python import ForkingSubprocess
+
+if TYPE_CHECKING:
+    from tests.authority import Authority
 
 for name in [name for name in os.environ if name.startswith("UNDERSTUDY_")]:
     del os.environ[name]
@@ -123,3 +128,12 @@ def forked_fork_servers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warm_process, "subprocess", ForkingSubprocess("subprocess"))
         yield
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """A CA of the test's own."""
+    # Here: it loads `cryptography`, which most tests do without.
+    from tests.authority import Authority
+
+    return Authority(tmp_path / "ca")

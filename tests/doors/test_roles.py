@@ -25,10 +25,7 @@ from actors.peers import PeerRole
 from runtime import Tls, aio, blocking, open_node
 from runtime.node import Node, internals_of
 from tests.authority import Authority, node_uri
-from tests.node.test_mutual_tls import authority
 from tests.waiting import until
-
-__all__ = ["authority"]
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 

@@ -24,11 +24,8 @@ from tests.authority import Authority, node_uri
 from tests.gateway.actors_used import Counter, Saving
 from tests.gateway.conftest import gateway
 from tests.gateway.http_client import HttpAnswer, HttpClient
-from tests.node.test_mutual_tls import authority
 from tests.started_programs import started
 from tests.waiting import until
-
-__all__ = ["authority"]
 
 pytestmark = pytest.mark.cluster
 

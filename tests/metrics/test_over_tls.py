@@ -30,11 +30,6 @@ from tests.waiting import until
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ca")
-
-
-@pytest.fixture
 async def node(authority: Authority, timings: Timings) -> AsyncIterator[Node]:
     """A node with a certificate, and metrics over TLS."""
     platform = Platform(environment=SystemEnvironment(timings))

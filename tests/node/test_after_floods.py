@@ -18,10 +18,7 @@ from runtime.calls.protocol import REPEATABLE, call_frame
 from runtime.wire.frames import Kind, encode_frame
 from tests.authority import Authority, node_uri
 from tests.node.raw_peer import RawPeer, frames
-from tests.node.test_mutual_tls import authority
 from tests.waiting import until
-
-__all__ = ["authority"]
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 

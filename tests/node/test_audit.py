@@ -27,9 +27,6 @@ from runtime.pools.supervisor import PoolSupervisor
 from runtime.wire.handshake import certified_uri
 from tests.authority import Authority
 from tests.node.test_false_sessions import raw
-from tests.node.test_mutual_tls import authority
-
-__all__ = ["authority"]
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 

@@ -25,12 +25,10 @@ from runtime.hosting.item_batches import BATCH_METHODS, JUDGED_AT_ONCE
 from runtime.hosting.loop_watch import remedy, running_code
 from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PlainCallService, PlainTarget
+from tests.authority import Authority
 from tests.live_pair import SECRET
 from tests.node.test_false_sessions import raw
-from tests.node.test_mutual_tls import Authority, authority
 from tests.node.test_roles import Vault, client, vault_on_node
-
-__all__ = ["authority"]
 
 
 class Ledger(Actor):

@@ -34,10 +34,7 @@ from runtime.node import Node
 from runtime.node.internals import internals_of
 from tests.authority import Authority, node_uri
 from tests.live_pair import Pair
-from tests.node.test_mutual_tls import authority
 from tests.waiting import until
-
-__all__ = ["authority"]
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 

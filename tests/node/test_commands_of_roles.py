@@ -13,9 +13,6 @@ from actors import Actor, method
 from runtime import open_node
 from runtime.command_line.main import main
 from tests.authority import Authority, node_uri
-from tests.node.test_mutual_tls import authority
-
-__all__ = ["authority"]
 
 
 class Ledger(Actor):

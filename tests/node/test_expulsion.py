@@ -52,11 +52,8 @@ from tests import forked_python
 from tests.authority import Authority, Elsewhere, node_uri
 from tests.command_line.shell import command_in_thread
 from tests.memory_network import MemoryNetwork
-from tests.node.test_mutual_tls import authority
 from tests.node.test_strangers import dial, introduction, shake_hands, wait_closed
 from tests.waiting import until
-
-__all__ = ["authority"]
 
 SECRET = "a secret of the tests of expulsions"
 

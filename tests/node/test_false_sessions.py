@@ -49,9 +49,8 @@ from runtime.wire.handshake import (
     certified_uri,
     check_certified,
 )
-from tests.node.test_mutual_tls import Authority, authority, pair
-
-__all__ = ["authority"]
+from tests.authority import Authority
+from tests.node.test_mutual_tls import pair
 
 CLIENT = Certified("understudy", "client", "bob", ("understudy://understudy/client/bob",))
 NODE = Certified("understudy", "node", "w1", ("understudy://understudy/node/w1",))

@@ -60,11 +60,6 @@ class Echo(Actor):
         return value
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ca")
-
-
 @asynccontextmanager
 async def pair(
     authority: Authority, mode: Any = None, crl: Path | str = "", **more: Any

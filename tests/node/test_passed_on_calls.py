@@ -25,9 +25,7 @@ from runtime.node import Node
 from runtime.plain_calls.keyed_calls import KeyedCalls
 from runtime.plain_calls.service import PlainCallService, PlainTarget
 from runtime.wire.handshake import certified_uri
-from tests.node.test_mutual_tls import Authority, authority
-
-__all__ = ["authority"]
+from tests.authority import Authority
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 

@@ -34,10 +34,7 @@ from runtime.wire.frames import HEADER, Kind, encode_frame
 from runtime.wire.handshake import Peer
 from tests.authority import Authority, node_uri
 from tests.node.raw_peer import RawPeer, frames
-from tests.node.test_mutual_tls import authority
 from tests.waiting import until
-
-__all__ = ["authority"]
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 

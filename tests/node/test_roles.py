@@ -32,9 +32,7 @@ from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.membership.keyring_service import keyring_of_node
 from runtime.node import Node, internals_of
-from tests.node.test_mutual_tls import Authority, authority, node_uri
-
-__all__ = ["authority"]
+from tests.authority import Authority, node_uri
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 

@@ -16,9 +16,6 @@ from runtime.membership.cluster_client import open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import internals_of
 from tests.authority import Authority, node_uri
-from tests.node.test_mutual_tls import authority
-
-__all__ = ["authority"]
 
 SECRET = "a secret of the tests of trust"
 

@@ -20,11 +20,8 @@ from runtime.environment import SystemEnvironment
 from runtime.node import internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
-from tests.authority import Authority, Elsewhere
-from tests.node.test_mutual_tls import authority, node_uri
+from tests.authority import Authority, Elsewhere, node_uri
 from tests.waiting import until
-
-__all__ = ["authority"]
 
 pytestmark = pytest.mark.usefixtures("no_secret")
 
