@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,29 +92,31 @@ class Shell:
         done = self.run_python("program.py", *words)
         assert done.returncode == 0, done.stderr
 
-    def _start(
-        self, command: Sequence[str], environment: dict[str, str], stdin: int | None = None
-    ) -> tuple[subprocess.Popen[str], str]:
-        """Start a process; returns it and, once it is there, the first line that it prints."""
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        stdin: int | None = None,
+        stdout: int = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        """Start a process, which ends with the shell."""
         process = forked_python.Popen(
             list(command),
             cwd=self.place,
-            env={**self.environment, **environment},
+            env={**self.environment, **(environment or {})},
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
         )
         self.running.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        return process, line.strip()
+        return process
 
     def start_node(
         self, *words: str, command: Sequence[str] = UNDERSTUDY, **environment: str
     ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-        process, line = self._start([*command, "node", "--json", *words], environment)
-        return process, json.loads(line)
+        process = self.start([*command, "node", "--json", *words], environment)
+        return process, json.loads(_first_line(process))
 
     def found(self, *options: str, **environment: str) -> str:
         """Start a founder called first, and return its address."""
@@ -124,12 +126,20 @@ class Shell:
     def start_script(self, text: str, *arguments: str) -> tuple[subprocess.Popen[str], str]:
         """Run a program; returns its process and, once it is there, the first line that it prints."""
         (self.place / "script.py").write_text(text)
-        return self._start([sys.executable, "script.py", *arguments], {}, subprocess.PIPE)
+        process = self.start([sys.executable, "script.py", *arguments], stdin=subprocess.PIPE)
+        return process, _first_line(process).strip()
 
     def close(self) -> None:
         for process in self.running:
             process.kill()
             process.communicate()
+
+
+def _first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    return line
 
 
 class Cluster:

@@ -115,16 +115,7 @@ def test_a_failure_is_looked_at_in_a_terminal(shell: Shell) -> None:
 
 def interrupt_piped(words: list[str], shell: Shell) -> None:
     """Press Ctrl-C while a debugger waits for the next line of a pipe."""
-    debugger = subprocess.Popen(
-        words,
-        cwd=shell.place,
-        env=shell.environment,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    shell.running.append(debugger)
+    debugger = shell.start(words, stdin=subprocess.PIPE)
     assert debugger.stdout is not None
     while "loaves += 1" not in debugger.stdout.readline():
         assert debugger.poll() is None

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests import forked_python
 from tests.command_line.shell import UNDERSTUDY, Cluster, Shell, check_mistake
 
 TALK = """
@@ -213,15 +212,9 @@ def test_logs_of_actors_and_nodes_and_of_nodes_that_are_stopped_or_killed(
 
 @pytest.mark.cluster
 def test_follow_goes_on_with_new_lines_until_the_node_has_ended(cluster: TalkingCluster) -> None:
-    follower = forked_python.Popen(
-        [*UNDERSTUDY, "logs", "talker", "-f", "--json", "--address", cluster.address],
-        cwd=cluster.shell.place,
-        env=cluster.shell.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    follower = cluster.shell.start(
+        [*UNDERSTUDY, "logs", "talker", "-f", "--json", "--address", cluster.address]
     )
-    cluster.shell.running.append(follower)
     assert follower.stdout is not None
     assert json.loads(follower.stdout.readline())["text"] == "says hello"
     for count in range(3):

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests import forked_python
 from tests.command_line.shell import LONG_LEASES, UNDERSTUDY, Cluster, Shell, check_mistake
 
 WORKERS = """
@@ -72,15 +71,9 @@ def test_the_process_of_an_isolated_actor_that_is_stopped_is_named_with_what_con
     cluster: StoppedCluster,
 ) -> None:
     os.kill(cluster.isolated, signal.SIGSTOP)
-    waits = forked_python.Popen(
-        [*UNDERSTUDY, "call", "alone", "pid", "--timeout", "55", "--address", cluster.address],
-        cwd=cluster.shell.place,
-        env=cluster.shell.environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+    waits = cluster.shell.start(
+        [*UNDERSTUDY, "call", "alone", "pid", "--timeout", "55", "--address", cluster.address]
     )
-    cluster.shell.running.append(waits)
     while "alone" not in cluster.run("list", "calls", "--filter", "actor=alone").stdout:
         pass
     told = f"its process was stopped by a signal such as SIGSTOP; `kill -CONT {cluster.isolated}`"

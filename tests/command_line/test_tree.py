@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests import forked_python
 from tests.command_line.shell import LONG_LEASES, UNDERSTUDY, Cluster, Shell, check_mistake
 
 pytestmark = pytest.mark.cluster
@@ -88,25 +87,10 @@ class CrewCluster(Cluster):
         return facts
 
     def watch(self, *words: str, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        process = forked_python.Popen(
-            [
-                *UNDERSTUDY,
-                "tree",
-                "--watch",
-                "--interval",
-                "0.1",
-                *words,
-                "--address",
-                self.address,
-            ],
-            cwd=self.shell.place,
-            env={**self.shell.environment, "TERM": "xterm"},
-            text=True,
-            stdout=output,
-            stderr=subprocess.PIPE,
+        command = [*UNDERSTUDY, "tree", "--watch", "--interval", "0.1", *words]
+        return self.shell.start(
+            [*command, "--address", self.address], {"TERM": "xterm"}, stdout=output
         )
-        self.shell.running.append(process)
-        return process
 
 
 @pytest.fixture

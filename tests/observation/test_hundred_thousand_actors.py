@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests import forked_python
 from tests.command_line.shell import LONG_LEASES, UNDERSTUDY, Shell
 from tests.growth.resident import resident
 
@@ -133,15 +132,7 @@ def check_commands(crowd: Crowd) -> None:
 
 
 def check_dashboard(crowd: Crowd) -> None:
-    process = forked_python.Popen(
-        [*UNDERSTUDY, "dashboard", "--json", "--address", crowd.address],
-        cwd=crowd.shell.place,
-        env=crowd.shell.environment,
-        text=True,
-        stdout=-1,
-        stderr=-1,
-    )
-    crowd.shell.running.append(process)
+    process = crowd.shell.start([*UNDERSTUDY, "dashboard", "--json", "--address", crowd.address])
     assert process.stdout is not None
     url = urlsplit(json.loads(process.stdout.readline())["url"])
     token = url.fragment.removeprefix("token=")
