@@ -29,6 +29,7 @@ DEFAULT_ADDRESS = "127.0.0.1:7400"
 ADDRESS_VARIABLE = "UNDERSTUDY_ADDRESS"
 DEFAULT_CLUSTER = "understudy"
 ROLE = "understudy.role"
+TOGETHER = "(PEM). The three are given together; both sides then show certificates."
 
 
 @attrs.frozen
@@ -79,21 +80,9 @@ def tls_options(command: F) -> F:
             for name, what in (
                 ("crl", "Lists of revoked certificates (PEM), one of each CA."),
                 ("map", "Which SPIFFE IDs in certificates stand for which members."),
-            )
-        ),
-        *(
-            click.option(
-                f"--tls-{name}",
-                metavar="FILE",
-                expose_value=False,
-                callback=_choose_file,
-                help=f"{what} (PEM). The three are given together; both sides then show "
-                f"certificates. Default: {TLS_VARIABLE}_{name.upper()}.",
-            )
-            for name, what in (
-                ("ca", "The CA's certificate"),
-                ("cert", "This process's certificate"),
-                ("key", "The certificate's private key"),
+                ("ca", f"The CA's certificate {TOGETHER}"),
+                ("cert", f"This process's certificate {TOGETHER}"),
+                ("key", f"The certificate's private key {TOGETHER}"),
             )
         ),
     ]
