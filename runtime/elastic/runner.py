@@ -129,8 +129,7 @@ def main(arguments: list[str]) -> None:
         try:
             os.execvp(command[0], command)
         except OSError as error:
-            # A program prints its errors.
-            print(f"error: cannot run {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
+            sys.stderr.write(f"error: cannot run {command[0]!r}: {error.strerror}\n")
             sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
     own_pid = os.getpid()
     error_file = os.environ.get(ERROR_FILE, "")

@@ -240,7 +240,8 @@ def open_streams(
                 if teed or redirected:
                     file = open(directory / file_name, "ab", buffering=0)  # noqa: SIM115
                 if texts:
-                    part = open(directory.parent / FILTERED[number], "ab", buffering=0)  # noqa: SIM115
+                    shared = directory.parent / FILTERED[number]
+                    part = open(shared, "ab", buffering=0)  # noqa: SIM115
                     filtered = Filtered(texts, part)
                 to_console = console if shown and (teed or not redirected) else None
                 streams.tees.append(

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from signal import SIGKILL, SIGSTOP
+from typing import Any, cast
 
 import attrs
 import trio
@@ -119,5 +120,5 @@ def _interpreter_flags() -> list[str]:
     """The options -O, -W, -X and the like with which this interpreter runs. Private to Python, but
     multiprocessing's own way since 3.4.
     """
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    flags: list[str] = cast("Any", subprocess)._args_from_interpreter_flags()
     return flags

@@ -257,13 +257,13 @@ class StoreHandler:
                 store, view = await self._reach_store(stack)
                 async with trio.open_nursery() as nursery:
                     self._store, self._view, self._nursery = store, view, nursery
-                    self._presence = Presence(
+                    self._presence = presence = Presence(
                         store, self._keys, self._settings, self._environment, view
                     )
                     # The order in which these tasks start does not matter: the view is complete,
                     # and this agent is not registered yet.
                     nursery.start_soon(view.run, name="view of a rendezvous")  # noqa: ASYNC113
-                    nursery.start_soon(self._presence.run, name="presence in a rendezvous")  # noqa: ASYNC113
+                    nursery.start_soon(presence.run, name="presence in a rendezvous")  # noqa: ASYNC113
                     try:
                         yield
                     finally:
