@@ -4,8 +4,8 @@ connections are encrypted, and what is done about a failure, is decided in
 
 OpenSSL works on memory here (`ssl.SSLObject`), not on the socket: many records leave in one send
 and arrive in one receive, the receive of the connection below may spin (`runtime.links.spin`), and
-reading never has to wait for room to write. On a socket each record of 16 KiB is a call of the
-kernel, and costs as much processor time.
+reading never has to wait for room to write. On a socket each record is sent by a call of the kernel
+and received by two, which costs as much processor time for large values and more for small ones.
 """
 
 from __future__ import annotations
