@@ -328,6 +328,8 @@ class Spawner(Protocol):
         Raises `SpawnManyError` if some did not start: it has the errors, and the handles of those
         that did. Raises `BadArgumentsError`, TypeError and ValueError before anything is sent, and
         `NodeNotFoundError` and `NoPlacementError`, if one fits nowhere, before anything is started.
+        Where others take what was left at the same moment, `SpawnManyError` has `NoPlacementError`
+        for those that found no room.
         """
         ...
 

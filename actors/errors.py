@@ -547,7 +547,9 @@ class SupervisorStoppingError(ChildError):
 
 
 class NoPlacementError(SpawnError):
-    """No member of the cluster meets the actor's placement requirements."""
+    """No member of the cluster meets the actor's placement requirements, or has as much left of a
+    resource as the actor takes.
+    """
 
 
 class OwnerDiedError(UnderstudyError):

@@ -273,7 +273,8 @@ class SpawnOptions(CallOptions):
       that fits.
     - `labels`: the node must carry all of these.
     - `resources`: amounts by name that the actor takes of its node while it lives. A node that has
-      not as much left is not chosen. Such an actor has a name in the store even if you give none.
+      not as much left does not start it. Such an actor has a name in the store even if you give
+      none.
     - `placement`: of several nodes that fit, "spread" takes the one with the fewest actors, "pack"
       the one with the most. Actors with names are counted; where the numbers are equal, "spread"
       takes the nodes in turn, and "pack" the same one again. By default this node if it fits and

@@ -38,6 +38,7 @@ STARTING = frozenset(
         ("@isolation", "start_many"),
         ("@isolation", "stand"),
         ("@functions", "run"),
+        ("@functions", "run_if_room"),
         ("@isolation", "run"),
     }
 )

@@ -52,6 +52,12 @@ ELSEWHERE: Final = (NodeDrainingError, NodeUnreachableError, NoWorkerError)
 """Refusals by one node that say nothing about the others."""
 
 
+class NoRoomError(NoWorkerError):
+    """The node has less of a resource left than was seen when it was chosen: it has not run the
+    function, which waits for room on.
+    """
+
+
 class FunctionCaller(Protocol):
     """Runs functions in the cluster: one in a node, one in the process of an isolated actor."""
 
@@ -109,12 +115,15 @@ class NodeFunctions:
             return None
         return self._endpoint.caller.budget(path, policy.budget)
 
-    async def place(self, options: SpawnOptions, avoided: set[NodeId]) -> Member:
+    async def place(
+        self, options: SpawnOptions, avoided: set[NodeId], refusals: dict[NodeId, str]
+    ) -> Member:
         """The node for a call: of those that fit, the one with the fewest calls of this node.
+        `refusals`: of nodes without room for it, which are forgotten when there may be some again.
         Raises NodeNotFoundError and NoPlacementError.
         """
         if options.resources:
-            return await self._place_with_resources(options)
+            return await self._place_with_resources(options, refusals)
         try:
             return self._chosen(options, avoided)
         except (NodeNotFoundError, NoPlacementError) as error:
@@ -141,7 +150,9 @@ class NodeFunctions:
         # Those that have refused are asked again where there are no others.
         return choose_node(living, options, loads, self.draw())
 
-    async def _place_with_resources(self, options: SpawnOptions) -> Member:
+    async def _place_with_resources(
+        self, options: SpawnOptions, refusals: dict[NodeId, str]
+    ) -> Member:
         demand = (
             options.on,
             frozenset(options.labels.items()),
@@ -150,16 +161,18 @@ class NodeFunctions:
         line = self._lines.setdefault(demand, trio.Lock())
         try:
             async with line:
-                return await self._when_there_is_room(options)
+                return await self._when_there_is_room(options, refusals)
         finally:
             # The next of the line has it already, if there is one.
             if not line.locked():
                 self._lines.pop(demand, None)
 
-    async def _when_there_is_room(self, options: SpawnOptions) -> Member:
+    async def _when_there_is_room(
+        self, options: SpawnOptions, refusals: dict[NodeId, str]
+    ) -> Member:
         while True:
             try:
-                return await self._placement.place(options)
+                return await self._placement.place(options, refusals)
             except NoPlacementError:
                 pass
             # Raises it again, if no node would have as much at all.
@@ -172,7 +185,12 @@ class NodeFunctions:
                         nursery.cancel_scope.cancel()
 
                     nursery.start_soon(wait, self._members.wait_changed)
-                    nursery.start_soon(wait, self._placement.wait_freed)
+                    if not refusals:
+                        # After a refusal, what is heard is older than that: two calls that wake
+                        # each other up would ask the same node again and again.
+                        nursery.start_soon(wait, self._placement.wait_freed)
+            # What they had no room for may have ended.
+            refusals.clear()
 
     async def attempt(
         self, call: FunctionCall, path: str, member: Member, seconds: float | None
@@ -191,7 +209,7 @@ class NodeFunctions:
         try:
             with self._placement.starting(options, member), call.naming_arguments(self._codec):
                 try:
-                    value = await service.run(path, call.args, call.kwargs, options)
+                    value = await self._run_on(service, path, call, options)
                 except RemoteError:
                     self._on_over(options)
                     raise
@@ -204,6 +222,22 @@ class NodeFunctions:
             self._running[node] -= 1
             if not self._running[node]:
                 del self._running[node]
+
+    async def _run_on(
+        self, service: FunctionService, path: str, call: FunctionCall, options: SpawnOptions
+    ) -> object:
+        """Raises NoRoomError if the node has less left than the function takes."""
+        if options.resources:
+            try:
+                full, value = await service.run_if_room(path, call.args, call.kwargs, options)
+            except MethodNotFoundError:
+                # A node of the previous version, which runs it in any case.
+                pass
+            else:
+                if full:
+                    raise NoRoomError(f"{call.path} was not run: {full}")
+                return value
+        return await service.run(path, call.args, call.kwargs, options)
 
     def _on_over(self, options: SpawnOptions) -> None:
         """The function ran and has ended, and its node answers once its resources are free."""
@@ -223,6 +257,7 @@ class _FunctionRun:
         self._call = call
         self._path = call.path
         self._avoided: set[NodeId] = set()
+        self._refusals: dict[NodeId, str] = {}
         self._elsewhere = False
         """True if the attempt that failed last says nothing about other nodes."""
         now = functions.now()
@@ -240,9 +275,12 @@ class _FunctionRun:
         """Raises the errors of calls."""
         budget = self._functions.budget(self._path, self._policy)
         try:
-            while True:
+            while True:  # noqa: ASYNC913  each turn asks a node
                 try:
                     value = await self._attempt()
+                except NoRoomError:
+                    # Others have taken what there was: it waits on, as if it had not been sent.
+                    continue
                 except CallError as error:
                     await self._before_the_next(error, budget)
                 else:
@@ -259,7 +297,7 @@ class _FunctionRun:
         try:
             # The wait for a node with room, which the call's own timeout bounds as well.
             with trio.move_on_at(self._expires):
-                member = await functions.place(call.options, self._avoided)
+                member = await functions.place(call.options, self._avoided, self._refusals)
         except NoPlacementError as error:
             raise NoWorkerError(f"{call.path} was not run: {error}", method=call.path) from None
         left = self._expires - functions.now()
@@ -272,6 +310,9 @@ class _FunctionRun:
         seconds = None if left == math.inf else left
         try:
             return await functions.attempt(call, self._path, member, seconds)
+        except NoRoomError as error:
+            self._refusals[node] = str(error)
+            raise
         except CallError as error:
             found = _of_function(error, call.path, member.name)
             # Once for each node, so that the search ends.

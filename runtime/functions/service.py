@@ -22,6 +22,7 @@ from actors.errors import (
     CallError,
     MailboxFullError,
     NodeDrainingError,
+    NoPlacementError,
     NotExecutedError,
     NoWorkerError,
     RemoteError,
@@ -125,7 +126,9 @@ class FunctionWorkers:
         return waiter.worker
 
     async def start_alone(self, options: SpawnOptions) -> RunningWorker:
-        """A worker for one call that takes resources of the node. Raises NoWorkerError."""
+        """A worker for one call that takes resources of the node. Raises NoWorkerError, and
+        NoPlacementError if less is left than it takes.
+        """
         return await self._start(None, options)
 
     async def give_back(self, worker: RunningWorker, *, reusable: bool) -> None:
@@ -214,6 +217,8 @@ class FunctionWorkers:
     async def _start(self, number: int | None, options: SpawnOptions) -> RunningWorker:
         try:
             address = await self.host.start(ActorStart(FunctionWorker, WORKER_PATH, options))
+        except NoPlacementError:
+            raise
         except SpawnError as error:
             raise NoWorkerError(
                 f"no worker process could be started on node {self.host.node.name}: {error}"
@@ -245,6 +250,38 @@ class FunctionService(Actor):
         that name takes them for this one call.
 
         Raises what the function raises, and NotExecutedError, or OutcomeUnknownError.
+        """
+        try:
+            return await self._run(path, args, kwargs, options)
+        except NoPlacementError as error:
+            # Only nodes of the previous version ask in this way for a function with resources.
+            raise RefusedElsewhereError(NoWorkerError(f"{path} was not run: {error}")) from error
+
+    @method(concurrent=True)
+    async def run_if_room(
+        self,
+        path: str,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+    ) -> tuple[str, object]:
+        """Like `run`, for a function that takes resources. Returns "" and its value; or, if it was
+        not run because less is left of them here, that in words, and None.
+        """
+        try:
+            return "", await self._run(path, args, kwargs, options)
+        except NoPlacementError as error:
+            return str(error), None
+
+    async def _run(
+        self,
+        path: str,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+    ) -> object:
+        """Raises NoPlacementError if less of the resources is left than the function takes, and
+        for callers what `run` raises.
         """
         host = self._workers.host
         node = host.node.name

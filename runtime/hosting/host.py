@@ -41,6 +41,7 @@ from actors.supervisor import Supervisor
 from runtime.environment import Environment
 from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.actor_turns import ActorTurns, StartTurn, start_mark
+from runtime.hosting.allocations import NOTHING, Allocation, Allocations
 from runtime.hosting.awaited_claims import AwaitedClaims
 from runtime.hosting.breakpoints import OF_NODE, Breakpoints
 from runtime.hosting.cell import (
@@ -278,7 +279,8 @@ class ActorHost:
     `make_handle` turns an address into a handle whose calls this node makes. `claims` returns the
     `NameClaims` of the node. `make_instance(cls, options)` returns the instance that is
     constructed, started and called: the actor itself, or an actor proxy. `is_gone(name,
-    incarnation)`: True for a node that is known to have ended.
+    incarnation)`: True for a node that is known to have ended. `resources`: amounts by name that
+    the actors may take.
     """
 
     def __init__(
@@ -292,6 +294,7 @@ class ActorHost:
         make_instance: Callable[[type[Actor], SpawnOptions], Actor] = plain_instance,
         threads: int = NODE_THREADS,
         is_gone: Callable[[str, int], bool] = lambda name, incarnation: False,
+        resources: Mapping[str, float] = NOTHING,
     ) -> None:
         self.node = node
         self._nursery = nursery
@@ -344,6 +347,7 @@ class ActorHost:
         self.names_paused = False
         """True while named actors pause because the lease is in doubt."""
         self.awaited_claims = AwaitedClaims(nursery, self.cells)
+        self.allocations = Allocations(node.name, resources)
 
     def allow_breakpoints(self, nursery: trio.Nursery, address: str) -> None:
         """Let `breakpoint()` in methods wait for a debugger from now on. `nursery`: for debuggers
@@ -544,7 +548,8 @@ class ActorHost:
         """Start an actor here; returns its address once `on_start` has returned. `name`: instead
         of that in its options.
 
-        Raises `NameTakenError`, `ActorStartError` or `NodeDrainingError`.
+        Raises `NameTakenError`, `ActorStartError`, `NodeDrainingError`, or `NoPlacementError` if
+        less of a resource is left here than the actor takes.
         """
         if self.draining:
             raise NodeDrainingError(
@@ -557,23 +562,32 @@ class ActorHost:
             node, incarnation = self.node.name, self.node.incarnation
             name = f"{name_part(start.cls)}-{self._next_number}@{node}.{incarnation}"
             address = Address(name, node, incarnation, incarnation, start.class_path, False)
-            return await self._start_at(address, start)
+            allocation = self.allocations.take(name, start.options.resources)
+            return await self._start_at(address, start, allocation)
         over = self.starts.announce(name)
         try:
-            return await self.start_claimed(name, await self._claim(name, start), start)
+            # Before the claim, which other nodes see: what is refused here leaves no trace there.
+            allocation = self.allocations.take(name, start.options.resources)
+            epoch = await self._claim(name, start, allocation)
+            return await self.start_claimed(name, epoch, start, allocation)
         finally:
             self.starts.on_over(name, over)
 
-    async def start_claimed(self, name: str, epoch: int, start: ActorStart) -> Address:
+    async def start_claimed(
+        self, name: str, epoch: int, start: ActorStart, allocation: Allocation | None
+    ) -> Address:
         """Start the actor of a name that this node has claimed. Its cell exists before this waits
-        for anything. Gives the name back if it does not start.
+        for anything. Gives the name and `allocation` back if it does not start.
         """
         node, incarnation = self.node.name, self.node.incarnation
         address = Address(name, node, incarnation, epoch, start.class_path, True)
-        return await self._start_at(address, start)
+        return await self._start_at(address, start, allocation)
 
-    async def _start_at(self, address: Address, start: ActorStart) -> Address:
+    async def _start_at(
+        self, address: Address, start: ActorStart, allocation: Allocation | None
+    ) -> Address:
         name = address.name
+        self.allocations.assign(allocation, address.actor_id)
         try:
             if start.on_behalf_of:
                 self.supervisors[name] = start.on_behalf_of
@@ -584,6 +598,8 @@ class ActorHost:
                 with self.spans.span("actor.start", facts):
                     await self.begin(start, address)
         except BaseException as error:
+            # Before the name is free, by which other nodes see that there is room.
+            self.allocations.release(address.actor_id)
             cancelled = is_cancellation(error)
             if cancelled or is_interrupt(error):
                 # shielded and bounded in there
@@ -608,9 +624,9 @@ class ActorHost:
             raise failure() from error  # noqa: ASYNC104  it is no cancellation
         return address
 
-    async def _claim(self, name: str, start: ActorStart) -> int:
-        """Claim the name. Calls that arrive meanwhile are handled when the actor's cell exists, or
-        the claim has failed.
+    async def _claim(self, name: str, start: ActorStart, allocation: Allocation | None) -> int:
+        """Claim the name; give `allocation` back if that fails. Calls that arrive meanwhile are
+        handled when the actor's cell exists, or the claim has failed.
         """
         claim = self.awaited_claims.begin(name)
         succeeded = False
@@ -622,6 +638,8 @@ class ActorHost:
             return epoch
         finally:
             self.awaited_claims.end(name, claim, succeeded=succeeded)
+            if not succeeded:
+                self.allocations.give_back(allocation)
 
     async def begin(self, start: ActorStart, address: Address, before: Chain | None = None) -> None:
         """Start an actor that has its address already. Raises what its constructor or `on_start`
@@ -796,6 +814,8 @@ class ActorHost:
                 waiting = cell.end(reason)
                 assert not waiting, "what stops at once has no mail"
                 self.extensions.on_ending(cell)
+        for cell in stopping:
+            self.allocations.release(cell.address.actor_id)
         named = [cell.address.actor_id for cell in stopping if cell.address.registered]
         # Shielded, and bounded, as in `stop`. Before the ends are reported.
         with trio.CancelScope(shield=True):
@@ -887,6 +907,9 @@ class ActorHost:
             assert name == cell.address.name
             assert cell.system == (name[:1] == "@"), "no actor takes the place of a service"
             cell.check_invariants()
+        self.allocations.check_invariants()
+        present = {cell.address.actor_id for cell in self.cells.values()}
+        assert self.allocations.holders <= present, "an actor that has ended takes nothing"
         self.exits.check_invariants()
         self.starts.check_invariants()
         self.completion_log.check_invariants()
@@ -904,6 +927,7 @@ class ActorHost:
                 # The methods that run are cancelled later, with the tasks of the node: what they
                 # report then would be a second outcome.
                 invocation.sink = REPORTED
+            self.allocations.release(cell.address.actor_id)
         self.cells.clear()
 
     def crash(self, cell: ActorCell, error: BaseException) -> None:
@@ -973,6 +997,9 @@ class ActorHost:
             )
 
     async def _give_back(self, address: Address) -> None:
+        # Before the name is free: a node that sees it free places an actor here, which must find
+        # room.
+        self.allocations.release(address.actor_id)
         if address.registered:
             await self._released(
                 address.name, partial(self.claims().release, address.name, address.epoch)

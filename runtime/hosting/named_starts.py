@@ -4,18 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import trio
 
 from actors.actor import Actor
-from actors.errors import NodeDrainingError, StoreError, UnderstudyError
+from actors.errors import (
+    ActorStartError,
+    NodeDrainingError,
+    NoPlacementError,
+    StoreError,
+    UnderstudyError,
+)
 from actors.method import Address
 from actors.options import SpawnOptions
 from runtime.hosting.actor_start import ActorStart
+from runtime.hosting.allocations import Allocation
+from runtime.hosting.awaited_claims import AwaitedClaim
 from runtime.hosting.host import ActorHost
 from runtime.hosting.starts import starts_at_once
 
 CLAIMED_TOGETHER = 64
 """Names in one request to the store. Other tasks run between two of them."""
+
+
+PENDING = ActorStartError("it has not been started")
+"""The outcome of a start before its name is claimed."""
+
+
+@attrs.frozen(eq=False)
+class _NamedStart:
+    """A name that is about to be claimed, for the actor at `place` in its message."""
+
+    place: int
+    name: str
+    allocation: Allocation | None
+    over: trio.Event
+    awaited: AwaitedClaim
 
 
 def may_be_claimed_together(
@@ -44,11 +68,34 @@ async def _start_part(
     if host.draining:
         text = f"node {host.node.name} is leaving the cluster and starts no actors"
         return [NodeDrainingError(text, node=host.node.name) for _ in names]
-    # Both before the claim, because others may see it before its answer is here.
-    announced = [(name, host.starts.announce(name)) for name in names]
-    claims = [(name, host.awaited_claims.begin(name)) for name in names]
-    epochs: Sequence[int | Exception] = ()
     outcomes: list[Address | Exception] = []
+    claims: list[_NamedStart] = []
+    for place, name in enumerate(names):
+        # Before the claim, which other nodes see: what is refused here leaves no trace there.
+        try:
+            allocation = host.allocations.take(name, start.options.resources)
+        except NoPlacementError as error:
+            outcomes.append(error)
+            continue
+        outcomes.append(PENDING)
+        # Both before the claim, because others may see it before its answer is here.
+        over, awaited = host.starts.announce(name), host.awaited_claims.begin(name)
+        claims.append(_NamedStart(place, name, allocation, over, awaited))
+    if claims:
+        await _claim_and_start(host, claims, start, started, outcomes)
+    return outcomes
+
+
+async def _claim_and_start(
+    host: ActorHost,
+    claims: Sequence[_NamedStart],
+    start: ActorStart,
+    started: list[Address],
+    outcomes: list[Address | Exception],
+) -> None:
+    """Claim these names and start their actors; `outcomes` has a place for each."""
+    names = [one.name for one in claims]
+    epochs: Sequence[int | Exception] = ()
     try:
         try:
             epochs = await host.claims().claim_many(
@@ -57,25 +104,26 @@ async def _start_part(
         except StoreError as error:
             epochs = [error] * len(names)
         finally:
-            for name, claim in claims[len(epochs) :]:
-                host.awaited_claims.end(name, claim, succeeded=False)
+            for one in claims[len(epochs) :]:
+                host.awaited_claims.end(one.name, one.awaited, succeeded=False)
+                host.allocations.give_back(one.allocation)
         # Shielded: a name that is claimed and not started would stay taken. Nothing is waited for
         # in here, but the store if a start fails, which is bounded.
         with trio.CancelScope(shield=True):
-            for (name, claim), epoch in zip(claims, epochs, strict=True):
-                host.awaited_claims.end(name, claim, succeeded=isinstance(epoch, int))
+            for one, epoch in zip(claims, epochs, strict=True):
+                host.awaited_claims.end(one.name, one.awaited, succeeded=isinstance(epoch, int))
                 if isinstance(epoch, Exception):
-                    outcomes.append(epoch)
+                    host.allocations.give_back(one.allocation)
+                    outcomes[one.place] = epoch
                     continue
                 # No await since the claim has ended: the cell is there before a call looks for it.
                 try:
-                    address = await host.start_claimed(name, epoch, start)
+                    address = await host.start_claimed(one.name, epoch, start, one.allocation)
                 except UnderstudyError as error:
-                    outcomes.append(error)
+                    outcomes[one.place] = error
                 else:
                     started.append(address)
-                    outcomes.append(address)
+                    outcomes[one.place] = address
     finally:
-        for name, over in announced:
-            host.starts.on_over(name, over)
-    return outcomes
+        for one in claims:
+            host.starts.on_over(one.name, one.over)

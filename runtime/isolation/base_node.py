@@ -14,7 +14,7 @@ import trio
 from actors.actor import Ended, NodeInterface, Spawner
 from actors.class_names import class_name, qualified_name
 from actors.documentation import documented_as
-from actors.errors import NameTakenError, SpawnManyError
+from actors.errors import NameTakenError, NoPlacementError, SpawnManyError
 from actors.exact import exact
 from actors.foreign_names import HasForeignNames, names_for_clusters
 from actors.functions import RunsFunctions
@@ -180,6 +180,17 @@ class _NodeOptions(RunsFunctions):
                 # Another caller has started it first; unless that actor has ended again meanwhile,
                 # it is found now.
                 continue
+            except NoPlacementError as error:
+                # Another caller has started it first, and it takes what was left.
+                unplaced = error
+            found = await self._starter.find_started(name)
+            if found is not None:
+                return self._with_options(self._endpoint.typed_handle(found, request.cls))
+            try:
+                raise unplaced
+            finally:
+                # No circle with this frame, which the traceback has.
+                del unplaced
 
     def _with_options(self, handle: Handle) -> Handle:
         """The handle with the options for calls."""

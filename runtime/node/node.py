@@ -49,6 +49,7 @@ from runtime.functions.service import (
     most_workers,
 )
 from runtime.groups.groups import Groups
+from runtime.hosting.allocations import NOTHING
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.host import ActorHost
 from runtime.hosting.leased_names import LeasedNames
@@ -202,6 +203,7 @@ class NodeParameters:
     """Bytes of the process's log; None for nodes of which many share a process."""
     filters: tuple[Filter, ...] = ()
     rules: AdmissionRules = NO_RULES
+    resources: Mapping[str, float] = NOTHING
 
 
 class Node(BaseNode):
@@ -1048,6 +1050,7 @@ class Node(BaseNode):
             lambda cls, options: self._isolation.instance(cls, options),
             self._parameters.thread_limit,
             lambda name, incarnation: self._members.is_gone(NodeId(name, incarnation)),
+            self._parameters.resources,
         )
 
     def _supervision(self, supervisor: Supervisor, address: Address) -> SupervisionWork:

@@ -135,7 +135,6 @@ class _NodeSettings:
     cluster: str
     secret: Keyring
     labels: dict[str, str]
-    resources: dict[str, float]
     data_dir: Path | None
     store: str | None
     platform: Platform
@@ -299,7 +298,6 @@ async def open_node(
         cluster=exact(cluster),
         secret=_secret(secret, platform, listen, found_tls, join or ""),
         labels=checked_labels({} if labels is None else labels),
-        resources=checked_resources({} if resources is None else resources),
         data_dir=Path(data_dir) if data_dir is not None else None,
         store=store,
         platform=platform,
@@ -318,6 +316,7 @@ async def open_node(
             call_timeout=CallOptions(timeout=call_timeout).timeout,
             filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
             rules=AdmissionRules.checked(spawnable, authorize, client_actors),
+            resources=checked_resources({} if resources is None else resources),
         ),
     )
     async with _sheltered(settings) as node:
@@ -695,7 +694,7 @@ def _record(
         lease=0,
         joined=environment.wall_time(),
         labels=settings.labels,
-        resources=settings.resources,
+        resources=dict(settings.parameters.resources),
     )
 
 

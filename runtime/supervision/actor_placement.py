@@ -21,10 +21,13 @@ from runtime.membership.names import Names
 from runtime.membership.restart_intents import NAMES
 from runtime.store.interface import StoreEvent
 from runtime.supervision.placement import (
+    NO_REFUSALS,
     NodeLoad,
     NodeLoads,
     PlacedActor,
+    Refusals,
     Turns,
+    as_many_as_fit,
     choose_node,
     spread_over,
 )
@@ -95,17 +98,17 @@ class ActorPlacement:
             self._freed = (self._loads.freed, trio.Event())
             event.set()
 
-    async def place(self, options: SpawnOptions) -> Member:
-        """Choose the node for an actor with these options. Raises `NodeNotFoundError` or
-        `NoPlacementError`.
+    async def place(self, options: SpawnOptions, refusals: Refusals = NO_REFUSALS) -> Member:
+        """Choose the node for an actor with these options, none of `refusals`. Raises
+        `NodeNotFoundError` or `NoPlacementError`.
         """
-        member = await self._find(options)
+        member = await self._find(options, refusals)
         if options.on is None:
             # Before any other choice: this one counts for the next.
             self._turns.on_chosen([member], self._members.living())
         return member
 
-    async def _find(self, options: SpawnOptions) -> Member:
+    async def _find(self, options: SpawnOptions, refusals: Refusals = NO_REFUSALS) -> Member:
         if options.on is None or options.resources:
             await self._ask()
         # Taken before `forget`, which replaces the table: what was read serves this placement only.
@@ -113,7 +116,7 @@ class ActorPlacement:
         if not self._lookups.is_following:
             self._loads.forget()
         try:
-            return self._chosen(options, loads)
+            return self._chosen(options, loads, refusals)
         except (NodeNotFoundError, NoPlacementError) as error:
             # A node that fits may have joined, and this node's view of the members be older than
             # that. So read the store once.
@@ -122,7 +125,7 @@ class ActorPlacement:
             except StoreError:
                 raise error from None
         # Outside of the handler: an error of the second choice does not show that of the first.
-        return self._chosen(options, loads)
+        return self._chosen(options, loads, refusals)
 
     def named(self, options: SpawnOptions) -> Member | None:
         """Return the node that these options name, if it is there and nothing is asked of it; else
@@ -140,7 +143,9 @@ class ActorPlacement:
         is_current = self._members.is_current(member.node_id)
         return member if is_current else None
 
-    def _chosen(self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> Member:
+    def _chosen(
+        self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad], refusals: Refusals
+    ) -> Member:
         named = self.named(options)
         if named is not None:
             return named
@@ -148,7 +153,9 @@ class ActorPlacement:
         # a name that no member has lists all.
         named = None if options.on is None else self._living(options.on)
         living = self._members.living() if named is None else [named]
-        return choose_node(living, options, loads, self._environment.random(), self._turns)
+        return choose_node(
+            living, options, loads, self._environment.random(), self._turns, refusals
+        )
 
     async def place_many(self, options: SpawnOptions, count: int) -> list[Member]:
         """Choose the nodes for `count` actors with these options. Raises what `place` raises if one
@@ -166,6 +173,22 @@ class ActorPlacement:
         if options.on is None:
             self._turns.on_chosen(chosen, living)
         return chosen
+
+    async def place_rest(
+        self, options: SpawnOptions, count: int, refusals: Refusals
+    ) -> list[Member]:
+        """Choose nodes for those of many actors that nodes have refused to start: for as many as
+        there is room for elsewhere. Raises what `place` raises if there is none.
+        """
+        await self._find(options, refusals)
+        return as_many_as_fit(
+            self._members.living(),
+            options,
+            self._loads.of,
+            count,
+            self._environment.random,
+            refusals,
+        )
 
     def starting(self, options: SpawnOptions, member: Member) -> AbstractContextManager[None]:
         """Count an actor with `member`'s load while it is being started, before its name is

@@ -87,15 +87,18 @@ async def start_somewhere(
             except NameTakenError as error:
                 last = error
                 # the owner of the name decides whether this is an error
-                owner = (await spawner.living(supervisor, [child.name])).get(child.name)  # noqa: ASYNC120
-                if owner is not None and owner.epoch > child.latest_epoch:
-                    # An attempt of unknown outcome has started it after all.
+                if (owner := await _started_after_all(child, supervisor, spawner)) is not None:  # noqa: ASYNC120
                     return owner
                 if environment.now() >= free_until:
                     raise
                 await trio.sleep(FREE_NAME_LOOK_SECONDS)
             except NOT_ITS_FAULT as error:
                 last = error
+                if isinstance(error, NoPlacementError):
+                    # It may have taken itself what it finds no room for.
+                    owner = await _started_after_all(child, supervisor, spawner)  # noqa: ASYNC120
+                    if owner is not None:
+                        return owner
                 if environment.now() >= fits_until:
                     raise
                 logger.info(
@@ -111,3 +114,13 @@ async def start_somewhere(
         f"start_timeout{why}",
         actor=child.name,
     )
+
+
+async def _started_after_all(
+    child: ChildState, supervisor: str, spawner: ActorSpawner
+) -> Address | None:
+    """Return the actor of the child that an attempt of unknown outcome has started, if there is
+    one.
+    """
+    owner = (await spawner.living(supervisor, [child.name])).get(child.name)
+    return owner if owner is not None and owner.epoch > child.latest_epoch else None

@@ -16,12 +16,16 @@ from actors.actor import Member
 from actors.errors import NodeNotFoundError, NoPlacementError
 from actors.identifiers import NodeId
 from actors.options import SpawnOptions
+from runtime.hosting.allocations import TOLERANCE
 
 CALLS_ONLY = "understudy.calls-only"
 """The label of nodes that only make calls, such as those of scripts (`runtime.blocking`): they get
 only actors that name them with `on=`.
 """
 
+
+REASONS_SHOWN = 5
+"""Of how many nodes an error says why they do not fit."""
 
 NO_TURNS: Mapping[NodeId, int] = MappingProxyType({})
 
@@ -43,6 +47,14 @@ class Turns(dict[NodeId, int]):
                 del self[gone]
 
 
+Refusals = Mapping[NodeId, str]
+"""The nodes that have refused to start an actor, and why: each knows best what is left of its
+resources (`runtime.hosting.allocations`). They are not asked again for the same actor.
+"""
+
+NO_REFUSALS: Refusals = MappingProxyType({})
+
+
 @attrs.define
 class NodeLoad:
     """The load of a node: actors and resources."""
@@ -57,11 +69,12 @@ def choose_node(
     loads: Mapping[NodeId, NodeLoad],
     draw: float,
     turns: Mapping[NodeId, int] = NO_TURNS,
+    refusals: Refusals = NO_REFUSALS,
 ) -> Member:
     """Return the member to place an actor on. Of nodes with equal loads, "pack" takes the one that
     was chosen last, and otherwise the one whose last choice is the longest ago (`turns`); `draw` in
-    [0, 1) breaks ties of these. Raises `NodeNotFoundError` if `on` names a node that is no member,
-    `NoPlacementError` if no node meets the requirements.
+    [0, 1) breaks ties of these. No node of `refusals` fits. Raises `NodeNotFoundError` if `on`
+    names a node that is no member, `NoPlacementError` if no node meets the requirements.
     """
     if options.on is not None:
         named = [member for member in members if member.name == options.on]
@@ -84,12 +97,16 @@ def choose_node(
             "start a node with `understudy node`, or name one of them with on=",
             actor=options.name,
         )
-    fitting = [member for member in members if not _lacks(member, options, loads)]
+    fitting = [member for member in members if not _lacks(member, options, loads, refusals)]
     if not fitting:
+        # Those first that have refused: what they say is certain.
+        members = sorted(members, key=lambda member: member.node_id not in refusals)
         reasons = "; ".join(
-            f"{member.name} {_lacks(member, options, loads)}" for member in members[:5]
+            f"{member.name} {_lacks(member, options, loads, refusals)}"
+            for member in members[:REASONS_SHOWN]
         )
-        more = f"; and {len(members) - 5} more" if len(members) > 5 else ""
+        others = len(members) - REASONS_SHOWN
+        more = f"; and {others} more" if others > 0 else ""
         raise NoPlacementError(
             f"no node fits {options.name or 'the actor'}: {reasons}{more}", actor=options.name
         )
@@ -118,7 +135,7 @@ def spread_over(
     actor counts as load for the next. Raises what `choose_node` raises if one fits nowhere.
     """
     if options.resources:
-        return _one_by_one(members, options, loads, count, random)
+        return as_many_as_fit(members, options, loads, count, random, least=count)
     first = choose_node(members, options, loads, random(), turns)
     if options.on is not None or options.placement == "pack":
         return [first] * count
@@ -133,7 +150,7 @@ def spread_over(
         for place, member in enumerate(members)
         if member.state == "up"
         and CALLS_ONLY not in member.labels
-        and not _lacks(member, options, loads)
+        and not _lacks(member, options, loads, NO_REFUSALS)
     ]
     heapq.heapify(queue)
     chosen: list[Member] = []
@@ -144,17 +161,28 @@ def spread_over(
     return chosen
 
 
-def _one_by_one(
+def as_many_as_fit(
     members: Sequence[Member],
     options: SpawnOptions,
     loads: Mapping[NodeId, NodeLoad],
     count: int,
     random: Callable[[], float],
+    refusals: Refusals = NO_REFUSALS,
+    *,
+    least: int = 1,
 ) -> list[Member]:
+    """Return the nodes for `count` actors that take resources, chosen one after the other, or for
+    fewer if there is no room for all. Raises what `choose_node` raises if fewer than `least` fit.
+    """
     present = dict(loads)
     chosen: list[Member] = []
     for _ in range(count):
-        member = choose_node(members, options, present, random())
+        try:
+            member = choose_node(members, options, present, random(), refusals=refusals)
+        except NoPlacementError:
+            if len(chosen) < least:
+                raise
+            break
         before = present.get(member.node_id, NodeLoad())
         taken = dict(before.taken)
         for name, amount in options.resources.items():
@@ -164,8 +192,15 @@ def _one_by_one(
     return chosen
 
 
-def _lacks(member: Member, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> str:
+def _lacks(
+    member: Member,
+    options: SpawnOptions,
+    loads: Mapping[NodeId, NodeLoad],
+    refusals: Refusals,
+) -> str:
     """Describe what the member lacks; "" if nothing."""
+    if member.node_id in refusals:
+        return f"has refused it: {refusals[member.node_id]}"
     for key, value in options.labels.items():
         if member.labels.get(key) != value:
             return f"does not carry the label {key}={value}"
@@ -174,8 +209,8 @@ def _lacks(member: Member, options: SpawnOptions, loads: Mapping[NodeId, NodeLoa
         left = member.resources.get(name, 0.0) - (
             load.taken.get(name, 0.0) if load is not None else 0.0
         )
-        # A tolerance of one millionth: amounts like 0.1 do not add up exactly.
-        if left < amount - 1e-6:
+        # As the node itself decides.
+        if left < amount - TOLERANCE:
             return (
                 f"has {max(left, 0.0):g} {name} left of {member.resources.get(name, 0.0):g}, "
                 f"and {amount:g} is asked for"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Literal, cast
 
@@ -23,6 +24,7 @@ from actors.errors import (
     MethodNotFoundError,
     NodeDiedError,
     NodeUnreachableError,
+    NoPlacementError,
     OutcomeUnknownError,
     RemoteError,
     SpawnError,
@@ -42,12 +44,13 @@ from runtime.environment import Environment
 from runtime.gatherer import Gatherer
 from runtime.hosting.actor_start import ActorStart
 from runtime.hosting.host import StopAnswer, birthplace
-from runtime.hosting.instances import name_part
+from runtime.hosting.instances import MOST_CLASS_NAME
 from runtime.hosting.starts import starts_at_once
 from runtime.lifetime import AskingBlock
 from runtime.membership.members import Members
 from runtime.membership.names import Names
 from runtime.membership.restart_intents import CLUSTER
+from runtime.printable import plain
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.gathered_constructors import ConstructorGatherer, may_travel_with_others
 from runtime.supervision.gathered_starts import StartGatherer
@@ -70,6 +73,11 @@ FREED_NAME_LOOK_SECONDS = 0.05
 PLACES_TRIED = 3
 """Nodes that are chosen for one actor, one after the other, if each has ended before it could be
 asked to start it.
+"""
+
+MOST_REFUSALS = 64
+"""Nodes that are asked to start one actor and refuse, because other nodes have placed actors there
+meanwhile. Each is asked once.
 """
 
 MOST_IN_MESSAGE = 1024
@@ -146,7 +154,7 @@ class ActorSpawner:
             asking.wait()
             return await self._start_here(request)
         if request.options.resources and request.options.name is None:
-            options = attrs.evolve(request.options, name=self._counted_name(request.cls))
+            options = request.options.changed(name=self._counted_name(import_path(request.cls)))
             request = attrs.evolve(request, options=options)
         if self._may_be_gathered(request):
             return await self._start_gathered(request, asking)
@@ -175,11 +183,13 @@ class ActorSpawner:
             and options.placement is None
         )
 
-    def _counted_name(self, cls: type[Actor]) -> str:
+    def _counted_name(self, class_path: str) -> str:
         """Return a name for an actor that takes resources and was given none: by the names that the
         store has, all nodes know what is taken where.
         """
-        return f"{name_part(cls)}-{self._environment.token(8).hex()}".lstrip("@ ")
+        cls = class_path.rpartition(":")[2].rpartition(".")[2]
+        part = plain(cls)[:MOST_CLASS_NAME]
+        return f"{part}-{self._environment.token(8).hex()}".lstrip("@ ")
 
     async def _start_here(self, request: StartRequest, on_behalf_of: str = "") -> Address:
         codec = self._endpoint.codec
@@ -294,6 +304,8 @@ class ActorSpawner:
         """Start an actor on the node that `options` name or that fits best. Raises `SpawnError` or
         `CallError`.
         """
+        if options.resources and options.name is None:
+            options = options.changed(name=self._counted_name(class_path))
         return await self._start_placed(
             options,
             lambda member: self._start_on(member, class_path, args, kwargs, options, supervisor),
@@ -309,26 +321,33 @@ class ActorSpawner:
         is in, if that does not wait yet.
         """
         member = None if asking is None else self._placement.named(options)
-        for again in range(PLACES_TRIED, 0, -1):
+        refusals: dict[NodeId, str] = {}
+        gone = 0
+        while True:  # noqa: ASYNC913  each turn asks another node
             if member is None:
                 if asking is not None:
                     asking.wait()
-                member = await self._placement.place(options)
-            with self._placement.starting(options, member):
+                # Raises, too, where all that could fit have refused, and says why each has.
+                member = await self._placement.place(options, refusals)
+            place, member = member, None
+            with self._placement.starting(options, place):
                 try:
-                    address = await start(member)
+                    address = await start(place)
                 except NodeUnreachableError:
                     # Certainly not started. Where its node has ended meanwhile, there may be
                     # another one, or a new one of the name that `options.on` gives: a machine that
                     # is started again after a crash, before the lease of its predecessor has ended.
-                    place = member.node_id
-                    if again == 1 or not self._members.is_gone(place):
+                    gone += 1
+                    if gone == PLACES_TRIED or not self._members.is_gone(place.node_id):
                         raise
-                    member = None
-                    continue
-                self._placement.on_started(address, options.resources)
-                return address
-        raise AssertionError("the last attempt returns or raises")
+                except NoPlacementError as error:
+                    # Others have taken what this node saw as free there.
+                    refusals[place.node_id] = str(error)
+                    if len(refusals) == MOST_REFUSALS:
+                        raise
+                else:
+                    self._placement.on_started(address, options.resources)
+                    return address
 
     async def _start_on(
         self,
@@ -464,19 +483,73 @@ class ActorSpawner:
         if self.is_for_here(options):
             options = attrs.evolve(options, on=self._endpoint.identity.name)
         if options.resources and not request.names:
-            names = [self._counted_name(request.cls) for _ in request.rows]
+            path = import_path(request.cls)
+            names = [self._counted_name(path) for _ in request.rows]
             request = attrs.evolve(request, names=names)
         places = await self._placement.place_many(options, len(request.rows))
-        on_node: dict[str, tuple[Member, list[int]]] = {}
-        for index, member in enumerate(places):
-            on_node.setdefault(member.name, (member, []))[1].append(index)
         found: list[Address | Exception] = [PENDING] * len(places)
+        try:
+            await self._start_wherever_there_is_room(request, places, found)
+        except BaseException:
+            # No handles are returned. Those of messages that are not answered are taken back by
+            # their tickets.
+            started = [one for one in found if isinstance(one, Address)]
+            seconds = self._take_back_seconds
+            with trio.move_on_after(seconds, shield=True), suppress(CallError):
+                await self.take_back(started)
+            raise
+        return found
+
+    async def _start_wherever_there_is_room(
+        self,
+        request: StartManyRequest,
+        places: Sequence[Member],
+        found: list[Address | Exception],
+    ) -> None:
+        """Start the actors at these places. Those that a node refuses, because others have taken
+        what this node saw as free there, are started elsewhere.
+        """
+        where = dict(enumerate(places))
+        refusals: dict[NodeId, str] = {}
+        while where:
+            await self._start_at_places(request, where, found)
+            refused = [
+                index for index, one in enumerate(found) if isinstance(one, NoPlacementError)
+            ]
+            if not refused:
+                return
+            # Of those that were not asked for in this round, the errors are known already.
+            refusals |= {
+                where[index].node_id: str(found[index]) for index in refused if index in where
+            }
+            try:
+                places = await self._placement.place_rest(request.options, len(refused), refusals)
+            except (CallError, SpawnError, StoreError) as error:
+                for index in refused:
+                    found[index] = error
+                return
+            where = dict(zip(refused, places, strict=False))
+
+    async def _start_at_places(
+        self,
+        request: StartManyRequest,
+        places: Mapping[int, Member],
+        found: list[Address | Exception],
+    ) -> None:
+        """Start the actors at the indices of `places` there, and put their addresses or errors into
+        `found`.
+        """
+        on_node: dict[str, tuple[Member, list[int]]] = {}
+        for index, member in places.items():
+            on_node.setdefault(member.name, (member, []))[1].append(index)
 
         async def start_on(member: Member, parts: Iterator[list[int]]) -> None:
             for indices in parts:
                 await self._start_some(request, member, indices, found)
 
-        self._placement.on_placed_many(request.names, places, options.resources)
+        names = [request.names[index] for index in places] if request.names else []
+        resources = request.options.resources
+        self._placement.on_placed_many(names, list(places.values()), resources)
         try:
             async with trio.open_nursery() as nursery:
                 for member, indices in on_node.values():
@@ -487,8 +560,8 @@ class ActorSpawner:
                     for _ in range(min(MESSAGES_AT_ONCE, messages)):
                         nursery.start_soon(start_on, member, parts)
         finally:
-            self._placement.on_started_many(request.names, found, options.resources)
-        return found
+            outcomes = [found[index] for index in places]
+            self._placement.on_started_many(names, outcomes, resources)
 
     async def _start_some(
         self,

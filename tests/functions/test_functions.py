@@ -37,6 +37,7 @@ from runtime.functions.service import FUNCTION_SERVICE, most_workers
 from runtime.node import Node, internals_of
 from runtime.node.opening import Platform
 from runtime.supervision.actor_placement import ActorPlacement
+from runtime.supervision.placement import Refusals
 from runtime.timings import Timings
 from tests.functions import functions_used as used
 from tests.isolation.actors_used import Counter
@@ -162,10 +163,10 @@ async def test_calls_that_wait_for_resources_run_in_turn_without_looking_again_a
     placed = 0
     place = ActorPlacement.place
 
-    async def counted(self: ActorPlacement, options: SpawnOptions) -> Member:
+    async def counted(self: ActorPlacement, options: SpawnOptions, refusals: Refusals) -> Member:
         nonlocal placed
         placed += 1
-        return await place(self, options)
+        return await place(self, options, refusals)
 
     monkeypatch.setattr(ActorPlacement, "place", counted)
     # No look is due to time: a call that misses its turn waits for ever.

@@ -91,7 +91,7 @@ async def test_calls_that_wait_for_two_claims_are_handled_once_after_the_one_tha
         async def claim() -> None:
             with suppress(NameTakenError):
                 await host._claim(
-                    NAME, ActorStart(Speaker, "module:Speaker", SpawnOptions(name=NAME))
+                    NAME, ActorStart(Speaker, "module:Speaker", SpawnOptions(name=NAME)), None
                 )
 
         for _ in range(2):

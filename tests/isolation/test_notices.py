@@ -27,6 +27,8 @@ from tests.watching.actors_used import Fragile, Watcher
 class Node:
     """A node that answers when the test lets it."""
 
+    name = "node"
+
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int]] = []
         self.answer = trio.Event()

@@ -1,0 +1,347 @@
+"""Nodes decide themselves what their actors take: what is placed there by an outdated view is
+refused, started elsewhere, or waits for room; and what has ended takes nothing any more.
+
+The nodes of these tests never see what is taken: each placement finds all nodes empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from actors import Actor, ChildSpec, ExitReason, Supervisor, method
+from actors.errors import (
+    ActorStartError,
+    DeadlineExceededError,
+    NameTakenError,
+    NoPlacementError,
+    RemoteError,
+    SpawnManyError,
+    UnderstudyError,
+)
+from actors.method import Address
+from actors.options import SpawnOptions
+from runtime import open_node
+from runtime.node import Node, internals_of
+from runtime.supervision.actor_placement import ActorPlacement
+from runtime.supervision.placement import NodeLoads
+from tests.functions import functions_used as used
+from tests.waiting import until
+
+SECRET = "a secret for the tests of room"
+GPU = {"gpu": 1.0}
+
+
+class Quiet(Actor):
+    pass
+
+
+class Model(Actor):
+    """One with a constructor: it waits, fails or ends as it is asked to."""
+
+    def __init__(self, device: int = 0) -> None:
+        self.device = device
+
+    @method(concurrent=True)
+    async def crash(self) -> None:
+        raise SystemExit("out of memory")
+
+
+class Broken(Actor):
+    def __init__(self) -> None:
+        raise OSError("no such device")
+
+
+class BrokenLater(Actor):
+    async def on_start(self) -> None:
+        raise OSError("no such device")
+
+
+class Slow(Actor):
+    """Its start takes until it is cancelled."""
+
+    async def on_start(self) -> None:
+        await trio.sleep_forever()
+
+
+class SlowThere(Actor):
+    """The same, on one of two nodes."""
+
+    async def on_start(self) -> None:
+        if self.node.name == "there":
+            await trio.sleep_forever()
+
+
+class Spawning(Actor):
+    """Starts actors from a process of its own."""
+
+    @method
+    async def start(self, count: int) -> list[str]:
+        options = self.node.options(resources=GPU)
+        names: list[str] = []
+        for _ in range(count):
+            names.append((await options.spawn(Quiet)).address.name)
+        return names
+
+
+@pytest.fixture(autouse=True)
+def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(self: ActorPlacement) -> None:
+        return
+
+    def nothing(*given: object) -> None:
+        return
+
+    monkeypatch.setattr(ActorPlacement, "_ask", ask)
+    monkeypatch.setattr(NodeLoads, "_add", nothing)
+    monkeypatch.setattr(NodeLoads, "_take", nothing)
+
+
+@pytest.fixture
+async def here() -> AsyncIterator[Node]:
+    """One of two nodes with one GPU each."""
+    async with (
+        open_node("here", secret=SECRET, resources=GPU) as node,
+        open_node("there", join=node.address, secret=SECRET, resources=GPU) as there,
+    ):
+        await node.wait_for(2)
+        yield node
+        for one in (node, there):
+            internals_of(one).host.check_invariants()
+
+
+@pytest.fixture
+async def alone() -> AsyncIterator[Node]:
+    async with open_node("alone", secret=SECRET, resources=GPU) as node:
+        yield node
+        internals_of(node).host.check_invariants()
+
+
+def holders(node: Node) -> list[str]:
+    return [name for name, _ in internals_of(node).host.allocations.holders]
+
+
+Way = Callable[[Any], Awaitable[Any]]
+
+WAYS: dict[str, Way] = {
+    "alone": lambda options: options.spawn(Quiet),
+    "with a constructor": lambda options: options.spawn(Model, 1),
+    "with arguments that travel alone": lambda options: options.spawn(Model, device=[1]),
+    "in a process": lambda options: options.options(isolation="process").spawn(Model),
+    "with a name": lambda options: options.options(name="model").spawn(Model),
+    "found or started": lambda options: options.options(name="model").get_or_spawn(Model),
+    "many": lambda options: options.spawn_many(Quiet, [()]),
+    "many with arguments": lambda options: options.spawn_many(Model, [(1,)]),
+    "many with names": lambda options: options.spawn_many(Quiet, [()], names=["model"]),
+}
+
+
+def reason_of(error: UnderstudyError) -> UnderstudyError:
+    return error.errors[0] if isinstance(error, SpawnManyError) else error  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_full_node_refuses_and_says_what_is_left_and_what_is_asked_for(
+    here: Node, way: str
+) -> None:
+    for on in ("here", "there"):
+        options = here.options(on=on, resources=GPU)
+        first = await options.spawn(Quiet)
+        with pytest.raises((NoPlacementError, SpawnManyError)) as raised:
+            await WAYS[way](options)
+        error = reason_of(raised.value)
+        assert type(error) is NoPlacementError
+        assert re.fullmatch(
+            rf"no node fits \S+( \S+)?: {on} has refused it: "
+            rf"node {on} has 0 gpu left of 1, and \S+ asks for 1",
+            str(error),
+        )
+        await here.stop(first)
+        found = await WAYS[way](options)
+        await here.stop(found[0] if isinstance(found, list) else found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_one_node_refuses_is_started_on_another(here: Node, way: str) -> None:
+    full = "here"
+    await here.options(on=full, resources=GPU).spawn(Quiet)
+    for _ in range(2):
+        # Whichever is chosen first.
+        found = await WAYS[way](here.options(resources=GPU))
+        handle = found[0] if isinstance(found, list) else found
+        assert handle.address.node == "there"
+        await here.stop(handle)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_where_all_refuse_the_error_says_why_each_does(here: Node, way: str) -> None:
+    for on in ("here", "there"):
+        await here.options(on=on, resources=GPU).spawn(Quiet)
+    with pytest.raises((NoPlacementError, SpawnManyError)) as raised:
+        await WAYS[way](here.options(resources=GPU))
+    text = str(reason_of(raised.value))
+    for node in ("here", "there"):
+        assert f"{node} has refused it: node {node} has 0 gpu left of 1" in text
+
+
+async def test_of_many_as_many_start_as_there_is_room_for(here: Node) -> None:
+    await here.options(on="here", resources=GPU).spawn(Quiet)
+    with pytest.raises(SpawnManyError) as raised:
+        await here.options(resources=GPU).spawn_many(Model, [(1,), (2,)])
+    started = [handle for handle in raised.value.handles if handle is not None]
+    assert len(started) == 1
+    (error,) = raised.value.errors.values()
+    assert type(error) is NoPlacementError
+
+
+async def test_an_actor_in_a_process_of_its_own_is_refused_as_any_other(alone: Node) -> None:
+    spawning = await alone.options(isolation="process").spawn(Spawning)
+    (name,) = await spawning.start(1)
+    # Its name is in the store, as that of any actor that takes resources.
+    assert (await alone.lookup(name)) is not None
+    assert holders(alone) == [name]
+    with pytest.raises(UnderstudyError, match="node alone has 0 gpu left of 1") as raised:
+        await spawning.start(1)
+    assert isinstance(raised.value, NoPlacementError)
+
+
+async def test_what_does_not_start_takes_nothing(alone: Node) -> None:
+    options = alone.options(resources=GPU)
+    for _ in range(2):
+        for broken in (Broken, BrokenLater):
+            with pytest.raises(ActorStartError):
+                await options.spawn(broken)
+            with pytest.raises(SpawnManyError):
+                await options.spawn_many(broken, [()])
+        with trio.move_on_after(0.01):
+            await options.spawn(Slow)
+        with trio.move_on_after(0.01):
+            await options.spawn_many(Slow, [()])
+    await until(lambda: not holders(alone), "the cancelled starts are over")
+    model = await options.options(name="model").spawn(Model)
+    await alone.stop(model)
+    taken = await alone.options(name="model").spawn(Quiet)
+    with pytest.raises(NameTakenError):
+        await options.options(name="model").spawn(Model)
+    with pytest.raises(SpawnManyError, match="is taken"):
+        await options.spawn_many(Quiet, [()], names=["model"])
+    await alone.stop(taken)
+    assert not holders(alone)
+    await options.spawn(Model)
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+async def test_what_has_ended_takes_nothing(alone: Node, isolation: Any) -> None:
+    options = alone.options(resources=GPU, isolation=isolation)
+    for way in ("stop", "crash", "idle", "together"):
+        model = await (options.options(idle_timeout=0.01) if way == "idle" else options).spawn(
+            Model
+        )
+        assert len(holders(alone)) == 1 or way == "idle"
+        if way == "crash":
+            with pytest.raises(RemoteError):
+                await model.crash()
+        elif way == "stop":
+            await alone.stop(model)
+        elif way == "together":
+            reason = ExitReason("stopped", "together")
+            address: Address = model.address
+            await internals_of(alone).host.stop_ready([address.actor_id], reason)
+            await alone.stop(model)
+        await alone.wait_ended(model)
+        assert not holders(alone)
+
+
+async def test_a_child_is_restarted_where_it_has_taken_the_last(alone: Node) -> None:
+    spec = ChildSpec.of("model", Model).changed(resources=GPU)
+    top = await alone.options(name="top").spawn(Supervisor, [spec], intensity=10)
+    for _ in range(3):
+        model = await alone.lookup("top/model", Model)
+        with pytest.raises(RemoteError):
+            await model.crash()
+        await alone.wait_ended(model)
+        # Waits for its restart.
+        await alone.lookup("top/model", Model)
+        assert holders(alone) == ["top/model"]
+    assert (await top.status()).recent_restarts >= 3
+
+
+async def test_a_supervisor_waits_for_room_and_counts_no_restart(alone: Node) -> None:
+    first = await alone.options(resources=GPU).spawn(Quiet)
+    spec = ChildSpec.of("model", Model).changed(resources=GPU)
+    supervisors: list[Any] = []
+
+    async def start() -> None:
+        supervisors.append(await alone.options(name="top").spawn(Supervisor, [spec], intensity=0))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start)
+        await until(lambda: "top" in internals_of(alone).cells, "the supervisor starts")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not supervisors
+        await alone.stop(first)
+    assert holders(alone) == ["top/model"]
+
+
+async def test_many_that_are_cancelled_give_back_what_those_have_taken_that_had_started(
+    here: Node,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.options(resources=GPU).spawn_many, SlowThere, [(), ()])
+        await until(lambda: holders(here), "one has started")
+        # Its message is answered as well.
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        nursery.cancel_scope.cancel()
+    assert not holders(here)
+    await here.options(on="there", resources=GPU).spawn(Quiet)
+
+
+async def test_a_function_that_is_refused_waits_until_there_is_room(alone: Node) -> None:
+    first = await alone.options(resources=GPU).spawn(Quiet)
+    results: list[int] = []
+
+    async def run() -> None:
+        results.append(await alone.options(resources=GPU).run(used.double, 21))
+
+    with pytest.raises(DeadlineExceededError, match="no node had room for it"):
+        await alone.options(resources=GPU, timeout=0.2).run(used.double, 21)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not results
+        await alone.stop(first)
+    assert results == [42]
+    assert not holders(alone)
+
+
+async def test_get_or_spawn_finds_the_actor_that_has_taken_the_last(
+    alone: Node,
+) -> None:
+    options = alone.options(name="model", resources=GPU)
+    found: list[Any] = []
+
+    async def get() -> None:
+        found.append(await options.get_or_spawn(Model))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(get)
+    assert len(found) == 10
+    assert holders(alone) == ["model"]
+
+
+async def test_a_node_of_the_previous_version_is_served_and_counted(alone: Node) -> None:
+    """It sends the options as ever, and no ticket."""
+    service = internals_of(alone).endpoint.node_service("alone", alone.incarnation)
+    path = f"{__name__}:Quiet"
+    for number in range(2):
+        await service.spawn(path, (), {}, SpawnOptions(name=f"plain-{number}"))
+    await service.spawn(path, (), {}, SpawnOptions(name="model", resources=GPU))
+    with pytest.raises(UnderstudyError, match="node alone has 0 gpu left of 1"):
+        await service.spawn(path, (), {}, SpawnOptions(resources=GPU))
+    assert holders(alone) == ["model"]
