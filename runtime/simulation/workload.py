@@ -30,6 +30,7 @@ from runtime.references.table import state_of
 from runtime.simulation.cluster import CLUSTER, Place, SimulatedCluster
 from runtime.simulation.crowds import Crowds
 from runtime.simulation.deep_calls import DeepCalls
+from runtime.simulation.full_nodes import FullNodes
 from runtime.simulation.joint_starts import JointStarts
 from runtime.simulation.late_errors import LateErrors
 from runtime.simulation.late_starts import LateStarts
@@ -503,6 +504,7 @@ LOADS: tuple[type[Load], ...] = (
     Programs,
     Polls,
     LateErrors,
+    FullNodes,
 )
 """The loads that only some seeds have. A run starts and judges them in this order."""
 

@@ -24,6 +24,7 @@ from actors.actor import Member
 from actors.errors import (
     AnswersUnreadError,
     NodeUnreachableError,
+    NoPlacementError,
     OutcomeUnknownError,
 )
 from actors.method import Address
@@ -39,6 +40,7 @@ from runtime.calls.local_calls import LocalCalls
 from runtime.calls.replies import ReplyEncoder
 from runtime.calls.retrying_call import RetryingCall
 from runtime.calls.routes import Routes
+from runtime.hosting.allocations import Allocations
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.chains import Chain
 from runtime.hosting.host import ActorHost
@@ -67,6 +69,7 @@ from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster, has_polling, runs_in_containers
 from runtime.simulation.deep_calls import DeepCalls
 from runtime.simulation.departures import departures
+from runtime.simulation.full_nodes import FullNodes
 from runtime.simulation.joins import joins
 from runtime.simulation.joint_starts import JointStarts
 from runtime.simulation.late_errors import LateErrors
@@ -77,6 +80,8 @@ from runtime.simulation.programs import Programs
 from runtime.simulation.refused_calls import RefusedCalls
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
+from runtime.supervision.actor_placement import ActorPlacement
+from runtime.supervision.placement import NO_REFUSALS
 from runtime.supervision.spawner import ActorSpawner
 from runtime.wire.handshake import Peer
 
@@ -199,6 +204,13 @@ def raising_late(seed: int) -> Report:
     return fair(next(islice(filter(LateErrors.is_drawn, count()), seed, None)))
 
 
+def full(seed: int) -> Report:
+    """Run it without faults under one of the seeds that start more actors than there is room
+    for.
+    """
+    return fair(next(islice(filter(FullNodes.is_drawn, count()), seed, None)))
+
+
 def in_containers(seed: int) -> Report:
     """Run it under one of the seeds whose processes are in containers, which end and start anew."""
     chosen = next(islice(filter(runs_in_containers, count()), seed, None))
@@ -235,6 +247,10 @@ RUNS: dict[str, Run] = {
     "an interrupt meets what was polled": polling,
     "an interrupt comes between a call and its wait": polling,
     "what a method raises late is not taken": raising_late,
+    "nodes start what others place there": full,
+    "what has ended goes on to take its part": full,
+    "a start that fails goes on to take its part": full,
+    "what a node refuses is started on no other": full,
     "a node that joins waits for a store that is gone": joins,
     "a node of a store begun anew is taken for the one before": partial(
         simulate_once, faults=("lost disk",)
@@ -893,6 +909,42 @@ def what_a_method_raises_late_is_not_taken() -> AbstractContextManager[object]:
         return bool(call and call.finished and not self._judged and call.error is None)
 
     return planted(RetryingCall, "_is_answered", property(is_answered))
+
+
+@plant
+def nodes_start_what_others_place_there() -> AbstractContextManager[object]:
+    """A node does not look whether it has room, as if those who place actors on it knew."""
+    original = Allocations.take
+
+    def take(self: Allocations, actor: str, amounts: Any) -> Any:
+        return original(self, actor, {})
+
+    return planted(Allocations, "take", take)
+
+
+@plant
+def what_has_ended_goes_on_to_take_its_part() -> AbstractContextManager[object]:
+    """The allocations of actors are never released."""
+    return planted(Allocations, "release", lambda self, actor: None)
+
+
+@plant
+def a_start_that_fails_goes_on_to_take_its_part() -> AbstractContextManager[object]:
+    """The allocation of an actor that has no epoch yet is forgotten, and not given back."""
+    return planted(Allocations, "give_back", lambda self, allocation: None)
+
+
+@plant
+def what_a_node_refuses_is_started_on_no_other() -> AbstractContextManager[object]:
+    """The error of one node is taken for that of all."""
+    original = ActorPlacement.place
+
+    async def place(self: ActorPlacement, options: Any, refusals: Any = NO_REFUSALS) -> Member:
+        for why in refusals.values():
+            raise NoPlacementError(why)
+        return await original(self, options)
+
+    return planted(ActorPlacement, "place", place)
 
 
 def interruptible(owner: type, name: str) -> AbstractContextManager[object]:
