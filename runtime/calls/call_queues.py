@@ -157,11 +157,34 @@ class CallQueues:
         return _key(bound) in self.all
 
     def free(self, bound: Bound) -> Route | None:
-        """The route of a call that can be posted at once; None if it has to wait in the queue."""
+        """The route of a call whose actor's place is known; None if it has to wait in the queue."""
         if self.all and self.ahead_of(bound):
             return None
-        route = self._routes.known(bound)
-        return route if route is not None and (route.link is None or route.link.has_room) else None
+        return self._routes.known(bound)
+
+    async def in_turn(self, bound: Bound, order: int, post: Callable[[Route], None]) -> None:
+        """Wait for the place of the actor and for its link as far as need be, and `post` the call,
+        in this task or in another one. Raises what finding the actor and `post` raise.
+        """
+        route = self.free(bound)
+        if route is not None:
+            link = route.link
+            if link is None or not link.is_crowded:
+                post(route)
+                return
+            posted: list[Route] = []
+
+            def post_there() -> None:
+                # Otherwise the actor has moved, or calls that were made before this one have come
+                # back and wait for its place.
+                if self.free(bound) is route:
+                    post(route)
+                    posted.append(route)
+
+            await link.in_turn(post_there, urgent=is_service(bound))
+            if posted:
+                return
+        await self.through(bound, order, post)
 
     @trio.lowlevel.enable_ki_protection
     async def through(
@@ -277,16 +300,22 @@ class CallQueues:
                 return
             line.address = route.address
         link = route.link
-        if link is not None and not link.has_room and link.ended is None:
-            self._limit(line)
-            await link.room()
-            if waiter.is_over:
-                return
         if left := self._left_behind(line, waiter, where(route)):
             await self._settle(line, waiter.bound._address.name, left, where(route))
             if waiter.is_over or (link is not None and link.ended is not None):
                 return
-        self._post_all(line, route)
+        if link is None or not link.is_crowded:
+            self._post_all(line, route)
+            return
+        self._limit(line)
+
+        def post_all() -> None:
+            # A call that was made before those in the queue may have been refused meanwhile: then
+            # this one waits for others like it first.
+            if not self._left_behind(line, waiter, where(route)):
+                self._post_all(line, route)
+
+        await link.in_turn(post_all, urgent=is_service(waiter.bound))
 
     def _left_behind(self, line: _CallQueue, waiter: Waiter, found: Occupancy) -> set[Occupancy]:
         """Return the earlier places of an actor that was `found` at another one, as far as known.
@@ -307,6 +336,8 @@ class CallQueues:
         """Wait a short time for the refusals of calls that were sent to the actor's earlier places.
         Nothing more is sent there meanwhile, because new calls join the queue.
         """
+        for place in left:
+            self._routes.recall(name, place)
         # Polled, because the refusals come over several links; bounded by `SETTLE_SECONDS`. The
         # pause grows from a millisecond, for refusals of this host, to 20 ms.
         began, pause = self._environment.now(), 0.001
@@ -337,7 +368,8 @@ class CallQueues:
         for waiter in line.waiters:
             if waiter.is_over:
                 continue
-            if link is not None and link.ended is None and not link.has_room:
+            urgent = is_service(waiter.bound)
+            if link is not None and link.ended is None and link.holds_back(urgent=urgent):
                 self._limit(line)
                 return
             try:
@@ -374,6 +406,11 @@ class CallQueues:
     def _unpark(self, waiter: Waiter) -> trio.lowlevel.Abort:
         waiter.task = None
         return trio.lowlevel.Abort.SUCCEEDED
+
+
+def is_service(bound: Bound) -> bool:
+    """Return True for a call to a service of the runtime."""
+    return bound._address.name.startswith("@")
 
 
 def _key(bound: Bound) -> Hashable:

@@ -48,8 +48,8 @@ from actors.retry import (
     RetryPolicy,
 )
 from runtime.calls.arguments import refused_in_call
-from runtime.calls.call_queues import CallQueues
-from runtime.calls.deadlines import Deadlines, Waiting, effective_deadline
+from runtime.calls.call_queues import CallQueues, is_service
+from runtime.calls.deadlines import Deadlines, Waiting, effective_deadline, wake
 from runtime.calls.local_calls import LocalCalls
 from runtime.calls.pending_calls import Confirmations, OpenCalls, OutgoingRequest, PendingCall
 from runtime.calls.protocol import (
@@ -63,7 +63,7 @@ from runtime.calls.protocol import (
     send_control,
 )
 from runtime.calls.reply_handler import ReplyHandler, facts
-from runtime.calls.routes import Route, Routes
+from runtime.calls.routes import Route, Routes, left_meanwhile
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import Invocation
@@ -298,8 +298,8 @@ class CallSender(ABC):
         await trio.lowlevel.checkpoint_if_cancelled()
         route = self.lines.free(bound)
         context = CURRENT.get()
-        if route is None:
-            await self.lines.through(
+        if route is None or (route.link is not None and route.link.is_crowded):
+            await self.lines.in_turn(
                 bound, self.numbers(), partial(self._send, bound, args, kwargs, context)
             )
         elif route.link is None:
@@ -394,12 +394,8 @@ class CallSender(ABC):
             expires = seen.deadline if seen is not None else math.inf
             if seen is None and (options is not NO_CALL_OPTIONS or self.call_timeout is not None):
                 expires = self._expiry(bound)
-            # What has to wait takes the slow path.
-            if (
-                route is None
-                or (self.lines.all and self.lines.ahead_of(bound))
-                or (route.link is not None and not route.link.has_room)
-            ):
+            # What has to wait for its actor takes the slow path.
+            if route is None or (self.lines.all and self.lines.ahead_of(bound)):
                 value = await self.make_again(bound, args, kwargs, expires, self.numbers(), seen)
             elif policy is not None:
                 first = (bound, args, kwargs, expires, seen, route, counted, timer)
@@ -421,7 +417,7 @@ class CallSender(ABC):
                     request.counted, request.timer = True, timer
                 if seen is not None:
                     seen.attempted(1, route.address.node, addresses_of(route))
-                self.post(call, route, request)
+                self.post_in_turn(call, route, request)
                 spinner = self.spinner
                 if call.finished:
                     await trio.lowlevel.checkpoint()
@@ -547,6 +543,44 @@ class CallSender(ABC):
         # The task is woken at once: it does not wait until the method has stopped.
         self.withdraw(call, route)
         return trio.lowlevel.Abort.SUCCEEDED
+
+    def post_in_turn(self, call: Waiting, route: Route, request: OutgoingRequest) -> None:
+        """Like `post`, for a call whose task waits for its outcome in any case: while its link is
+        crowded, it is only entered, and encoded when its turn comes. Then an EncodeError is raised
+        in that task.
+        """
+        link, calls = route.link, route.calls
+        if link is not None and link.is_crowded:
+            assert calls is not None
+            deferred = link.defer(
+                partial(self._post_deferred, call, route, request), urgent=is_service(request.bound)
+            )
+            if deferred is not None:
+                calls.pending[call.number] = call
+                call.ticket = deferred
+                return
+        self.post(call, route, request)
+
+    def _post_deferred(self, call: Waiting, route: Route, request: OutgoingRequest) -> None:
+        # A peer may answer what it was not asked.
+        if call.finished:
+            return
+        assert route.calls is not None
+        bound = request.bound
+        if bound._address.registered and self.lines.free(bound) is not route:
+            # The actor has moved; or calls that were made before this one have come back and wait
+            # for its place, and this one joins them.
+            route.calls.take(call.number)
+            call.fail(left_meanwhile(route.place))
+            wake(call)
+            return
+        try:
+            self.post(call, route, request)
+        except BaseException as error:  # noqa: ASYNC103  raised where the call was made
+            route.calls.take(call.number)
+            call.fail_unsent(error)
+        if call.finished:
+            wake(call)
 
     def _post(self, call: Waiting, route: Route, request: OutgoingRequest) -> None:
         """Hand the request to the actor's node, or to this one's own host. Its answer finishes

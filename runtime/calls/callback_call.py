@@ -77,7 +77,7 @@ class CallbackCall:
                 self._began = caller.environment.stopwatch()
                 self._weight = sampler.take(self._began)
         try:
-            caller.post(call, self._route, self._request)
+            caller.post_in_turn(call, self._route, self._request)
         except BaseException as error:
             self._count(error)
             raise

@@ -110,7 +110,6 @@ class CallClient(CallSender):
             or route.link is None
             or bound._options.retry is not None
             or (self.lines.all and self.lines.ahead_of(bound))
-            or not route.link.has_room
             or self.faults is not None
             or self._recorder is not None
             # `_call` looks up where the calls of a method are counted.

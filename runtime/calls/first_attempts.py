@@ -69,7 +69,7 @@ async def make_first_attempt(
     try:
         if seen is not None:
             seen.attempted(1, route.address.node, addresses_of(route))
-        caller.post(call, route, request)
+        caller.post_in_turn(call, route, request)
         spinner = caller.spinner
         if call.finished:
             # It was refused at once: this task is not parked on it.
@@ -88,6 +88,7 @@ async def make_first_attempt(
             if caller.budgets:
                 caller.replenish(bound, policy)
             return value
+        call.raise_unsent()
         # It ends the call from here on.
         again = RetryingCall(caller, bound, args, kwargs, expires, call.number, seen=seen)
         again.adopt(call, route, request.first, started)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import attrs
 
@@ -115,6 +115,23 @@ class PendingCall(Generic[T]):
         """Finish the call with `error`."""
         self.error = error
         self.finished = True
+
+    def fail_unsent(self, error: BaseException) -> None:
+        """Finish a call that was deferred with the error that kept it from being encoded, which may
+        be of any class.
+        """
+        self.fail(cast("CallError", error))
+
+    def raise_unsent(self) -> None:
+        """Raise that error, if there is one: no attempt at the call was made."""
+        error = cast("BaseException | None", self.error)
+        try:
+            if error is not None and not isinstance(error, CallError):
+                self.error = None
+                raise error
+        finally:
+            # No circle with this frame, which the traceback has.
+            del error
 
 
 class OutgoingCalls(Generic[T]):

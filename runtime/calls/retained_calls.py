@@ -70,11 +70,7 @@ async def call_retained(
     with trio.move_on_at(expires):
         if caller.faults is not None:
             await caller.faults.slow_down(bound._definition.name)
-        route = caller.lines.free(bound)
-        if route is not None:
-            begin(route)
-        else:
-            await caller.lines.through(bound, order, begin)
+        await caller.lines.in_turn(bound, order, begin)
     if not begun:
         await trio.lowlevel.checkpoint()
         raise DeadlineExceededError(

@@ -57,6 +57,7 @@ from runtime.calls.protocol import (
     TENTATIVE,
 )
 from runtime.calls.routes import Route
+from runtime.links.transfers import QueuedFrame
 from runtime.references.table import ReferenceState
 from runtime.wire.exceptions import annotate
 
@@ -289,11 +290,13 @@ class RetryingCall:
             assert call is not None
             if limit == math.inf or call.finished or self._cannot_be_lost():
                 await _finished(call)
+                call.raise_unsent()
                 return self._attempted, call.error
             # The call stays in the table after this time: a late answer is still taken, in
             # `_before_the_next`.
             with trio.move_on_at(self._schedule.attempt_deadline):
                 await _finished(call)
+                call.raise_unsent()
                 return self._attempted, call.error
         except CallError as error:
             return self._attempted, error
@@ -313,8 +316,10 @@ class RetryingCall:
         what = f"{self._name} gave no answer within its {limit}"
         if self._taken_back(route):
             cls = NodeUnreachableError
+            reached = route.link is not None and route.link.connected
+            lacks = "no room on the" if reached else "no"
             what = (
-                f"there was no connection to node {route.address.node} within the {limit}; "
+                f"there was {lacks} connection to node {route.address.node} within the {limit}; "
                 f"{self._name} did not run"
             )
         return cls(
@@ -345,7 +350,7 @@ class RetryingCall:
         if (
             call is None
             or route.link is None
-            or not isinstance(call.ticket, int)
+            or isinstance(call.ticket, QueuedFrame)
             or not route.link.abandon(call.ticket)
         ):
             return False
@@ -397,7 +402,7 @@ class RetryingCall:
             request.state = self._kept.state_at(route)
         if self._seen is not None:
             self._seen.attempted(request.attempt, route.address.node, addresses_of(route))
-        self._caller.post(call, route, request)
+        self._caller.post_in_turn(call, route, request)
         if self._kept is not None:
             self._kept.posted()
 

@@ -17,13 +17,16 @@ from actors.errors import (
     ClassMismatchError,
     DirectoryUnavailableError,
     NodeUnreachableError,
+    StaleEpochError,
     StoreError,
 )
 from actors.identifiers import NodeId
 from actors.method import Address, Bound
 from runtime.calls.classes import fits
+from runtime.calls.deadlines import wake
 from runtime.calls.error_codec import CallPlace
 from runtime.calls.pending_calls import OutgoingCalls, PendingCall
+from runtime.links.deferred_posts import DeferredPost
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer
@@ -236,6 +239,26 @@ class Routes:
             for call in table.pending.values()
         )
 
+    def recall(self, name: str, place: tuple[str, int, int]) -> None:
+        """End the calls to that epoch of an actor that are deferred on its link: they certainly did
+        not run, and are made again where the actor is now.
+        """
+        node, incarnation, epoch = place
+        link = self.links.get(NodeId(node, incarnation))
+        table = self.tables.get(link) if link is not None else None
+        if link is None or table is None:
+            return
+        for call in list(table.pending.values()):
+            if (
+                isinstance(call.ticket, DeferredPost)
+                and call.place.actor == name
+                and call.place.epoch == epoch
+            ):
+                link.abandon(call.ticket)
+                table.take(call.number)
+                call.fail(left_meanwhile(call.place))
+                wake(call)
+
     def before(self, bound: Bound, place: tuple[str, int, int]) -> set[tuple[str, int, int]]:
         """Return the earlier places of the actor, before it was found at `place`, as far as this
         handle and the last move show.
@@ -333,3 +356,16 @@ class Routes:
             for part in (address.name, address.epoch, bound._definition.name)
         )
         return Route(address, place, prefix, link, self.table(link))
+
+
+def left_meanwhile(place: CallPlace) -> StaleEpochError:
+    """Return the error of a call whose turn on its link has come too late."""
+    return StaleEpochError(
+        f"{place.actor} was about to move from node {place.node}, or to restart, before "
+        f"{place.actor}.{place.method} was sent there; the call did not run",
+        actor=place.actor,
+        method=place.method,
+        node=place.node,
+        epoch=place.epoch,
+        attempts=1,
+    )

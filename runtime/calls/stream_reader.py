@@ -293,7 +293,7 @@ class StreamReader(Stream[T]):
             )
             # On another node the call would have the rights of this one.
             assert self._peer is None or route.link is None, "calls are passed on within a node"
-            self._caller.post(call, route, request)
+            self._caller.post_in_turn(call, route, request)
 
     async def _wait(self, call: StreamCall) -> None:
         """Wait for the next item, or the end."""

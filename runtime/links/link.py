@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -21,6 +22,7 @@ from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.environment import Process
 from runtime.limited_log import LimitedLog
+from runtime.links.deferred_posts import MOST_UNWRITTEN, DeferredPost, DeferredPosts
 from runtime.links.loans import LENDING_KINDS, LOAN_BYTES, Lending, LendingPools
 from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.settlement import Settlement
@@ -94,10 +96,24 @@ class Outbound:
         """Frames of the latest receive: after one only, the next answer is sent at once rather than
         gathered. 0 after that.
         """
+        self.most_unwritten = MOST_UNWRITTEN
+        """See `is_crowded`."""
+        self._deferred = DeferredPosts()
+        self._urgent = DeferredPosts()
+        """Those that wait for room in the window only; see `defer`."""
+        self._in_turn = False
+        """True while deferred posts have their turns: what is posted then was deferred."""
         self._waiting = 0
-        """Tasks that wait for room."""
+        """Tasks that wait for room, and one for all posts that are deferred for the lack of it."""
+        self._held_up = False
+        """True while that one is counted."""
         self.window_full = WaitedSeconds()
         """While at least one of them waits."""
+
+    @property
+    def deferred(self) -> int:
+        """How many posts of the program wait for their turns; see `defer`."""
+        return self._deferred.waiting
 
     @property
     def has_room(self) -> bool:
@@ -105,6 +121,18 @@ class Outbound:
         if self._transfers.unfinished and not self._transfers.has_room:
             return False
         return self.session.has_room
+
+    @property
+    def is_crowded(self) -> bool:
+        """True if what is posted now is to be deferred: because other posts are, because the window
+        is full, or because `most_unwritten` frames wait to be written.
+        """
+        session = self.session
+        return (
+            session.sent - session.written >= self.most_unwritten
+            or (self._deferred.waiting > 0 and not self._in_turn)
+            or not self.has_room
+        )
 
     @property
     def backlog(self) -> int:
@@ -137,19 +165,135 @@ class Outbound:
         """
         if self._is_open_for(size):
             return
-        if not self._waiting:
-            self.window_full.begin(trio.current_time())
-        self._waiting += 1
+        self._wait_begins()
         try:
             while not self._is_open_for(size):
                 await self._progress_made()
         finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self.window_full.end(trio.current_time())
+            self._wait_ends()
 
     def _is_open_for(self, size: int) -> bool:
         return self.ended is not None or (self.has_room and self._transfers.takes(size))
+
+    def _wait_begins(self) -> None:
+        if not self._waiting:
+            self.window_full.begin(trio.current_time())
+        self._waiting += 1
+
+    def _wait_ends(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self.window_full.end(trio.current_time())
+
+    def holds_back(self, *, urgent: bool) -> bool:
+        """Like `is_crowded`; see `defer`."""
+        if urgent:
+            return not self.has_room or (self._urgent.waiting > 0 and not self._in_turn)
+        return self.is_crowded
+
+    def defer(
+        self,
+        act: Callable[[], object],
+        on_end: Callable[[], object] | None = None,
+        *,
+        urgent: bool = False,
+    ) -> DeferredPost | None:
+        """Have `act` called when its turn has come, after all that was deferred before it. It posts
+        then, and raises nothing. Returns its ticket; or None if its turn is now, so that the caller
+        acts. `on_end` is called instead if the link ends first.
+
+        `urgent`: for a service of the runtime. It waits for nothing but room in the window: not
+        for the calls of the program, behind which a lease would not be renewed in time.
+        """
+        # Over a link that has ended nothing is sent, and what is posted on it fails at once.
+        if not self.holds_back(urgent=urgent) or self.ended is not None:
+            return None
+        queue = self._urgent if urgent else self._deferred
+        post = queue.add(act, on_end)
+        if queue.waiting == 1:
+            self._note_whether_held_up()
+        # It may have been parked with nothing to do: whatever keeps this back, it looks again.
+        self._wake_writer()
+        return post
+
+    @trio.lowlevel.enable_ki_protection
+    async def in_turn(self, act: Callable[[], object], *, urgent: bool = False) -> bool:
+        """Have `act` called when its turn has come, see `defer`; wait until then. Returns False if
+        the link ends first. Raises what `act` raises.
+        """
+        task = trio.lowlevel.current_task()
+        outcomes: list[BaseException | None] = []
+
+        def acted() -> None:
+            try:
+                act()
+            except BaseException as error:  # noqa: ASYNC103  raised below
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+            trio.lowlevel.reschedule(task)
+
+        def withdraw(raise_cancel: object) -> trio.lowlevel.Abort:
+            assert post is not None
+            post.withdraw()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        # No await from here to the parking: both functions wake a task that is parked.
+        post = self.defer(acted, partial(trio.lowlevel.reschedule, task), urgent=urgent)
+        if post is None:
+            act()
+            return True
+        await trio.lowlevel.wait_task_rescheduled(withdraw)
+        if not outcomes:
+            return False
+        error = outcomes.pop()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            # No circle with this frame, which the traceback has.
+            del error
+        return True
+
+    @trio.lowlevel.enable_ki_protection
+    def _take_turns(self) -> None:
+        """Give deferred posts their turns: as many as are written at once, and as there is room
+        for.
+        """
+        session = self.session
+        self._in_turn = True
+        try:
+            for queue in (self._urgent, self._deferred):
+                # Counted as well, because a turn may post nothing: arguments that cannot be sent.
+                for _ in range(self.most_unwritten):
+                    if not self.has_room or session.sent - session.written >= self.most_unwritten:
+                        break
+                    act = queue.next()
+                    if act is None:
+                        break
+                    act()
+        finally:
+            self._in_turn = False
+        self._note_whether_held_up()
+
+    @property
+    def _turn_is_due(self) -> bool:
+        """True if one of the deferred posts can have its turn now."""
+        session = self.session
+        return (
+            (self._deferred.waiting > 0 or self._urgent.waiting > 0)
+            and session.sent - session.written < self.most_unwritten
+            and self.has_room
+        )
+
+    def _note_whether_held_up(self) -> None:
+        held_up = (self._deferred.waiting > 0 or self._urgent.waiting > 0) and not self.has_room
+        if held_up != self._held_up:
+            self._held_up = held_up
+            if held_up:
+                self._wait_begins()
+            else:
+                self._wait_ends()
 
     # Ctrl-C, which may meet any task that posts, never comes between the number of a frame and its
     # place among what is to be written: each frame behind it would have the number of another.
@@ -192,7 +336,7 @@ class Outbound:
                 self._wake_writer()
         return number
 
-    def certainly_not_received(self, ticket: Ticket) -> bool:
+    def certainly_not_received(self, ticket: Ticket | DeferredPost) -> bool:
         """True if the frame of this ticket was never handed to any connection, or not to its end. 0
         is the ticket of no frame at all.
         """
@@ -200,7 +344,7 @@ class Outbound:
         return number == 0 or number > self.session.written
 
     @trio.lowlevel.enable_ki_protection
-    def abandon(self, ticket: Ticket) -> bool:
+    def abandon(self, ticket: Ticket | DeferredPost) -> bool:
         """Abandon a frame that is not needed any more: do not send (the rest of) it, if that is
         still possible.
 
@@ -209,6 +353,10 @@ class Outbound:
         """
         if isinstance(ticket, int):
             return self._take_back(ticket)
+        if isinstance(ticket, DeferredPost):
+            ticket.withdraw()
+            self._note_whether_held_up()
+            return True
         if self.ended is not None:
             return not ticket.number
         transfers = self._transfers.abandon(ticket)
@@ -370,12 +518,26 @@ class Outbound:
         self._ship(self._transfers.next())
         return True
 
+    def _next_posts(self) -> bool:
+        """Queue for writing what has waited for its turn, and the next part of a transfer; False if
+        that is nothing.
+        """
+        if self._deferred.waiting or self._urgent.waiting:
+            self._take_turns()
+        # Also behind posts that had their turns: there may be more of them each time.
+        self._next_part()
+        return bool(self._out)
+
     async def _write(self, connection: Connection, scope: trio.CancelScope) -> None:
         # each turn waits for the socket, a post, or one pass of the scheduler
         while True:  # noqa: ASYNC913
             # No await between this look and the parking: the wake-up of a post in between would be
             # lost.
-            if not self._out and not self._next_part():
+            if not self._out and not self._next_posts():
+                if self._turn_is_due:
+                    # Those that had their turns have posted nothing.
+                    await trio.lowlevel.checkpoint()
+                    continue
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
                 continue
@@ -390,8 +552,8 @@ class Outbound:
                 return
             if self._progress is not None:
                 self._tell_progress()
-            if self._transfers.unfinished:
-                # Between two parts all other tasks have a turn.
+            if self._transfers.unfinished or self._deferred.waiting:
+                # Between two parts, or two lots of deferred posts, all other tasks have a turn.
                 await trio.lowlevel.checkpoint()
 
     def _abort_parking(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
@@ -747,6 +909,9 @@ class Link(Outbound):
             self._transfers.clear()
             self._reassembly.clear()
             self.session.clear()
+            for on_end in (*self._urgent.end(), *self._deferred.end()):
+                on_end()
+            self._note_whether_held_up()
             if self.lending is not None:
                 self.lending.lender.close()
                 self.lending = None
@@ -779,6 +944,10 @@ class Link(Outbound):
             assert not self._out, "what a link held is freed with it"
         self._transfers.check_invariants()
         self._reassembly.check_invariants()
+        self._deferred.check_invariants()
+        self._urgent.check_invariants()
+        assert not self._in_turn, "a turn is one step"
+        assert self._writer is None or not self._turn_is_due, "the writer gives turns"
         if self.lending is not None:
             assert self.ended is None, "what a link has lent ends with it"
             self.lending.lender.check_invariants()
@@ -920,8 +1089,8 @@ class Link(Outbound):
                 )
             self.session.acknowledge(int.from_bytes(frame.control, "big"))
             self._tell_progress()
-            # The acknowledgement has made room in the window for more parts.
-            if self._transfers.unfinished:
+            # The acknowledgement has made room in the window for more parts, or deferred posts.
+            if self._transfers.unfinished or self._deferred.waiting or self._urgent.waiting:
                 self._wake_writer()
         elif frame.kind == Kind.PING:
             self.send_control(Kind.PONG, at_once=True)

@@ -16,7 +16,7 @@ import trio
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import UnderstudyError
 from actors.retry import RetryPolicy
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from runtime.simulation.cluster import CLUSTER
 from runtime.simulation.load import Load
 from runtime.simulation.report import CheckResult
@@ -26,6 +26,9 @@ NAME = "crowds/speaker"
 
 CALLERS = 12
 """Calls that a node makes at once."""
+
+CROWDED = 3
+"""Frames that wait to be written from which on calls wait for their turns."""
 
 REPEATED = RetryPolicy(max_retries=20, initial_delay=0.05, max_delay=0.5)
 
@@ -87,8 +90,8 @@ class Crowds(Load):
         async with trio.open_nursery() as nursery:
             if node.name == self.cluster.founder:
                 nursery.start_soon(self._end_it, speaker, draw)
-            nursery.start_soon(self._speak, speaker, f"{node.name}.{node.incarnation}", draw)
-            nursery.start_soon(self._have_it_work, speaker, draw)
+            nursery.start_soon(self._speak, node, speaker, draw)
+            nursery.start_soon(self._have_it_work, node, speaker, draw)
 
     def summary(self) -> str:
         """Return how many calls ran."""
@@ -118,10 +121,12 @@ class Crowds(Load):
             except UnderstudyError:
                 continue
 
-    async def _speak(self, speaker: Speaker, caller: str, draw: random.Random) -> None:
+    async def _speak(self, node: Node, speaker: Speaker, draw: random.Random) -> None:
+        caller = f"{node.name}.{node.incarnation}"
         async with trio.open_nursery() as nursery:
             while not self.over:
                 await trio.sleep(draw.uniform(0.1, 1.0))
+                crowd_links(node)
                 for _ in range(CALLERS):
                     nursery.start_soon(self._say, speaker, caller)
                     if draw.random() < 0.3:
@@ -136,9 +141,10 @@ class Crowds(Load):
             # The actor had the call when it ended.
             return
 
-    async def _have_it_work(self, speaker: Speaker, draw: random.Random) -> None:
+    async def _have_it_work(self, node: Node, speaker: Speaker, draw: random.Random) -> None:
         while not self.over:
             await trio.sleep(draw.uniform(0.5, 3.0))
+            crowd_links(node)
             async with trio.open_nursery() as nursery:
                 for _ in range(CALLERS):
                     nursery.start_soon(self._work, speaker, draw.uniform(0.0, 1.0))
@@ -151,3 +157,9 @@ class Crowds(Load):
             self.cluster.trace.violation(self.unanswered, "", text)
         else:
             self.answered += 1
+
+
+def crowd_links(node: Node) -> None:
+    """Let the present links of the node be crowded by few calls."""
+    for link in internals_of(node).links.values():
+        link.most_unwritten = CROWDED

@@ -13,6 +13,7 @@ import trio
 
 from actors import Actor, ChildSpec, RetryPolicy, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
+from runtime.links.deferred_posts import MOST_UNWRITTEN
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
 from runtime.simulation.runs import cluster_of
@@ -222,7 +223,12 @@ async def refusals_on_their_way(simulation: Simulation) -> None:
     [during_a_restart, mail_of_one_that_ends, first_contact, killed_node, refusals_on_their_way],
     ids=lambda story: story.__name__,
 )
-def test_calls_start_in_the_order_in_which_they_were_made(story: object, seeds: range) -> None:
+@pytest.mark.parametrize("most_unwritten", [MOST_UNWRITTEN, 2], ids=["", "crowded"])
+def test_calls_start_in_the_order_in_which_they_were_made(
+    story: object, seeds: range, most_unwritten: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With so few frames to be written at a time, nearly all of them wait for their turns.
+    monkeypatch.setattr("runtime.links.link.MOST_UNWRITTEN", most_unwritten)
     simulate(story, seeds=seeds, faults=())  # type: ignore[arg-type]
 
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.growth import __main__ as command
-from tests.growth import nodes, resident
+from tests.growth import bursts, nodes, resident
 from tests.growth.curves import SUBJECTS
 from tests.growth.measuring import Curve, measure, table, verdict
 
@@ -76,6 +76,15 @@ def test_nodes_are_measured() -> None:
     assert float(own) > 1
     assert float(called.replace(",", "")) > 1
     assert float(known) > 0
+
+
+@pytest.mark.slow
+def test_bursts_are_measured() -> None:
+    result = CliRunner().invoke(bursts.main, ["10", "100"])
+    assert result.exit_code == 0, result.output
+    rows = [line.strip("| ").split(" | ") for line in result.output.splitlines()[-2:]]
+    assert [row[0] for row in rows] == ["10", "100"]
+    assert all(float(row[2].replace(",", "")) > 0 for row in rows)
 
 
 @pytest.mark.long

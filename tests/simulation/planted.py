@@ -47,6 +47,7 @@ from runtime.hosting.host import ActorHost
 from runtime.hosting.starts import Starts
 from runtime.hosting.workers import TaskWorkers
 from runtime.lifetime import Lifetime
+from runtime.links.deferred_posts import DeferredPosts
 from runtime.links.link import Link, Outbound
 from runtime.links.peers import Peers
 from runtime.links.session import Session
@@ -635,6 +636,31 @@ def calls_that_wait_are_made_as_each_finds_the_actor() -> AbstractContextManager
         post(self._routes.known(bound) or await self._routes.find(bound))
 
     return planted(CallQueues, "through", through)
+
+
+@plant
+def the_latest_deferred_call_is_first() -> AbstractContextManager[object]:
+    """Calls that wait until their link takes more have their turns in the wrong order."""
+    original = DeferredPosts.next
+
+    def following(self: DeferredPosts) -> Any:
+        self._posts.reverse()
+        try:
+            return original(self)
+        finally:
+            self._posts.reverse()
+
+    return planted(DeferredPosts, "next", following)
+
+
+@plant
+def deferred_calls_are_overtaken() -> AbstractContextManager[object]:
+    """A call waits for its turn only while there are too many others at the moment."""
+
+    def is_crowded(self: Outbound) -> bool:
+        return self.session.sent - self.session.written >= self.most_unwritten
+
+    return planted(Outbound, "is_crowded", property(is_crowded))
 
 
 @plant
