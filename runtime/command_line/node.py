@@ -268,7 +268,7 @@ def _check_places(data_dir: Path | None, join: str | None, store: str | None) ->
 )
 @click.option(
     "--blocked-limit",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=BLOCKED_LIMIT_SECONDS,
     show_default=True,
     help="Seconds for which the node stays a member while its event loop is blocked.",

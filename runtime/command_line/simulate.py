@@ -27,6 +27,9 @@ from runtime.simulation.runs import simulate_once
 DEFAULT_MINUTES = 0.5
 """Virtual minutes of faults in a run."""
 
+MOST_MINUTES = 1_000_000
+"""Two virtual years."""
+
 QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 """Kinds of events that the time line shows only when asked for."""
 
@@ -58,7 +61,7 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 )
 @click.option(
     "--minutes",
-    type=Number(0, min_open=True),
+    type=Number(0, MOST_MINUTES, min_open=True),
     help=f"Virtual minutes of faults; {DEFAULT_MINUTES:g} by default. With --first-contacts: how "
     "long the nodes of each round live on, call each other now and then and lose connections; 0 by "
     "default.",

@@ -12,18 +12,25 @@ import click
 
 from runtime.environment import SystemEnvironment
 
+MOST = 1e9
+"""The largest number that an option takes if it says no other: as seconds, 31 years."""
+
 
 class Number(click.FloatRange):
-    """A finite number in a range: `nan` is in every range otherwise, and `inf` in most."""
+    """A finite number in a range: `nan` is in every range otherwise, and `inf` in most. Without a
+    largest number of its own it takes none above `MOST`: with 1e300 a command would never end.
+    """
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number. Fails with a UsageError."""
-        number = super().convert(value, param, ctx)
+        number = click.FLOAT.convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
+        if self.max is None and number > MOST:
+            self.fail(f"{value} is too large: {MOST:g} at most.", param, ctx)
+        return super().convert(number, param, ctx)
 
 
 class PathName(click.Path):

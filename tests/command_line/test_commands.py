@@ -9,8 +9,10 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -648,6 +650,11 @@ MISTAKES: list[tuple[str, list[str], int, str]] = [
 ALONE: list[tuple[list[str], int, str]] = [
     (["simulate", "--minutes", "inf"], 2, "is not a finite number"),
     (["simulate", "--minutes", "nan"], 2, "is not a finite number"),
+    (["simulate", "--minutes", "1e300"], 2, "is not in the range 0<x<=1000000"),
+    (["simulate", "--minutes", "0"], 2, "is not in the range"),
+    (["simulate", "--minutes", "-1"], 2, "is not in the range"),
+    (["node", "--blocked-limit", "nan"], 2, "is not a finite number"),
+    (["run", "--shutdown-timeout", "1e300", "script.py"], 2, "is too large"),
     (["simulate", "--faults", "nonsense"], 2, "there is no fault 'nonsense'. There are"),
     (
         ["simulate", "--minutes", "0.001", "--nodes", "1", "--html", "/nonexistent/page.html"],
@@ -730,3 +737,29 @@ def test_what_should_not_happen_is_one_line_too_and_debug_shows_where(
         "KeyError: 'a mistake of ours'; this should not happen: `understudy --debug`" in done.stderr
     )
     assert isinstance(CliRunner().invoke(main, ["--debug", "doctor"]).exception, KeyError)
+
+
+def commands_of(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """The command and all below it, by what one types."""
+    yield " ".join(path), command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands_of(found, *path, name)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e300"])
+def test_each_option_that_takes_a_number_refuses_what_would_never_end(text: str) -> None:
+    options = [
+        (name, option)
+        for name, command in commands_of(main)
+        for option in command.params
+        if isinstance(option.type, click.types.FloatParamType)
+    ]
+    assert len(options) >= 10
+    for name, option in options:
+        with pytest.raises(click.BadParameter) as refused:
+            option.type.convert(text, option, None)
+        assert "\n" not in refused.value.message, (name, option.name)
