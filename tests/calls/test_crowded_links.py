@@ -356,13 +356,20 @@ async def test_what_cannot_be_sent_is_told_to_its_caller_and_the_others_go_on(cr
 
 async def test_what_cannot_be_sent_is_the_outcome_of_a_call_without_a_task(crowd: Crowd) -> None:
     ended: list[CallbackCall] = []
+    all_have = trio.Event()
+
+    def on_ended(call: CallbackCall) -> None:
+        ended.append(call)
+        if len(ended) == 50:
+            all_have.set()
+
     note: Any = crowd.ledger.note
     begin = internals_of(crowd.here).endpoint.caller.begin
     for number in range(50):
-        begin(note, (number, object() if number == 25 else None), {}, ended.append)
+        begin(note, (number, object() if number == 25 else None), {}, on_ended)
     assert crowd.deferred() > 30
-    while len(ended) < 50:
-        await trio.lowlevel.checkpoint()
+    with trio.fail_after(20):
+        await all_have.wait()
     errors = [one for one in ended if one.error is not None]
     assert [type(one.error) for one in errors] == [EncodeError]
     assert await crowd.noted() == [-1, *range(25), *range(26, 50)]
