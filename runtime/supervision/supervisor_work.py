@@ -129,7 +129,13 @@ class SupervisionWork:
         self._has_effects = trio.Event()
         self._ready = trio.Event()
         self._over = trio.Event()
+        self._has_started = False
+        """True once the machine has said so."""
         self._is_ready = False
+        self._to_adopt: set[str] = set()
+        """Children of a dynamic supervisor that live and are not adopted yet: its start waits for
+        them, and for no other child.
+        """
         self._exit: ExitReason | None = None
         self._answers: dict[object, SupervisorAnswer] = {}
         self._answered: dict[object, trio.Event] = {}
@@ -154,8 +160,9 @@ class SupervisionWork:
     # Requests of the supervisor's users
 
     async def start(self) -> None:
-        """Adopt or start all children, and return when all have started. Raises ActorStartError if
-        one does not start, ActorNotPlacedError if that is not its fault or the store is away.
+        """Adopt or start all children, and return when all have started; in a dynamic supervisor,
+        when those that live are adopted. Raises ActorStartError if one does not start,
+        ActorNotPlacedError if that is not its fault or the store is away.
         """
         if self._name.count("/") >= MOST_DEPTH:
             raise ActorStartError(
@@ -414,6 +421,9 @@ class SupervisionWork:
         added = [child.spec for child in self._children if child.added]
         now = self._environment.now()
         if self._supervisor.strategy == "dynamic":
+            self._to_adopt = {
+                child.spec.id for child in self._children if child.adopted is not None
+            }
             effects = self._machine.start(now)
             for spec in added:
                 effects += self._machine.add(spec.rule(), None)
@@ -438,6 +448,7 @@ class SupervisionWork:
                     self._answered[effect.request].set()
             elif isinstance(effect, Forgotten):
                 self._queue.append(_Due(effect, self._children.forget(effect.id)))
+                self._on_settled(effect.id)
             elif isinstance(effect, StartChild | StopChild):
                 self._queue.append(_Due(effect, self._children[effect.id]))
             else:
@@ -445,6 +456,19 @@ class SupervisionWork:
         self._has_effects.set()
         if self._is_ready:
             self._supervisor._on_children_changed()
+
+    def _on_settled(self, id: str) -> None:
+        """A child is adopted, or forgotten."""
+        self._to_adopt.discard(id)
+        self._look_whether_ready()
+
+    def _look_whether_ready(self) -> None:
+        # A dynamic machine has started at once, but the adoption of a child takes a write to the
+        # store. Until then the child counts as starting, and the code after the `on_start` of a
+        # dynamic supervisor would take it for dead, and start another one in its place.
+        if self._has_started and not self._to_adopt:
+            self._is_ready = True
+            self._ready.set()
 
     async def _carry_out(self) -> None:
         if not self._is_ready:
@@ -504,8 +528,8 @@ class SupervisionWork:
         elif isinstance(effect, TryAgain):
             tasks.start_soon(self._try_again, effect)
         elif isinstance(effect, AllStarted):
-            self._is_ready = True
-            self._ready.set()
+            self._has_started = True
+            self._look_whether_ready()
         elif isinstance(effect, Exit):
             await self._end(effect.reason)
             tasks.cancel_scope.cancel()
@@ -654,6 +678,7 @@ class SupervisionWork:
             child.started_at = self._environment.now()
             logger.info("%s runs on %s (epoch %d)", child.name, address.node, address.epoch)
             self._queue_effects(self._machine.on_started(id, child.started_at))
+            self._on_settled(id)
             reason = await self._spawner.watch_address(address)
             if scope.cancel_called:
                 # Its end was handled by the task that stops it, or as the loss of its node.

@@ -13,9 +13,10 @@ from actors import Actor, UnderstudyError, method
 from actors.errors import ActorNotFoundError, ClassMismatchError
 from runtime.pools.member_plan import PoolSize
 from runtime.pools.pool import Pool
-from runtime.pools.supervisor import PoolSupervisor
+from runtime.pools.supervisor import MEMBER, PoolSupervisor
 from runtime.simulation import Simulation, simulate
 from tests.live_pair import Pair
+from tests.waiting import until
 
 PATIENCE = 40.0
 """Virtual seconds: a node is known to be dead after one lease of 5 s."""
@@ -75,14 +76,28 @@ async def works(pool: Pool[Worker]) -> None:
         assert [one async for one in pool.map(Worker.run, range(6))] == list(range(6))
 
 
+async def members_that_live(supervisor: PoolSupervisor) -> list[str]:
+    """Also those that the pool does not know, and those that end after their items."""
+    return [child.id for child in await supervisor.children() if child.id.startswith(MEMBER)]
+
+
 async def has(simulation: Simulation, pool: Pool[Worker], size: int) -> None:
-    """The pool has so many members in the end, no more and no fewer."""
+    """The pool has so many members in the end, no more and no fewer; and no others live, of an
+    earlier incarnation of its supervisor or of another pool.
+    """
     supervisor = await simulation.node.lookup("jobs", PoolSupervisor)
     with trio.fail_after(PATIENCE):
         async with supervisor.watch_members() as views:
             async for view in views:
                 if len(view.members) == size:
                     break
+    await until(
+        lambda: members_that_live(supervisor),
+        f"{size} members live",
+        lambda found: len(found) == size,
+        seconds=PATIENCE,
+        every=0.5,
+    )
     await pool.ready(size)
 
 

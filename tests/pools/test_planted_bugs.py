@@ -308,6 +308,20 @@ def goes_on_with_the_spec_of_any_that_stands_for_it(patch: pytest.MonkeyPatch) -
     patch.setattr(PoolSupervisor, "_take_over", take_over)
 
 
+def knows_no_members_of_its_predecessor(patch: pytest.MonkeyPatch) -> None:
+    async def find_adopted(self: PoolSupervisor) -> None:
+        await trio.lowlevel.checkpoint()
+
+    patch.setattr(PoolSupervisor, "_find_adopted", find_adopted)
+
+
+def asks_no_keeper(patch: pytest.MonkeyPatch) -> None:
+    async def kept_spec(self: PoolSupervisor) -> None:
+        await trio.lowlevel.checkpoint()
+
+    patch.setattr(PoolSupervisor, "_kept_spec", kept_spec)
+
+
 def sees_no_references(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(map_run, "references_of", lambda args: [])
 
@@ -328,11 +342,9 @@ def keeps_no_results(patch: pytest.MonkeyPatch) -> None:
         (has_no_keepers, test_named_pools.opened_and_killed),
         (returns_before_there_is_a_keeper, test_named_pools.opened_and_killed),
         (forgets_its_size_when_it_moves, test_named_pools.resized_and_killed),
-        pytest.param(
-            goes_on_with_the_spec_of_any_that_stands_for_it,
-            test_named_pools.two_at_once,
-            marks=pytest.mark.long,
-        ),
+        (knows_no_members_of_its_predecessor, test_named_pools.resized_and_killed),
+        (asks_no_keeper, test_named_pools.two_at_once),
+        (goes_on_with_the_spec_of_any_that_stands_for_it, test_named_pools.two_at_once),
         (sees_no_references, test_simulated.local_work),
         (keeps_no_results, test_simulated.local_work),
     ],
