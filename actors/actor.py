@@ -361,7 +361,8 @@ class Spawner(Protocol):
         one of them, elected through the store, runs the actor. When that node dies or leaves, or
         loses its lease, another candidate starts it again; a supervisor then adopts its running
         children. When the actor is stopped, or gives up as a supervisor, it has ended on all nodes.
-        Raises what `spawn` raises, except `NameTakenError`.
+        Raises what `spawn` raises, except `NameTakenError`, and `ClassMismatchError` if the actor
+        that has the name is not of class `actor`: then this node is no candidate.
         """
         ...
 

@@ -6,6 +6,9 @@ transaction, tied to the lease of the node that makes it, so there are never two
 actor, and when it crashes, or its node dies or leaves, they try again: at once after the first
 death of a node, with back-off after crashes and starts that fail. If it ends normally it has ended
 for all: one that was stopped, or a root supervisor that gave up, is not started again.
+
+The candidates may have been given different arguments, with which each starts the actor, but not
+different classes: one that finds an actor of another class under the name is no candidate for it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ from functools import partial
 import attrs
 import trio
 
-from actors.errors import CallError, NameTakenError, NodeDrainingError, SpawnError, StoreError
+from actors.actor import Actor
+from actors.errors import (
+    CallError,
+    ClassMismatchError,
+    NameTakenError,
+    NodeDrainingError,
+    SpawnError,
+    StoreError,
+)
 from actors.method import Address
 from actors.own_logger import own_logger
 from actors.restart_intensity import RestartDelay
@@ -75,20 +86,22 @@ class NodeCandidacy:
 
 
 class Singleton:
-    """One candidate for one actor. `start()` starts it here, or raises `NameTakenError`.
-    `candidacies`: those of its node, by the names of the singletons; this one is among them while
-    it runs.
+    """One candidate for one actor, of class `cls`. `start()` starts it here, or raises
+    `NameTakenError`. `candidacies`: those of its node, by the names of the singletons; this one is
+    among them while it runs.
     """
 
     def __init__(
         self,
         name: str,
+        cls: type[Actor],
         spawner: ActorSpawner,
         start: Callable[[], Awaitable[Address]],
         environment: Environment,
         candidacies: dict[str, NodeCandidacy],
     ) -> None:
         self._name = name
+        self._cls = cls
         self._spawner = spawner
         self._start = start
         self._environment = environment
@@ -97,7 +110,8 @@ class Singleton:
 
     async def run(self, *, task_status: trio.TaskStatus[Address]) -> None:
         """Stand as a candidate until the actor has ended and is not restarted. Reports where it
-        runs as soon as it does; raises what its first start raises, if it is ours.
+        runs as soon as it does; raises what its first start raises, if it is ours, and
+        `ClassMismatchError` if the actor that others have started is not of this class.
         """
         candidacy = self._candidacies.setdefault(self._name, NodeCandidacy())
         candidacy.tasks += 1
@@ -119,7 +133,9 @@ class Singleton:
         try:
             async with self._candidacy.lock:
                 await self._spawner.stand_for(self._name)
-            return await self._current(None)
+            address = await self._current(None)
+            self._check_class(address)
+            return address
         except BaseException:
             # Whatever the start has raised, and also if the caller was cancelled: lookups of the
             # name wait as long as there is a candidacy for it. A candidacy whose answer was lost
@@ -127,6 +143,12 @@ class Singleton:
             with trio.move_on_after(STAND_DOWN_SECONDS, shield=True):
                 await self._stand_down(for_good=False)
             raise
+
+    def _check_class(self, address: Address) -> None:
+        """Raise `ClassMismatchError` for an actor of another class: this candidate would start its
+        own class in the other's place, though its caller was refused.
+        """
+        self._spawner.handle(address, self._cls)
 
     async def _keep(self, address: Address) -> None:
         """Start it again whenever it ends by a failure, until it ends for good."""
@@ -138,8 +160,10 @@ class Singleton:
             self._delay.on_ran(self._environment.now() - since, BACKOFF)
             try:
                 again = await self._again(address, ended)
-            except NodeDrainingError as error:
-                # This candidate's own node is leaving as well.
+                if again is not None:
+                    self._check_class(again)
+            except (NodeDrainingError, ClassMismatchError) as error:
+                # This candidate's own node is leaving as well, or the name is another actor's now.
                 logger.info(
                     "this node no longer stands for the singleton %s: %s", self._name, error
                 )
@@ -271,12 +295,15 @@ class Candidacies:
 
     async def stand(self, request: StartRequest) -> Address:
         """Make this node a candidate for the singleton that `request` names, and return its address
-        once it runs on any node. Raises what its first start on this node raises.
+        once it runs on any node. Raises what its first start on this node raises, and
+        `ClassMismatchError` if an actor of another class runs.
         """
         name = request.options.name
         assert name is not None
         assert self._nursery is not None, "the node serves"
         start = partial(self._spawner.start_candidate, request)
-        candidate = Singleton(name, self._spawner, start, self._environment, self._candidacies)
+        candidate = Singleton(
+            name, request.cls, self._spawner, start, self._environment, self._candidacies
+        )
         address: Address = await self._nursery.start(candidate.run, name=f"candidate for {name}")
         return address

@@ -4,11 +4,13 @@ them. On a virtual clock, over many seeds.
 
 from __future__ import annotations
 
+from typing import ClassVar, cast
+
 import pytest
 import trio
 
-from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, Supervisor, method
-from actors.errors import ActorNotFoundError, UnderstudyError
+from actors import Actor, ChildSpec, DynamicSupervisor, Handle, RetryPolicy, Supervisor, method
+from actors.errors import ActorNotFoundError, ClassMismatchError, UnderstudyError
 from runtime.simulation import Simulation, simulate
 from tests.supervision.workers import Worker
 from tests.waiting import until
@@ -272,3 +274,92 @@ async def weathers(simulation: Simulation) -> None:
 )
 def test_a_tree_under_random_faults_is_whole_in_the_end(seeds: range) -> None:
     simulate(weathers, seeds=seeds, nodes=4)
+
+
+class Remembering(DynamicSupervisor):
+    """Notes which of its children run when it has started, before it does anything else."""
+
+    found: ClassVar[list[dict[str, str]]] = []
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        self.found.append({child.name: child.state for child in await self.children()})
+
+
+async def adopts_before_it_has_started(simulation: Simulation) -> None:
+    Remembering.found.clear()
+    specs = [
+        ChildSpec.of(f"{restart}-{number}", Worker).changed(restart=restart, on="node-3")
+        for restart in ("temporary", "transient", "permanent")
+        for number in range(3)
+    ]
+    pool = ChildSpec.of("pool", Remembering).changed(on="node-2")
+    await simulation.node.options(name="root").spawn(Supervisor, [pool])
+    supervisor = await simulation.node.lookup("root/pool", Remembering)
+    names = [(await supervisor.start_child(spec)).name for spec in specs]
+    before = {name: await life(simulation, name) for name in names}
+    simulation.kill("node-2")
+    await until(
+        lambda: len(Remembering.found), "it has started again", lambda count: count == 2, seconds=60
+    )
+    assert Remembering.found == [{}, dict.fromkeys(names, "running")]
+    assert {name: await life(simulation, name) for name in names} == before
+
+
+def test_a_dynamic_supervisor_has_adopted_the_children_that_live_when_it_has_started() -> None:
+    simulate(adopts_before_it_has_started, seeds=SEEDS, faults=())
+
+
+class OtherRoot(Supervisor):
+    """Another class, which is not derived from it: that would do where its base is asked for."""
+
+
+CLASSES: dict[str, type[Supervisor]] = {"node-2": Root, "node-3": OtherRoot}
+
+
+class Rival(Actor):
+    """Makes its node a candidate for an actor of its own class."""
+
+    @method
+    async def stand(self) -> bool:
+        cls = CLASSES[self.node.name]
+        try:
+            await self.node.options(name="root").singleton(cls)
+        except ClassMismatchError:
+            return False
+        return True
+
+
+async def elects_one_class(simulation: Simulation) -> None:
+    """Of two candidates of different classes the one is refused: its class is never started, not
+    even when the other's node dies. After that the name is free.
+    """
+    stands: dict[str, bool] = {}
+
+    async def stand(node: str) -> None:
+        stands[node] = await (await simulation.node.options(on=node).spawn(Rival)).stand()
+
+    async with trio.open_nursery() as nursery:
+        for node in CLASSES:
+            nursery.start_soon(stand, node)
+    (elected,) = [node for node in CLASSES if stands[node]]
+    assert (await simulation.node.lookup("root", CLASSES[elected])).address.node == elected
+    simulation.kill(elected, restart_after=30.0)
+    places: set[str] = set()
+
+    async def is_free() -> bool:
+        try:
+            found = await simulation.node.lookup("root")
+        except ActorNotFoundError:
+            return True
+        places.add(cast("Handle", found).address.node)
+        return False
+
+    await until(is_free, "the name is free", seconds=60, every=0.1)
+    assert places <= {elected}, "the refused one has not started it"
+    refused = next(node for node in CLASSES if node != elected)
+    assert await (await simulation.node.options(on=refused).spawn(Rival)).stand()
+
+
+def test_a_candidate_of_another_class_is_refused_and_does_not_start_its_own_later() -> None:
+    simulate(elects_one_class, seeds=SEEDS, faults=())
