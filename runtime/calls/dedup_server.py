@@ -8,7 +8,7 @@ is given up when its client says so, is known to be dead, or has not been heard 
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 import trio
 
@@ -17,7 +17,7 @@ from actors.identifiers import NodeId
 from actors.method import MethodDefinition
 from actors.peers import VerifiedPeer
 from runtime.calls.admission import CallAdmission
-from runtime.calls.dedup_table import CallRecord, DedupTable, RecordsTotal
+from runtime.calls.dedup_table import CallRecord, DedupTable, RecordsTotal, evicted
 from runtime.calls.incoming_calls import ResultRetention, caller_gone, invocation_of, taken_back
 from runtime.calls.protocol import KEEP_RESULT, REPEAT, CallRequest, confirmation
 from runtime.calls.replies import Reply, ReplyEncoder
@@ -29,6 +29,7 @@ from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
 from runtime.links.link import Link
 from runtime.links.peers import LEFT
+from runtime.links.transfers import QueuedFrame
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame
 from runtime.wire.handshake import Role
@@ -75,6 +76,17 @@ class _Asked:
         return self.link.verified
 
 
+class _AnswerTransfer(NamedTuple):
+    """A large answer, which travels in parts over a link."""
+
+    link: Link
+    frame: QueuedFrame
+
+    def is_under_way_on(self, link: Link) -> bool:
+        """Return True if the caller cannot have it yet, and will get it over this link."""
+        return link is self.link and link.certainly_not_received(self.frame)
+
+
 class DedupServer:
     """Takes repeatable calls of all clients of a node. The `ReplySink` of their invocations."""
 
@@ -117,10 +129,9 @@ class DedupServer:
             self._refuse(link, call, record)
         elif record.state == "new":
             self._run(link, client, record, flags, call)
-        elif record.state == "answered":
+        elif record.state != "running":
             self._host.counts.repeats += 1
-            head, *segments = record.answer
-            self._send(link, call.method, (cast("bytes", head), tuple(segments)))
+            self._repeat_answer(link, client, record, call)
         else:
             # The repeat joins the run: its answer goes over the link of the latest attempt.
             assert record.invocation is not None
@@ -260,30 +271,57 @@ class DedupServer:
         if refusal is not None:
             invocation.sink.refused(invocation, refusal)
 
+    def _repeat_answer(
+        self,
+        link: Link,
+        client: _DedupClient,
+        record: CallRecord[Invocation],
+        call: CallRequest,
+    ) -> None:
+        """Answer a repeat from the record."""
+        transfer = record.transfer
+        if isinstance(transfer, _AnswerTransfer) and transfer.is_under_way_on(link):
+            # The attempt was shorter than the answer takes. Copies would fill the link, and an
+            # error, which is small, would overtake the answer.
+            return
+        if record.state == "sent":
+            # Over the same link this comes behind the answer, which ends the call.
+            self._refuse(link, call, evicted())
+            return
+        head, *segments = record.answer
+        found = self._send(link, call.method, (cast("bytes", head), tuple(segments)))
+        client.records.on_sent_again(record, found)
+
     def _answer(
         self, invocation: Invocation, asked: _Asked, reply: Reply, *, unknown: bool = False
     ) -> None:
+        link = asked.link
         head, segments = reply
+        if link.ended is None and self._faults is None and not segments:
+            # Inline, for each repeatable call; see `_send`.
+            link.post(head, at_once=link.batch == 1)
+            transfer = None
+        else:
+            transfer = self._send(link, invocation.definition.name, reply)
         answer = (head, *segments) if segments else (head,)
-        asked.client.records.on_answered(asked.record, answer, unknown=unknown)
+        asked.client.records.on_answered(asked.record, answer, unknown=unknown, transfer=transfer)
         if self.total.is_over:
             self._make_room()
-        link = asked.link
-        if link.ended is None and self._faults is None:
-            # Inline, for each repeatable call; see `_send`.
-            link.post(head, segments, at_once=link.batch == 1)
-        else:
-            self._send(link, invocation.definition.name, reply)
 
     def _refuse(self, link: Link, call: CallRequest, error: CallError) -> None:
         """Answer a call that is not run with an error."""
         self._send(link, call.method, self._reply_encoder.of_error(call.number, link, error))
 
-    def _send(self, link: Link, method: str, reply: Reply) -> None:
-        if link.ended is None and (
-            self._faults is None or not self._faults.strike("reply-lost", method)
+    def _send(self, link: Link, method: str, reply: Reply) -> _AnswerTransfer | None:
+        """Send a reply, unless the link has ended or a planned fault takes it. Returns its
+        transfer, if it travels in parts.
+        """
+        if link.ended is not None or (
+            self._faults is not None and self._faults.strike("reply-lost", method)
         ):
-            link.post(*reply, at_once=link.batch == 1)
+            return None
+        ticket = link.post(*reply, at_once=link.batch == 1)
+        return _AnswerTransfer(link, ticket) if isinstance(ticket, QueuedFrame) else None
 
     def _client(self, link: Link) -> _DedupClient:
         client = self._of_links.get(link)

@@ -6,6 +6,10 @@ runs a second time here. The client confirms calls that it will not repeat, and 
 deleted. Above the bounds the oldest answers are evicted earlier; a repeat of an evicted call is
 refused and does not run.
 
+A large answer travels in parts, and its link delivers it once, however often its connection breaks.
+So a call whose answer a link has taken stays on record when the bytes of the answer are evicted: a
+repeat that comes meanwhile needs no second copy.
+
 The states are RIFL's (Lee et al., SOSP 2015: new, in progress, completed, stale). Within one
 incarnation only: records do not survive their node.
 """
@@ -57,10 +61,20 @@ class RecordsTotal:
 
 class CallRecord(Generic[T]):
     """The record of one repeatable call. `invocation`: what it runs as, while it runs; `answer`:
-    the frame that answered.
+    the frame that answered; `transfer`: that of the answer, if it travels in parts.
     """
 
-    __slots__ = ("answer", "given_up", "invocation", "number", "size", "state", "target", "unknown")
+    __slots__ = (
+        "answer",
+        "given_up",
+        "invocation",
+        "number",
+        "size",
+        "state",
+        "target",
+        "transfer",
+        "unknown",
+    )
 
     def __init__(self, number: int, target: tuple[str, int]) -> None:
         self.number = number
@@ -68,14 +82,23 @@ class CallRecord(Generic[T]):
         """Name and epoch of the actor. A plain tuple, which takes less time to make than an
         `ActorId`: each repeatable call has one.
         """
-        self.state: Literal["new", "running", "answered"] = "new"
+        self.state: Literal["new", "running", "answered", "sent"] = "new"
+        """"sent": answered, and the bytes of the answer were evicted; its transfer has them."""
         self.invocation: T | None = None
         self.answer: tuple[Buffer, ...] = ()
+        self.transfer: object = None
         self.size = RECORD_BYTES
         self.unknown = False
         """True if the answer is that the outcome is unknown, because the actor died."""
         self.given_up = False
         """True if the client has given up the call, and the table has no record of it any more."""
+
+
+def evicted() -> OutcomeUnknownError:
+    """Return the error for a repeat whose answer is not on record any more."""
+    return OutcomeUnknownError(
+        "this call was sent before, and the record of its outcome was evicted; it may have run"
+    )
 
 
 class DedupTable(Generic[T]):
@@ -89,6 +112,7 @@ class DedupTable(Generic[T]):
         "_evicted",
         "_most_bytes",
         "_most_records",
+        "_sent",
         "_total",
         "_watermark",
         "records",
@@ -103,6 +127,8 @@ class DedupTable(Generic[T]):
         self._total = total or RecordsTotal()
         self.records: dict[int, CallRecord[T]] = {}
         self._answered: dict[int, CallRecord[T]] = {}
+        self._sent: dict[int, CallRecord[T]] = {}
+        """Answered, too, without the bytes: those first whose bytes were evicted first."""
         self._bytes = 0
         self._watermark = 0
         self._evicted = 0
@@ -121,13 +147,13 @@ class DedupTable(Generic[T]):
         """Note that a repeatable call has arrived; `repeat`: its client has sent it before.
 
         The state of the returned record says what to do: run it ("new", then call `on_started`),
-        nothing ("running": its answer goes to the link that asked last), or send `answer`
-        ("answered"). Returns an error if the call must be refused: its record is gone, or there is
-        no room for one.
+        nothing ("running": its answer goes to the link that asked last), send `answer`
+        ("answered"), or refuse it ("sent"); the last two unless its transfer is under way. Returns
+        an error if the call must be refused: its record is gone, or there is no room for one.
         """
         record = self.records.get(number)
         if record is not None:
-            if record.state == "answered" and record.unknown and record.target != target:
+            if record.unknown and record.target != target:
                 # What ran, or did not, died with an earlier epoch; the client may make the call
                 # again, and does, to another.
                 self._remove(record)
@@ -136,10 +162,7 @@ class DedupTable(Generic[T]):
         # No record: it was confirmed, or evicted. A first attempt above the watermark never ran
         # here.
         elif number < self._watermark or (repeat and number <= self._evicted):
-            return OutcomeUnknownError(
-                "this call was sent before, and the record of its outcome was evicted; it may "
-                "have run"
-            )
+            return evicted()
         # Records of running calls are never evicted: a repeat could start a second run.
         kept, total = len(self.records), self._total
         if kept >= self._most_records and not self._evict_one():
@@ -169,18 +192,24 @@ class DedupTable(Generic[T]):
         record.invocation = invocation
 
     def on_answered(
-        self, record: CallRecord[T], answer: tuple[Buffer, ...], *, unknown: bool = False
+        self,
+        record: CallRecord[T],
+        answer: tuple[Buffer, ...],
+        *,
+        unknown: bool = False,
+        transfer: object = None,
     ) -> None:
         """Record the answer of a call that has ended, for repeats, unless the client has given it
-        up.
+        up. `transfer`: that of the answer, if it travels in parts.
         """
         record.invocation = None
         # Given up while it ran: the table does not have it any more, and its bytes are not counted.
         if record.given_up:
             return
-        assert record.state != "answered", "a call has one outcome"
+        assert record.state in ("new", "running"), "a call has one outcome"
         record.state = "answered"
         record.answer = answer
+        record.transfer = transfer
         record.unknown = unknown
         grown = len(answer[0]) if len(answer) == 1 else sum(map(len, answer))
         record.size += grown
@@ -188,8 +217,12 @@ class DedupTable(Generic[T]):
         self._total.bytes += grown
         self._answered[record.number] = record
         # May evict the answer just recorded, if it alone is above the bound.
-        while self._bytes > self._most_bytes and self._evict_one():
+        while self._bytes > self._most_bytes and self._evict_bytes():
             pass
+
+    def on_sent_again(self, record: CallRecord[T], transfer: object) -> None:
+        """Note the transfer of a recorded answer that was sent for a repeat."""
+        record.transfer = transfer
 
     def on_not_executed(self, record: CallRecord[T]) -> None:
         """Delete the record of a call that was refused: it certainly did not run, so a repeat may
@@ -234,6 +267,7 @@ class DedupTable(Generic[T]):
         record.given_up = True
         del self.records[number]
         self._answered.pop(number, None)
+        self._sent.pop(number, None)
         self._bytes -= record.size
         total = self._total
         total.records -= 1
@@ -257,13 +291,14 @@ class DedupTable(Generic[T]):
         self._count(-self._bytes)
         self.records.clear()
         self._answered.clear()
+        self._sent.clear()
         return invocations
 
     def make_room(self) -> None:
         """Evict the oldest answers until all clients together are within their bounds, or this one
         has no more.
         """
-        while self._total.is_over and self._evict_one():
+        while self._total.is_over and self._evict_bytes():
             pass
 
     @property
@@ -281,26 +316,49 @@ class DedupTable(Generic[T]):
             assert number == record.number >= self._watermark, "what is confirmed is forgotten"
             assert not record.given_up
             assert (record.state == "answered") == (self._answered.get(number) is record)
+            assert (record.state == "sent") == (self._sent.get(number) is record)
+            assert record.state != "sent" or (record.transfer is not None and not record.answer)
             assert (record.state == "running") == (record.invocation is not None)
             grown = sum(len(buffer) for buffer in record.answer)
             assert record.size == RECORD_BYTES + grown
         assert self._answered.keys() <= self.records.keys(), "an answer belongs to a record"
+        assert self._sent.keys() <= self.records.keys(), "what was sent is on record"
         assert self._total.records >= len(self.records)
         assert self._total.bytes >= self._bytes
 
-    def _evict_one(self) -> bool:
-        """Evict the oldest answer; False if there is none."""
+    def _evict_bytes(self) -> bool:
+        """Evict the bytes of the oldest answer, and its record unless it was given to a transfer;
+        False if there is none.
+        """
         for record in self._answered.values():
-            # Remembered before it goes: a repeat at or below this number may have run.
-            self._evicted = max(self._evicted, record.number)
-            self._remove(record)
+            if record.transfer is None:
+                self._evict(record)
+            else:
+                del self._answered[record.number]
+                self._sent[record.number] = record
+                self._count(RECORD_BYTES - record.size)
+                record.state, record.answer, record.size = "sent", (), RECORD_BYTES
             return True
         return False
+
+    def _evict_one(self) -> bool:
+        """Evict the oldest record of an answer; False if there is none."""
+        for records in (self._sent, self._answered):
+            for record in records.values():
+                self._evict(record)
+                return True
+        return False
+
+    def _evict(self, record: CallRecord[T]) -> None:
+        # Remembered before it goes: a repeat at or below this number may have run.
+        self._evicted = max(self._evicted, record.number)
+        self._remove(record)
 
     def _remove(self, record: CallRecord[T]) -> None:
         if self.records.get(record.number) is record:
             del self.records[record.number]
             self._answered.pop(record.number, None)
+            self._sent.pop(record.number, None)
             self._total.records -= 1
             self._count(-record.size)
 

@@ -143,6 +143,30 @@ def test_an_answer_larger_than_the_whole_table_is_not_kept() -> None:
     assert isinstance(records.arrive(1, ACTOR, repeat=True), OutcomeUnknownError)
 
 
+def test_a_call_stays_on_record_without_the_bytes_of_an_answer_that_is_under_way() -> None:
+    records: DedupTable[str] = DedupTable(most_records=2, most_bytes=1_000)
+    record = arrived(records, 1)
+    records.on_started(record, "invocation")
+    records.on_answered(record, (bytes(100), bytes(5_000)), transfer="transfer")
+    again = arrived(records, 1, repeat=True)
+    assert (again.state, again.answer, again.transfer) == ("sent", (), "transfer")
+    assert (records.size, records.kept) == (RECORD_BYTES, 0)
+    answer(records, 2, 1)
+    # Too many records: it goes before those that still have their answers.
+    arrived(records, 3)
+    assert isinstance(records.arrive(1, ACTOR, repeat=True), OutcomeUnknownError)
+    assert arrived(records, 2, repeat=True).state == "answered"
+
+
+def test_an_unknown_outcome_without_its_bytes_does_not_keep_the_next_epoch_from_running() -> None:
+    records: DedupTable[str] = DedupTable(most_bytes=1_000)
+    record = arrived(records, 1)
+    records.on_started(record, "invocation")
+    records.on_answered(record, (bytes(5_000),), unknown=True, transfer="transfer")
+    assert arrived(records, 1, repeat=True).state == "sent"
+    assert arrived(records, 1, repeat=True, target=("counter", 8)).state == "new"
+
+
 @given(st.data(), st.integers(2, 8))
 def test_no_call_runs_twice_and_every_repeat_is_answered_or_refused(
     data: st.DataObject, most_records: int
@@ -167,7 +191,9 @@ def test_no_call_runs_twice_and_every_repeat_is_answered_or_refused(
             records.on_started(found, number)
             running[number] = found
         elif found.state == "answered":
-            assert found.answer == (b"%d" % number,)
+            assert found.answer[0] == b"%d" % number
+        elif found.state == "sent":
+            assert (found.answer, found.transfer) == ((), number)
         else:
             assert found.invocation == number
 
@@ -183,7 +209,9 @@ def test_no_call_runs_twice_and_every_repeat_is_answered_or_refused(
             send(data.draw(st.sampled_from(open_calls)))
         elif step == "end" and running:
             number = data.draw(st.sampled_from(sorted(running)))
-            records.on_answered(running.pop(number), (b"%d" % number,))
+            answer = (b"%d" % number, bytes(data.draw(st.integers(0, 200))))
+            transfer = data.draw(st.sampled_from([None, number]))
+            records.on_answered(running.pop(number), answer, transfer=transfer)
         elif step == "confirm" and open_calls:
             number = data.draw(st.sampled_from(open_calls))
             open_calls.remove(number)

@@ -13,11 +13,12 @@ import pytest
 import trio
 import trio.testing
 
-from actors import Actor, method
+from actors import Actor, RetryPolicy, method
 from runtime.links.link import Link
 from runtime.links.session import PARTS_BYTES
 from runtime.links.transfers import PART
 from runtime.links.transports import Connection, SocketConnection, SocketNetwork
+from runtime.node import internals_of
 from runtime.wire.frames import Buffer, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Peer
 from tests.links.test_resume import CuttingNetwork, Fragile, pair
@@ -37,6 +38,11 @@ class Echo(Actor):
     async def echo(self, data: Any) -> Any:
         self.count += 1
         return data
+
+    @method(idempotent=True)
+    async def read(self, size: int) -> bytes:
+        self.count += 1
+        return bytes(size)
 
     @method(concurrent=True)
     async def seen(self) -> int:
@@ -218,4 +224,39 @@ async def test_a_small_call_is_answered_before_an_earlier_large_one_has_arrived(
                     "the small call waited for more than the part that was being written"
                 )
                 network.grant(1 << 40)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("mebibytes", [8, 24], ids=["kept on record", "too large for a record"])
+async def test_an_answer_that_takes_longer_than_an_attempt_is_sent_once_and_arrives(
+    mebibytes: int,
+) -> None:
+    network, size = MeteredNetwork(), mebibytes * MEBIBYTE
+    with trio.fail_after(50):
+        async with trio.open_nursery() as nursery:
+            home, away = await pair(nursery, network)
+            echo = await home.options(name="echo", on="away").spawn(Echo)
+            assert await echo.seen() == 0
+            policy = RetryPolicy(
+                max_retries=10_000,
+                initial_delay=0.001,
+                max_delay=0.001,
+                attempt_timeout=0.005,
+                budget=None,
+            )
+            host = internals_of(away).host
+            sizes: list[int] = []
+
+            async def read() -> None:
+                sizes.append(len(await echo.read.options(retry=policy)(size)))
+
+            async with trio.open_nursery() as callers:
+                network.granted = 2 * MEBIBYTE
+                callers.start_soon(read)
+                await until(lambda: host.counts.repeats >= 5, "the call was repeated")
+                assert not sizes
+                network.granted = 0
+                network.grant(2 * size)
+            assert (sizes, await echo.seen()) == ([size], 1)
+            assert network.granted > size // 2, "no repeat was answered with a copy"
             nursery.cancel_scope.cancel()
