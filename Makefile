@@ -73,7 +73,7 @@ format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
 	$(python) -m ruff check --select I --fix .
 	$(python) -m ruff format .
 
-bench: $(installed)/tests ## speed and weight beside the bare floor, 3 minutes; JSON=file writes data too, ARGS="--only echo" selects, "--only pages" (dashboards, 10 minutes) is not among all
+bench: $(installed)/tests ## speed and weight beside the bare floor, 11 minutes; JSON=file writes data too, ARGS="--only echo" selects, "--only pages" (dashboards, 10 minutes more) is not among all
 	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
 
 growth: $(installed)/tests ## what calls, actors, names, children, references and nodes cost the more there are, 5 minutes; ARGS="--full" goes up to a million, NODES="100 200"
