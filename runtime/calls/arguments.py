@@ -91,13 +91,14 @@ class StartRequest:
 @attrs.frozen
 class StartManyRequest:
     """Actors of one class that are to be started, each with arguments that its constructor takes.
-    `names`: one for each, or none at all.
+    `names`: one for each, or none at all. `known`: these were given, and not made up.
     """
 
     cls: type[Actor]
     rows: list[tuple[object, ...]]
     names: list[str]
     options: SpawnOptions
+    known: bool = True
 
     @classmethod
     def checked(

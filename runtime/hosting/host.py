@@ -598,7 +598,7 @@ class ActorHost:
                 with self.spans.span("actor.start", facts):
                     await self.begin(start, address)
         except BaseException as error:
-            # Before the name is free, by which other nodes see that there is room.
+            # If it was not released before the end of its cell.
             self.allocations.release(address.actor_id)
             cancelled = is_cancellation(error)
             if cancelled or is_interrupt(error):
@@ -669,6 +669,8 @@ class ActorHost:
         except BaseException as error:
             if self.post_mortems is not None and not is_cancellation(error):
                 self.post_mortems.on_failure(cell, "its start", error)
+            with trio.CancelScope(shield=True):
+                await self._release_resources(address)
             self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
             raise
         finally:
@@ -676,6 +678,8 @@ class ActorHost:
             STARTING.reset(within)
         # The actor was stopped, or one of its own tasks raised, while `on_start` ran.
         if cell.ended is not None:
+            with trio.CancelScope(shield=True):
+                await self._release_resources(address)
             self._end(cell, cell.ended)
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
         self._on_started(cell, start.options, began)
@@ -777,6 +781,21 @@ class ActorHost:
             await self._give_back(cell.address)
         self._end(cell, reason)
         return reason
+
+    async def _release_resources(self, address: Address) -> None:
+        """Release what the actor takes, once its own tasks are over. One of them is that of the
+        process of an isolated actor: only when that is gone is its device free.
+        """
+        if address.actor_id in self.allocations.holders:
+            cell = self.cells.get(address.name)
+            nursery_of = None if cell is None else self._nurseries.get(cell)
+            if nursery_of is not None:
+                # Bounded: a task that ignores its cancellation does not keep the resources.
+                with trio.move_on_at(
+                    min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)
+                ):
+                    await nursery_of.close()
+            self.allocations.release(address.actor_id)
 
     async def take_back(self, name: str, epoch: int) -> None:
         """Stop an actor whose spawner was cancelled, unless others have got the answer meanwhile
@@ -999,7 +1018,7 @@ class ActorHost:
     async def _give_back(self, address: Address) -> None:
         # Before the name is free: a node that sees it free places an actor here, which must find
         # room.
-        self.allocations.release(address.actor_id)
+        await self._release_resources(address)
         if address.registered:
             await self._released(
                 address.name, partial(self.claims().release, address.name, address.epoch)

@@ -230,15 +230,23 @@ class FullNodes(Load):
         for child in self._missing():
             self.violated("", f"in the calm there is room for {child}, and it does not run")
         await self._stop(node, lambda name: name.startswith(SUPERVISOR) and "/" not in name)
+        others = [self.cluster.live(name) for name in self.cluster.machines]
         for member in list(self.cluster.machines):
-            await self._fill(node, member)
+            # Filled, and emptied, by one node, and by another one at once, which sees later what
+            # was stopped.
+            for filling in (node, *(one for one in others if one is not None and one is not node)):
+                await self._fill(filling, member)
 
     async def _fill(self, node: Node, member: str) -> None:
         options = node.options(on=member, resources={SLOTS: 0.1})
+        takers: list[Taker] = []
         try:
-            takers = [await options.spawn(Taker, 1) for _ in range(TENTHS)]
-        except NoPlacementError as error:
-            self.violated(member, f"in the calm not all of {member} is free: {error}")
+            takers += await options.spawn_many(Taker, [(1,)] * (TENTHS - 1))
+            takers.append(await options.spawn(Taker, 1))
+        except (NoPlacementError, SpawnManyError) as error:
+            self.violated(
+                member, f"in the calm not all of {member} is free, says {node.name}: {error}"
+            )
             return
         try:
             takers.append(await options.spawn(Taker, 1))

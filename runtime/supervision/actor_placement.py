@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
 
 import trio
 
@@ -29,8 +30,11 @@ from runtime.supervision.placement import (
     Turns,
     as_many_as_fit,
     choose_node,
+    nearest_node,
     spread_over,
 )
+
+ChoiceT = TypeVar("ChoiceT")
 
 _NOTHING = nullcontext()
 """For actors without names, which are no load."""
@@ -98,34 +102,59 @@ class ActorPlacement:
             self._freed = (self._loads.freed, trio.Event())
             event.set()
 
-    async def place(self, options: SpawnOptions, refusals: Refusals = NO_REFUSALS) -> Member:
-        """Choose the node for an actor with these options, none of `refusals`. Raises
-        `NodeNotFoundError` or `NoPlacementError`.
+    async def place(
+        self, options: SpawnOptions, refusals: Refusals = NO_REFUSALS, *, asks: bool = False
+    ) -> Member:
+        """Choose the node for an actor with these options, none of `refusals`. `asks`: the node
+        will be asked to start it, and another one if it refuses. So choose one that could fit where
+        none does as seen here: what an actor has taken is free when its stop returns, and its end
+        may be seen later. Raises `NodeNotFoundError` or `NoPlacementError`.
         """
-        member = await self._find(options, refusals)
+
+        def chosen(loads: Mapping[NodeId, NodeLoad]) -> Member:
+            try:
+                return self._chosen(options, loads, refusals)
+            except NoPlacementError:
+                nearest = self._nearest(options, loads, refusals) if asks else None
+                if nearest is None:
+                    raise
+                return nearest
+
+        member = await self._choice(options, chosen, reads=False)
         if options.on is None:
             # Before any other choice: this one counts for the next.
             self._turns.on_chosen([member], self._members.living())
         return member
 
-    async def _find(self, options: SpawnOptions, refusals: Refusals = NO_REFUSALS) -> Member:
+    async def _choice(
+        self,
+        options: SpawnOptions,
+        choose: Callable[[Mapping[NodeId, NodeLoad]], ChoiceT],
+        *,
+        reads: bool,
+    ) -> ChoiceT:
+        """Choose by the loads. Where nothing fits, ask the store once for the members and, if it
+        `reads` them, for the names that take resources, and choose again.
+        """
         if options.on is None or options.resources:
             await self._ask()
-        # Taken before `forget`, which replaces the table: what was read serves this placement only.
-        loads = self._loads.of
+        # Taken before `forget`, which replaces the table: what was read serves this choice only.
+        loads: Mapping[NodeId, NodeLoad] = self._loads.of
         if not self._lookups.is_following:
             self._loads.forget()
         try:
-            return self._chosen(options, loads, refusals)
+            return choose(loads)
         except (NodeNotFoundError, NoPlacementError) as error:
-            # A node that fits may have joined, and this node's view of the members be older than
-            # that. So read the store once.
+            # A node that fits may have joined, or actors may have ended, and this node's view be
+            # older than that.
             try:
                 await self._members.caught_up(self._members.revision + 1)
+                if reads and options.resources:
+                    loads = self._loads.with_names(await self._placed_actors())
             except StoreError:
                 raise error from None
         # Outside of the handler: an error of the second choice does not show that of the first.
-        return self._chosen(options, loads, refusals)
+        return choose(loads)
 
     def named(self, options: SpawnOptions) -> Member | None:
         """Return the node that these options name, if it is there and nothing is asked of it; else
@@ -157,21 +186,28 @@ class ActorPlacement:
             living, options, loads, self._environment.random(), self._turns, refusals
         )
 
+    def _nearest(
+        self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad], refusals: Refusals
+    ) -> Member | None:
+        if not options.resources:
+            return None
+        living = self._members.living()
+        return nearest_node(living, options, loads, self._environment.random(), refusals)
+
     async def place_many(self, options: SpawnOptions, count: int) -> list[Member]:
         """Choose the nodes for `count` actors with these options. Raises what `place` raises if one
         of them fits nowhere.
         """
         if not count:
             return []
-        # For its waits and its errors; the choice below uses the members and loads that it has
-        # read.
-        await self._find(options)
-        living = self._members.living()
-        chosen = spread_over(
-            living, options, self._loads.of, count, self._environment.random, self._turns
-        )
+
+        def spread(loads: Mapping[NodeId, NodeLoad]) -> list[Member]:
+            living = self._members.living()
+            return spread_over(living, options, loads, count, self._environment.random, self._turns)
+
+        chosen = await self._choice(options, spread, reads=True)
         if options.on is None:
-            self._turns.on_chosen(chosen, living)
+            self._turns.on_chosen(chosen, self._members.living())
         return chosen
 
     async def place_rest(
@@ -180,15 +216,13 @@ class ActorPlacement:
         """Choose nodes for those of many actors that nodes have refused to start: for as many as
         there is room for elsewhere. Raises what `place` raises if there is none.
         """
-        await self._find(options, refusals)
-        return as_many_as_fit(
-            self._members.living(),
-            options,
-            self._loads.of,
-            count,
-            self._environment.random,
-            refusals,
-        )
+
+        def as_many(loads: Mapping[NodeId, NodeLoad]) -> list[Member]:
+            living = self._members.living()
+            random = self._environment.random
+            return as_many_as_fit(living, options, loads, count, random, refusals)
+
+        return await self._choice(options, as_many, reads=True)
 
     def starting(self, options: SpawnOptions, member: Member) -> AbstractContextManager[None]:
         """Count an actor with `member`'s load while it is being started, before its name is
@@ -262,14 +296,13 @@ class ActorPlacement:
         # loads.
         while not self._loads.known:
             expected = self._loads.expect()
-            owners = await self._names.owners()
-            names = [
-                (
-                    address.name,
-                    PlacedActor(
-                        NodeId(owner.node, owner.incarnation), owner.resources, address.epoch
-                    ),
-                )
-                for address, owner in owners
-            ]
-            self._loads.fill(names, expected)
+            self._loads.fill(await self._placed_actors(), expected)
+
+    async def _placed_actors(self) -> list[tuple[str, PlacedActor]]:
+        return [
+            (
+                address.name,
+                PlacedActor(NodeId(owner.node, owner.incarnation), owner.resources, address.epoch),
+            )
+            for address, owner in await self._names.owners()
+        ]

@@ -76,7 +76,13 @@ async def start_somewhere(
                 if child.adopted is not None:
                     address, child.adopted = child.adopted, None
                     return address
-                start = partial(spawner.start_actor, spec.actor, spec.args, dict(spec.kwargs))
+                start = partial(
+                    spawner.start_actor,
+                    *(spec.actor, spec.args, dict(spec.kwargs)),
+                    # While it waits for room, it looks every half second: what has become free is
+                    # seen by then, and full nodes need not be asked each time.
+                    asks=type(last) is not NoPlacementError,
+                )
                 if not child.started_at:
                     return await start(options, supervisor)
                 # A trace of its own: the supervisor may have started, and its trace ended, long

@@ -81,12 +81,13 @@ _hashed_options = attrgetter(
 @attrs.frozen
 class ConstructorKind:
     """The common part of starts that may travel in one message. `named`: all of them have names;
-    otherwise none has.
+    otherwise none has. `known`: those names were given, and not made up.
     """
 
     member: Member
     cls: type[Actor]
     named: bool
+    known: bool
     options: SpawnOptions
     """Without a name."""
 
@@ -94,7 +95,7 @@ class ConstructorKind:
         options = self.options
         labels, amounts = frozenset(options.labels.items()), frozenset(options.resources.items())
         return hash(
-            (self.member.node_id, self.cls, self.named, _hashed_options(options), labels, amounts)
+            (self.member.node_id, self.cls, self.known, _hashed_options(options), labels, amounts)
         )
 
 
@@ -110,13 +111,13 @@ class ConstructedStart:
 @attrs.frozen
 class StartUnderWay:
     """A start that goes on at its node after the message was answered: its number in the message
-    with this ticket. `named`: it was given a name.
+    with this ticket. `known`: it was given a name.
     """
 
     member: Member
     ticket: str
     number: int
-    named: bool
+    known: bool
 
 
 class _NotSent(Enum):
@@ -159,15 +160,21 @@ class ConstructorGatherer:
         request: StartRequest,
         alone: Callable[[], Awaitable[Address]],
         asking: AskingBlock,
+        known: bool,
     ) -> Address:
         """Start an actor on that node: by `alone()` if no other start is under way there, else
-        together with others. Raises what `alone` raises. `asking` as in `Gatherer.request`.
+        together with others. Raises what `alone` raises. `asking` as in `Gatherer.request`;
+        `known`: it was given its name.
         """
         options = request.options
         name = options.name or ""
         kind = self._kind(
             ConstructorKind(
-                member, request.cls, bool(name), options.changed(name=None) if name else options
+                member,
+                request.cls,
+                bool(name),
+                known,
+                options.changed(name=None) if name else options,
             )
         )
         answer = await self._gatherer.request(
@@ -182,7 +189,8 @@ class ConstructorGatherer:
         asking.wait()
         if isinstance(answer, _NotSent):
             return await alone()
-        return await self._finish(answer, name or of_class(import_path(request.cls)))
+        what = (name if known else "") or of_class(import_path(request.cls))
+        return await self._finish(answer, what)
 
     def _kind(self, kind: ConstructorKind) -> ConstructorKind:
         """The object that stands for an equal kind, where that was the latest one: several tables
@@ -225,13 +233,13 @@ class ConstructorGatherer:
         keywords = [one.kwargs for one in starts] if any(one.kwargs for one in starts) else []
         names = [one.name for one in starts] if kind.named else []
         try:
-            with about_start(of_class(path), member, self._environment.now, named=kind.named):
+            with about_start(of_class(path), member, self._environment.now, known=kind.known):
                 started, epochs, failures, unfinished = await service.spawn_each(
                     path, [one.args for one in starts], keywords, names, kind.options, ticket
                 )
         except (trio.Cancelled, OutcomeUnknownError) as error:
             # Cancelled: this node closes.
-            if is_to_be_taken_back(error, named=kind.named):
+            if is_to_be_taken_back(error, known=kind.known):
                 await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
                     service.take_back, ticket, seconds=self._undo_seconds
                 )
@@ -241,7 +249,7 @@ class ConstructorGatherer:
             for name, epoch in zip(started, epochs, strict=True)
         ]
         for number in unfinished:
-            answers[number] = StartUnderWay(member, ticket, number, kind.named)
+            answers[number] = StartUnderWay(member, ticket, number, kind.known)
         for failure in failures:
             answers[failure.number] = failure.error(member.name)
         return answers
@@ -251,10 +259,10 @@ class ConstructorGatherer:
         member = start.member
         service = self._endpoint.node_service(member.name, member.incarnation)
         try:
-            with about_start(what, member, self._environment.now, named=start.named):
+            with about_start(what, member, self._environment.now, known=start.known):
                 return cast("Address", await service.finish_start(start.ticket, start.number))
         except (trio.Cancelled, OutcomeUnknownError) as error:
-            if is_to_be_taken_back(error, named=start.named):
+            if is_to_be_taken_back(error, known=start.known):
                 await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
                     service.take_back_unfinished,
                     start.ticket,

@@ -33,47 +33,44 @@ _all_but_name = attrgetter(
 @attrs.frozen
 class StartKind:
     """The common part of starts that may travel in one message: everything but their names.
-    `named`: all of them have names; otherwise none has.
+    `named`: all of them have names; otherwise none has. `known`: those names were given, and not
+    made up.
     """
 
     member: Member
     cls: type[Actor]
     named: bool
+    known: bool
     alike: object
     """All options but the name, which are compared."""
-    options: SpawnOptions = attrs.field(eq=False)
+    first: SpawnOptions = attrs.field(eq=False)
     """The options of the first start."""
+
+    @property
+    def options(self) -> SpawnOptions:
+        """The options of all of them, without a name."""
+        return self.first.changed(name=None) if self.named else self.first
 
 
 class StartGatherer:
     """Gathers the starts of one node.
 
-    `ask(member, cls, options, names)` starts an actor there for each name, and returns the outcome
-    of each; a name "" is generated. `undo(addresses)` stops those whose tasks were cancelled.
+    `ask(kind, names)` starts an actor for each name, and returns the outcome of each; a name "" is
+    generated. `undo(addresses)` stops those whose tasks were cancelled.
     `most`: starts in one message; `undo_seconds`: for which a cancelled task waits for its `undo`.
     Messages are sent by tasks in `nursery`.
     """
 
     def __init__(
         self,
-        ask: Callable[[Member, type[Actor], SpawnOptions, list[str]], Awaitable[list[Outcome]]],
+        ask: Callable[[StartKind, list[str]], Awaitable[list[Outcome]]],
         undo: Callable[[Sequence[Address]], Awaitable[None]],
         nursery: trio.Nursery,
         most: int,
         undo_seconds: float,
     ) -> None:
         self._gatherer = Gatherer[tuple[NodeId, bool], StartKind, str, Address](
-            lambda kind, names: ask(
-                kind.member,
-                kind.cls,
-                kind.options.changed(name=None) if kind.named else kind.options,
-                names,
-            ),
-            undo,
-            _closed,
-            nursery,
-            most,
-            undo_seconds,
+            ask, undo, _closed, nursery, most, undo_seconds
         )
 
     async def start(
@@ -83,17 +80,19 @@ class StartGatherer:
         options: SpawnOptions,
         alone: Callable[[], Awaitable[Address]],
         asking: AskingBlock | None = None,
+        *,
+        known: bool = True,
     ) -> Address:
         """Start an actor of this class on that node: by `alone()` if no other start is
         under way there, else together with others. Raises what `alone` raises. `asking` as in
-        `Gatherer.request`.
+        `Gatherer.request`; `known`: its name, if it has one, was given.
         """
         named = options.name is not None
         return await self._gatherer.request(
             # Those without names do not wait while the store, which claims names, cannot be
             # reached.
             (member.node_id, named),
-            StartKind(member, cls, named, _all_but_name(options), options),
+            StartKind(member, cls, named, named and known, _all_but_name(options), options),
             options.name or "",
             alone,
             asking,

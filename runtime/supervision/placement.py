@@ -27,6 +27,9 @@ only actors that name them with `on=`.
 REASONS_SHOWN = 5
 """Of how many nodes an error says why they do not fit."""
 
+NEXT_STEP = "; stop an actor that takes it, or start a node that has more"
+"""The advice of errors about resources that are taken."""
+
 NO_TURNS: Mapping[NodeId, int] = MappingProxyType({})
 
 
@@ -63,6 +66,9 @@ class NodeLoad:
     taken: dict[str, float] = attrs.field(factory=dict)
 
 
+NO_LOADS: Mapping[NodeId, NodeLoad] = MappingProxyType({})
+
+
 def choose_node(
     members: Sequence[Member],
     options: SpawnOptions,
@@ -76,39 +82,22 @@ def choose_node(
     [0, 1) breaks ties of these. No node of `refusals` fits. Raises `NodeNotFoundError` if `on`
     names a node that is no member, `NoPlacementError` if no node meets the requirements.
     """
-    if options.on is not None:
-        named = [member for member in members if member.name == options.on]
-        if not named:
-            known = ", ".join(member.name for member in members)
-            raise NodeNotFoundError(
-                f"there is no node called {options.on!r} in the cluster; its nodes are: {known}",
-                node=options.on,
-            )
-        members = named
-    elif not any(member.state == "up" for member in members):
-        raise NoPlacementError("no node of the cluster is up", actor=options.name)
-    else:
-        members = [
-            member for member in members if member.state == "up" and CALLS_ONLY not in member.labels
-        ]
-    if not members:
-        raise NoPlacementError(
-            "all nodes of the cluster that are up are clients (scripts), which only make calls; "
-            "start a node with `understudy node`, or name one of them with on=",
-            actor=options.name,
-        )
+    members = _eligible(members, options)
     fitting = [member for member in members if not _lacks(member, options, loads, refusals)]
     if not fitting:
         # Those first that have refused: what they say is certain.
         members = sorted(members, key=lambda member: member.node_id not in refusals)
         reasons = "; ".join(
-            f"{member.name} {_lacks(member, options, loads, refusals)}"
+            refusals.get(member.node_id)
+            or f"{member.name} {_lacks(member, options, loads, refusals)}"
             for member in members[:REASONS_SHOWN]
         )
         others = len(members) - REASONS_SHOWN
         more = f"; and {others} more" if others > 0 else ""
+        next_step = NEXT_STEP if refusals else ""
         raise NoPlacementError(
-            f"no node fits {options.name or 'the actor'}: {reasons}{more}", actor=options.name
+            f"no node fits {options.name or 'the actor'}: {reasons}{more}{next_step}",
+            actor=options.name,
         )
     counts = {
         member.name: loads[member.node_id].actors if member.node_id in loads else 0
@@ -121,6 +110,76 @@ def choose_node(
     turn = extreme(turns.get(member.node_id, 0) for member in best)
     best = [member for member in best if turns.get(member.node_id, 0) == turn]
     return best[int(draw * len(best))]
+
+
+def _eligible(members: Sequence[Member], options: SpawnOptions) -> Sequence[Member]:
+    """Return the members that may be chosen at all. Raises what `choose_node` raises if there are
+    none.
+    """
+    if options.on is not None:
+        named = [member for member in members if member.name == options.on]
+        if not named:
+            known = ", ".join(member.name for member in members)
+            raise NodeNotFoundError(
+                f"there is no node called {options.on!r} in the cluster; its nodes are: {known}",
+                node=options.on,
+            )
+        return named
+    if not any(member.state == "up" for member in members):
+        raise NoPlacementError("no node of the cluster is up", actor=options.name)
+    members = [
+        member for member in members if member.state == "up" and CALLS_ONLY not in member.labels
+    ]
+    if not members:
+        raise NoPlacementError(
+            "all nodes of the cluster that are up are clients (scripts), which only make calls; "
+            "start a node with `understudy node`, or name one of them with on=",
+            actor=options.name,
+        )
+    return members
+
+
+def nearest_node(
+    members: Sequence[Member],
+    options: SpawnOptions,
+    loads: Mapping[NodeId, NodeLoad],
+    draw: float,
+    refusals: Refusals,
+) -> Member | None:
+    """Return the member that lacks the least of the resources, of those that would fit if nothing
+    was taken there: some of what was taken may be free again, and be reported later. None if there
+    is none. Raises what `choose_node` raises where no member may be chosen at all.
+    """
+    lacking = {
+        member.node_id: _shortage(member, options, loads.get(member.node_id))
+        for member in _eligible(members, options)
+        if not _lacks(member, options, NO_LOADS, refusals)
+    }
+    if not lacking:
+        return None
+    least = min(lacking.values())
+    best = [member for member in members if lacking.get(member.node_id) == least]
+    return best[int(draw * len(best))]
+
+
+def _shortage(member: Member, options: SpawnOptions, load: NodeLoad | None) -> float:
+    """Return the greatest part of an amount that the member lacks."""
+    taken = load.taken if load is not None else {}
+    return max(
+        1.0 - (member.resources.get(name, 0.0) - taken.get(name, 0.0)) / amount
+        for name, amount in options.resources.items()
+        if amount
+    )
+
+
+def refused_by_many(options: SpawnOptions, refusals: Refusals) -> NoPlacementError:
+    """Make the error of a start for which no further nodes are asked."""
+    reasons = "; ".join(tuple(refusals.values())[:REASONS_SHOWN])
+    return NoPlacementError(
+        f"{options.name or 'the actor'} was not started: {len(refusals)} nodes were asked, and "
+        f"none had room for it: {reasons}; and {len(refusals) - REASONS_SHOWN} more{NEXT_STEP}",
+        actor=options.name,
+    )
 
 
 def spread_over(
@@ -200,7 +259,7 @@ def _lacks(
 ) -> str:
     """Describe what the member lacks; "" if nothing."""
     if member.node_id in refusals:
-        return f"has refused it: {refusals[member.node_id]}"
+        return refusals[member.node_id]
     for key, value in options.labels.items():
         if member.labels.get(key) != value:
             return f"does not carry the label {key}={value}"
@@ -365,6 +424,16 @@ class NodeLoads:
         self.freed += 1
         for node, resources in self._placed.values():
             self._add(node, resources)
+
+    def with_names(self, names: Iterable[tuple[str, PlacedActor]]) -> Mapping[NodeId, NodeLoad]:
+        """Return the loads of all nodes, of names that were read now and the starts that are known
+        here. This table stays as it is.
+        """
+        read = NodeLoads()
+        read.fill(names, read.expect())
+        for name, (node, resources) in self._placed.items():
+            read.on_placed(name, node, resources)
+        return read.of
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps. Looks at all names: for tests and

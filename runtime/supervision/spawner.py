@@ -53,7 +53,8 @@ from runtime.membership.restart_intents import CLUSTER
 from runtime.printable import plain
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.gathered_constructors import ConstructorGatherer, may_travel_with_others
-from runtime.supervision.gathered_starts import StartGatherer
+from runtime.supervision.gathered_starts import StartGatherer, StartKind
+from runtime.supervision.placement import refused_by_many
 from runtime.supervision.start_errors import (
     about_start,
     is_to_be_taken_back,
@@ -76,8 +77,8 @@ asked to start it.
 """
 
 MOST_REFUSALS = 64
-"""Nodes that are asked to start one actor and refuse, because other nodes have placed actors there
-meanwhile. Each is asked once.
+"""Nodes that are asked to start one actor and refuse, because they have not as much left of a
+resource. Each is asked once.
 """
 
 MOST_IN_MESSAGE = 1024
@@ -153,22 +154,29 @@ class ActorSpawner:
                 )
             asking.wait()
             return await self._start_here(request)
-        if request.options.resources and request.options.name is None:
+        known = request.options.name is not None
+        if request.options.resources and not known:
             options = request.options.changed(name=self._counted_name(import_path(request.cls)))
             request = attrs.evolve(request, options=options)
         if self._may_be_gathered(request):
-            return await self._start_gathered(request, asking)
+            return await self._start_gathered(request, asking, known)
         if (
             may_travel_with_others(request)
             and self._is_without_context()
             # Nor is it a part of a method or a start, which its own calls may come back to.
             and self._endpoint.host.turns.chain(trio.lowlevel.current_task()) is None
         ):
-            return await self._start_constructed(request, asking)
+            return await self._start_constructed(request, asking, known)
         asking.wait()
+        return await self._start_placed(
+            request.options, lambda member: self._start_alone(member, request, known)
+        )
+
+    async def _start_alone(self, member: Member, request: StartRequest, known: bool) -> Address:
+        path = import_path(request.cls)
         with request.naming_arguments(self._endpoint.codec):
-            return await self.start_actor(
-                import_path(request.cls), request.args, dict(request.kwargs), request.options, ""
+            return await self._start_on(
+                member, path, request.args, dict(request.kwargs), request.options, "", known
             )
 
     def is_for_here(self, options: SpawnOptions) -> bool:
@@ -300,15 +308,22 @@ class ActorSpawner:
         kwargs: dict[str, object],
         options: SpawnOptions,
         supervisor: str,
+        *,
+        asks: bool = True,
     ) -> Address:
-        """Start an actor on the node that `options` name or that fits best. Raises `SpawnError` or
-        `CallError`.
+        """Start an actor on the node that `options` name or that fits best. `asks`: where none has
+        as much left of a resource, as seen here, ask those that could; False for starts that are
+        tried again and again. Raises `SpawnError` or `CallError`.
         """
-        if options.resources and options.name is None:
+        known = options.name is not None
+        if options.resources and not known:
             options = options.changed(name=self._counted_name(class_path))
         return await self._start_placed(
             options,
-            lambda member: self._start_on(member, class_path, args, kwargs, options, supervisor),
+            lambda member: self._start_on(
+                member, class_path, args, kwargs, options, supervisor, known
+            ),
+            asks=asks,
         )
 
     async def _start_placed(
@@ -316,9 +331,11 @@ class ActorSpawner:
         options: SpawnOptions,
         start: Callable[[Member], Awaitable[Address]],
         asking: AskingBlock | None = None,
+        *,
+        asks: bool = True,
     ) -> Address:
         """Choose a node for an actor, and start it there by `start`. `asking`: the block that this
-        is in, if that does not wait yet.
+        is in, if that does not wait yet. `asks` as in `start_actor`.
         """
         member = None if asking is None else self._placement.named(options)
         refusals: dict[NodeId, str] = {}
@@ -328,7 +345,7 @@ class ActorSpawner:
                 if asking is not None:
                     asking.wait()
                 # Raises, too, where all that could fit have refused, and says why each has.
-                member = await self._placement.place(options, refusals)
+                member = await self._placement.place(options, refusals, asks=asks)
             place, member = member, None
             with self._placement.starting(options, place):
                 try:
@@ -341,10 +358,10 @@ class ActorSpawner:
                     if gone == PLACES_TRIED or not self._members.is_gone(place.node_id):
                         raise
                 except NoPlacementError as error:
-                    # Others have taken what this node saw as free there.
+                    # Others have taken what this node saw as free there, or it saw none.
                     refusals[place.node_id] = str(error)
                     if len(refusals) == MOST_REFUSALS:
-                        raise
+                        raise refused_by_many(options, refusals) from None
                 else:
                     self._placement.on_started(address, options.resources)
                     return address
@@ -357,16 +374,22 @@ class ActorSpawner:
         kwargs: dict[str, object],
         options: SpawnOptions,
         supervisor: str,
+        known: bool,
     ) -> Address:
+        """Start an actor on that node. `known`: tasks know its name, so that it can be found by
+        that; and it was not made up for it.
+        """
         try:
-            return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
+            return await self._spawn_on(
+                member, class_path, args, kwargs, options, supervisor, known
+            )
         except ActorClassError:
             by_file = path_by_file(class_path)
             if by_file is None:
                 raise
         # A class of this script: nodes of a local cluster know it by the module `__main__`, other
         # nodes by the name of its file.
-        return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
+        return await self._spawn_on(member, by_file, args, kwargs, options, supervisor, known)
 
     async def _spawn_on(
         self,
@@ -376,23 +399,20 @@ class ActorSpawner:
         kwargs: dict[str, object],
         options: SpawnOptions,
         supervisor: str,
+        known: bool,
     ) -> Address:
         service = self._endpoint.node_service(member.name, member.incarnation)
         ticket = self._environment.token(8).hex()
         try:
-            with about_start(
-                options.name or of_class(path),
-                member,
-                self._environment.now,
-                named=options.name is not None,
-            ):
+            what = (options.name if known else None) or of_class(path)
+            with about_start(what, member, self._environment.now, known=known):
                 return cast(
                     "Address",
                     await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
                 )
         except (trio.Cancelled, OutcomeUnknownError) as error:
-            # One with a name can be found by it, and the error says so.
-            if is_to_be_taken_back(error, named=options.name is not None):
+            # One whose name is known can be found by it, and the error says so.
+            if is_to_be_taken_back(error, known=known):
                 await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
                     service.take_back, ticket, seconds=self._take_back_seconds
                 )
@@ -411,49 +431,41 @@ class ActorSpawner:
             self._endpoint.is_member and self.spans is NO_SPANS and CURRENT.get() is None
         )
 
-    async def _start_gathered(self, request: StartRequest, asking: AskingBlock) -> Address:
-        options = request.options
-        path = import_path(request.cls)
+    async def _start_gathered(
+        self, request: StartRequest, asking: AskingBlock, known: bool
+    ) -> Address:
         return await self._start_placed(
-            options,
+            request.options,
             lambda member: self._gatherer.start(
                 member,
                 request.cls,
-                options,
-                lambda: self._start_on(member, path, (), {}, options, ""),
+                request.options,
+                lambda: self._start_alone(member, request, known),
                 asking,
+                known=known,
             ),
             asking,
         )
 
-    async def _start_constructed(self, request: StartRequest, asking: AskingBlock) -> Address:
+    async def _start_constructed(
+        self, request: StartRequest, asking: AskingBlock, known: bool
+    ) -> Address:
         """Start an actor whose start may take its time, in one message with others that are started
         at the same time.
         """
-        options = request.options
-        path = import_path(request.cls)
-
-        async def alone(member: Member) -> Address:
-            with request.naming_arguments(self._endpoint.codec):
-                return await self._start_on(
-                    member, path, request.args, dict(request.kwargs), options, ""
-                )
-
         return await self._start_placed(
-            options,
+            request.options,
             lambda member: self._constructors.start(
-                member, request, partial(alone, member), asking
+                member, request, partial(self._start_alone, member, request, known), asking, known
             ),
             asking,
         )
 
-    async def _start_alike(
-        self, member: Member, cls: type[Actor], options: SpawnOptions, names: list[str]
-    ) -> list[Address | Exception]:
+    async def _start_alike(self, kind: StartKind, names: list[str]) -> list[Address | Exception]:
         found: list[Address | Exception] = [PENDING] * len(names)
-        given = names if names[0] else []
-        request = StartManyRequest(cls, [()] * len(names), given, options)
-        await self._start_some(request, member, list(range(len(names))), found)
+        given = names if kind.named else []
+        request = StartManyRequest(kind.cls, [()] * len(names), given, kind.options, kind.known)
+        await self._start_some(request, kind.member, list(range(len(names))), found)
         return found
 
     async def take_back(self, addresses: Sequence[Address]) -> None:
@@ -485,7 +497,7 @@ class ActorSpawner:
         if options.resources and not request.names:
             path = import_path(request.cls)
             names = [self._counted_name(path) for _ in request.rows]
-            request = attrs.evolve(request, names=names)
+            request = attrs.evolve(request, names=names, known=False)
         places = await self._placement.place_many(options, len(request.rows))
         found: list[Address | Exception] = [PENDING] * len(places)
         try:
@@ -612,13 +624,14 @@ class ActorSpawner:
         ticket = self._environment.token(8).hex()
         names = [request.names[index] for index in indices] if request.names else []
         rows = [request.rows[index] for index in indices]
+        known = bool(names) and request.known
         try:
-            with about_start(of_class(path), member, self._environment.now, named=bool(names)):
+            with about_start(of_class(path), member, self._environment.now, known=known):
                 spawned, epochs, failures = await service.spawn_many(
                     path, rows, names, request.options, ticket
                 )
         except (trio.Cancelled, OutcomeUnknownError) as error:
-            if is_to_be_taken_back(error, named=bool(names)):
+            if is_to_be_taken_back(error, known=known):
                 await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
                     service.take_back, ticket, seconds=self._take_back_seconds
                 )

@@ -32,11 +32,11 @@ ELSEWHERE = "start it again, or elsewhere"
 
 @contextmanager
 def about_start(
-    what: str, member: Member, now: Callable[[], float], *, named: bool
+    what: str, member: Member, now: Callable[[], float], *, known: bool
 ) -> Iterator[None]:
     """Where the service of `member` has not answered, raise an error about `what` was to be started
     there, and not about that service, of which users know nothing, nor its attempts. `now`: the
-    node's clock; `named`: other tasks can find by its name what was started. What is not, is taken
+    node's clock; `known`: other tasks can find by its name what was started. What is not, is taken
     back by the caller where it may start yet: see `is_to_be_taken_back`. What the service raises
     comes out as if it had been raised here.
     """
@@ -85,7 +85,7 @@ def about_start(
         else:
             next_step = (
                 "look it up by its name, or start it again"
-                if named
+                if known
                 else f"if it has, it is stopped again, as no task has its handle; {ELSEWHERE}"
             )
             text = (
@@ -102,12 +102,13 @@ def about_start(
             del own
 
 
-def is_to_be_taken_back(error: BaseException, *, named: bool) -> bool:
+def is_to_be_taken_back(error: BaseException, *, known: bool) -> bool:
     """True for the end of a start whose actor may run or start yet, without any task that has its
-    handle: after a cancellation, and where the outcome is unknown and it has no name. What was to
-    be started on a node that has died is gone with it.
+    handle: after a cancellation, and where the outcome is unknown and no task knows its name: it
+    has none in the store, or one that was made up because it takes resources. What was to be
+    started on a node that has died is gone with it.
     """
-    return isinstance(error, trio.Cancelled) or (not named and not isinstance(error, NodeDiedError))
+    return isinstance(error, trio.Cancelled) or (not known and not isinstance(error, NodeDiedError))
 
 
 async def send_take_back(method: Any, *args: object, seconds: float) -> None:

@@ -252,6 +252,7 @@ RUNS: dict[str, Run] = {
     "what has ended goes on to take its part": full,
     "a start that fails goes on to take its part": full,
     "what a node refuses is started on no other": full,
+    "what seems to be taken is not asked for": full,
     "a node that joins waits for a store that is gone": joins,
     "a node of a store begun anew is taken for the one before": partial(
         simulate_once, faults=("lost disk",)
@@ -860,7 +861,7 @@ def a_start_that_may_have_run_is_made_again() -> AbstractContextManager[object]:
 
     @contextmanager
     def about_start(
-        what: str, member: Member, now: Callable[[], float], *, named: bool
+        what: str, member: Member, now: Callable[[], float], *, known: bool
     ) -> Iterator[None]:
         try:
             yield
@@ -873,7 +874,7 @@ def a_start_that_may_have_run_is_made_again() -> AbstractContextManager[object]:
 @plant
 def a_start_on_a_node_that_has_ended_is_refused_by_its_service() -> AbstractContextManager[object]:
     """Users get the error of the call that the spawn makes."""
-    return patch("runtime.supervision.spawner.about_start", lambda *about, named: nullcontext())
+    return patch("runtime.supervision.spawner.about_start", lambda *about, known: nullcontext())
 
 
 @plant
@@ -965,12 +966,20 @@ def what_a_node_refuses_is_started_on_no_other() -> AbstractContextManager[objec
     """The error of one node is taken for that of all."""
     original = ActorPlacement.place
 
-    async def place(self: ActorPlacement, options: Any, refusals: Any = NO_REFUSALS) -> Member:
+    async def place(
+        self: ActorPlacement, options: Any, refusals: Any = NO_REFUSALS, *, asks: bool = False
+    ) -> Member:
         for why in refusals.values():
             raise NoPlacementError(why)
-        return await original(self, options)
+        return await original(self, options, asks=asks)
 
     return planted(ActorPlacement, "place", place)
+
+
+@plant
+def what_seems_to_be_taken_is_not_asked_for() -> AbstractContextManager[object]:
+    """A node that sees no room takes that for true, although others may have made some."""
+    return planted(ActorPlacement, "_nearest", lambda self, *about: None)
 
 
 def interruptible(owner: type, name: str) -> AbstractContextManager[object]:

@@ -568,7 +568,9 @@ async def test_children_go_where_their_labels_resources_and_placement_say(node: 
             ChildSpec.of(f"gpu {number}", Child).changed(resources={"gpu": 1, "memory": 3})
         )
         assert (await (await child(node, f"gpu {number}")).place())[0] == "large"
-    with pytest.raises(ActorStartError, match=r"large has 0 gpu left of 2, and 1 is asked for"):
+    with pytest.raises(
+        ActorStartError, match=r"large has 0 gpu left of 2, and tree/gpu 2 asks for 1"
+    ):
         await top.start_child(
             ChildSpec.of("gpu 2", Child).changed(resources={"gpu": 1}, start_timeout=0.2)
         )

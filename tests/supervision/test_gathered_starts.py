@@ -28,7 +28,7 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime.lifetime import Lifetime
 from runtime.node import internals_of
-from runtime.supervision.gathered_starts import Outcome, StartGatherer
+from runtime.supervision.gathered_starts import Outcome, StartGatherer, StartKind
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -91,10 +91,8 @@ class Far:
         await self.answers.wait()
         return self.address()
 
-    async def ask(
-        self, where: Member, cls: type[Actor], options: SpawnOptions, names: list[str]
-    ) -> list[Outcome]:
-        self.messages.append((where.name, cls, options, len(names)))
+    async def ask(self, kind: StartKind, names: list[str]) -> list[Outcome]:
+        self.messages.append((kind.member.name, kind.cls, kind.options, len(names)))
         await self.answers.wait()
         if self.error is not None:
             raise self.error

@@ -21,6 +21,8 @@ from runtime.supervision.placement import (
     PlacedActor,
     Turns,
     choose_node,
+    nearest_node,
+    refused_by_many,
 )
 
 
@@ -230,6 +232,37 @@ def test_an_actor_without_a_name_is_called_the_actor_and_many_nodes_are_cut_shor
     ) as raised:
         chosen(members, labels={"zone": "north"})
     assert raised.value.actor is None
+
+
+def test_the_node_that_lacks_the_least_is_asked_first_and_none_that_could_never_fit() -> None:
+    members = [
+        member("a", resources={"gpu": 4.0}),
+        member("b", resources={"gpu": 4.0, "cores": 1.0}),
+        member("c", resources={"gpu": 4.0}, state="draining"),
+        member("d", resources={"gpu": 1.0}),
+        member("e", resources={"gpu": 2.0}),
+    ]
+    loads = {
+        NodeId(name, 1): load(1, gpu=taken)
+        for name, taken in zip("abde", (4, 3, 0, 2), strict=True)
+    }
+    options = SpawnOptions(name="model", resources={"gpu": 2.0, "cores": 0.0})
+    refusals: dict[NodeId, str] = {}
+    asked: list[str] = []
+    while (found := nearest_node(members, options, loads, 0.0, refusals)) is not None:
+        asked.append(found.name)
+        refusals[found.node_id] = f"node {found.name} has none"
+    assert asked == ["b", "a", "e"]
+
+
+def test_an_error_about_many_nodes_that_were_asked_says_how_many() -> None:
+    refusals = {NodeId(f"n{number}", 1): f"node n{number} has none" for number in range(64)}
+    error = refused_by_many(SpawnOptions(name="model"), refusals)
+    assert str(error) == (
+        "model was not started: 64 nodes were asked, and none had room for it: node n0 has none; "
+        "node n1 has none; node n2 has none; node n3 has none; node n4 has none; and 59 more; "
+        "stop an actor that takes it, or start a node that has more"
+    )
 
 
 def test_more_taken_than_there_is_reads_as_nothing_left() -> None:

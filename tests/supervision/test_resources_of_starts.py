@@ -4,15 +4,18 @@ been stopped, however late the watch of the names reports.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
 
-from actors import Actor
-from actors.errors import NoPlacementError
+from actors import Actor, ChildSpec, Supervisor, method
+from actors.errors import NoPlacementError, RemoteError
 from actors.options import Placement
 from runtime import open_node
+from runtime.membership.lookups import Lookups
+from runtime.membership.names import Names
 from runtime.membership.restart_intents import NAMES
 from runtime.node import Node, internals_of
 from runtime.store.interface import Store, WatchBatch
@@ -26,15 +29,29 @@ class Quiet(Actor):
     pass
 
 
+class Ending(Actor):
+    """One that ends when it is asked to."""
+
+    @method
+    async def end(self) -> None:
+        raise SystemExit(0)
+
+
 @pytest.fixture
-async def node() -> AsyncIterator[Node]:
-    """One of two nodes with one GPU each."""
+async def nodes() -> AsyncIterator[tuple[Node, Node]]:
+    """Two nodes with one GPU each."""
     async with (
         open_node("here", secret=SECRET, resources=GPU) as here,
-        open_node("there", join=here.address, secret=SECRET, resources=GPU),
+        open_node("there", join=here.address, secret=SECRET, resources=GPU) as there,
     ):
         await here.wait_for(2)
-        yield here
+        yield here, there
+
+
+@pytest.fixture
+def node(nodes: tuple[Node, Node]) -> Node:
+    """The first of them."""
+    return nodes[0]
 
 
 class HeldWatch:
@@ -159,3 +176,97 @@ async def test_two_actors_that_are_spread_at_the_same_moment_go_to_two_nodes(nod
         for _ in range(4):
             nursery.start_soon(start)
     assert sorted(found) == ["here", "here", "there", "there"]
+
+
+# The ends of actors that this node has not seen yet: others have stopped them, or they have ended
+# by themselves.
+
+
+async def supervised(node: Node, on: str | None) -> Any:
+    child = ChildSpec.of("child", Quiet).changed(resources=GPU, on=on)
+    await node.options(name="top").spawn(Supervisor, [child])
+    return await node.lookup("top/child")
+
+
+def gpu(node: Node, on: str | None) -> Any:
+    return node.options(resources=GPU, on=on)
+
+
+AGAIN: dict[str, Callable[[Node, str | None], Awaitable[Any]]] = {
+    "alone": lambda node, on: gpu(node, on).spawn(Quiet),
+    "with a constructor": lambda node, on: gpu(node, on).spawn(Ending),
+    "found or started": lambda node, on: gpu(node, on).options(name="again").get_or_spawn(Quiet),
+    "many": lambda node, on: gpu(node, on).spawn_many(Quiet, [()]),
+    "as a child": supervised,
+}
+
+
+@pytest.mark.parametrize("on", [None, "there"])
+@pytest.mark.parametrize("again", AGAIN)
+async def test_what_was_stopped_by_another_node_is_free_at_once(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, again: str, on: str | None
+) -> None:
+    here, there = nodes
+    watch = await held(here, monkeypatch)
+    pair = await here.options(resources=GPU).spawn_many(Quiet, [(), ()])
+    last = next(handle for handle in pair if handle.address.node == "there")
+    await there.stop(last)
+    options = gpu(here, on)
+    with trio.fail_after(20):
+        found = await AGAIN[again](here, on)
+    handle = found[0] if isinstance(found, list) else found
+    assert handle.address.node == "there"
+    # Now both are taken, and are known to be.
+    for count in (1, 2):
+        with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
+            await options.spawn_many(Quiet, [()] * count)
+    with pytest.raises(NoPlacementError, match="node there has 0 gpu left of 1"):
+        await options.spawn(Quiet)
+    watch.go_on.set()
+
+
+async def test_what_has_ended_by_itself_is_free_at_once(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = nodes
+    await held(here, monkeypatch)
+    pair = await here.options(resources=GPU).spawn_many(Ending, [(), ()])
+    for _ in range(3):
+        ending = pair.pop()
+        with pytest.raises(RemoteError):
+            await ending.end()
+        await here.wait_ended(ending)
+        pair.append(await here.options(resources=GPU).spawn(Ending))
+
+
+async def test_of_many_none_is_started_where_not_all_find_room(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the names are not followed, and the loads are read for each placement."""
+    here, there = nodes
+    monkeypatch.setattr(Lookups, "is_following", False)
+    first = await there.options(on="there", resources=GPU).spawn(Quiet)
+    with pytest.raises(NoPlacementError, match="has 0 gpu left of 1"):
+        await here.options(resources=GPU).spawn_many(Quiet, [(), ()])
+    (one,) = await here.options(resources=GPU).spawn_many(Quiet, [()])
+    assert (first.address.node, one.address.node) == ("there", "here")
+
+
+async def test_a_full_cluster_is_asked_and_its_names_are_not_read_for_each_start(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = nodes
+    await here.options(resources=GPU).spawn_many(Quiet, [(), ()])
+    reads = 0
+    owners = Names.owners
+
+    async def counted(self: Names) -> Any:
+        nonlocal reads
+        reads += 1
+        return await owners(self)
+
+    monkeypatch.setattr(Names, "owners", counted)
+    for _ in range(3):
+        with pytest.raises(NoPlacementError, match="stop an actor that takes it"):
+            await here.options(resources=GPU).spawn(Quiet)
+    assert reads == 0

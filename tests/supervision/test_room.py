@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from actors.errors import (
     DeadlineExceededError,
     NameTakenError,
     NoPlacementError,
+    OutcomeUnknownError,
     RemoteError,
     SpawnManyError,
     UnderstudyError,
@@ -27,9 +29,12 @@ from actors.errors import (
 from actors.method import Address
 from actors.options import SpawnOptions
 from runtime import open_node
+from runtime.hosting.orderly_stop import LAST_SECONDS
+from runtime.isolation.actor_proxy import ActorProxy
+from runtime.isolation.child_process import ChildProcessHandle
 from runtime.node import Node, internals_of
 from runtime.supervision.actor_placement import ActorPlacement
-from runtime.supervision.placement import NodeLoads
+from runtime.supervision.placement import NEXT_STEP, NodeLoads
 from tests.functions import functions_used as used
 from tests.waiting import until
 
@@ -89,6 +94,10 @@ class Spawning(Actor):
         return names
 
 
+NODES: list[Node] = []
+"""Both nodes of `here`."""
+
+
 @pytest.fixture(autouse=True)
 def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(self: ActorPlacement) -> None:
@@ -110,6 +119,7 @@ async def here() -> AsyncIterator[Node]:
         open_node("there", join=node.address, secret=SECRET, resources=GPU) as there,
     ):
         await node.wait_for(2)
+        NODES[:] = [node, there]
         yield node
         for one in (node, there):
             internals_of(one).host.check_invariants()
@@ -157,8 +167,8 @@ async def test_a_full_node_refuses_and_says_what_is_left_and_what_is_asked_for(
         error = reason_of(raised.value)
         assert type(error) is NoPlacementError
         assert re.fullmatch(
-            rf"no node fits \S+( \S+)?: {on} has refused it: "
-            rf"node {on} has 0 gpu left of 1, and \S+ asks for 1",
+            rf"no node fits \S+( \S+)?: "
+            rf"node {on} has 0 gpu left of 1, and \S+ asks for 1{NEXT_STEP}",
             str(error),
         )
         await here.stop(first)
@@ -186,7 +196,7 @@ async def test_where_all_refuse_the_error_says_why_each_does(here: Node, way: st
         await WAYS[way](here.options(resources=GPU))
     text = str(reason_of(raised.value))
     for node in ("here", "there"):
-        assert f"{node} has refused it: node {node} has 0 gpu left of 1" in text
+        assert f"node {node} has 0 gpu left of 1" in text
 
 
 async def test_of_many_as_many_start_as_there_is_room_for(here: Node) -> None:
@@ -345,3 +355,114 @@ async def test_a_node_of_the_previous_version_is_served_and_counted(alone: Node)
     with pytest.raises(UnderstudyError, match="node alone has 0 gpu left of 1"):
         await service.spawn(path, (), {}, SpawnOptions(resources=GPU))
     assert holders(alone) == ["model"]
+
+
+class LostAnswers:
+    """The service of a node whose answers to starts do not arrive."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._service, name)
+        if not name.startswith(("spawn", "finish")):
+            return method
+
+        async def lost(*args: object) -> object:
+            await method(*args)
+            raise OutcomeUnknownError("no answer", actor="@node", method=name)
+
+        return lost
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    "way",
+    ["alone", "with a constructor", "with arguments that travel alone", "many", "in a process"],
+)
+async def test_an_actor_whose_made_up_name_no_task_knows_is_taken_back_if_the_answer_is_lost(
+    here: Node, monkeypatch: pytest.MonkeyPatch, way: str, together: bool
+) -> None:
+    """Otherwise it would keep its GPU for ever."""
+    (there,) = [peer for peer in NODES if peer.name == "there"]
+    endpoint = internals_of(here).endpoint
+    service = endpoint.node_service
+    monkeypatch.setattr(endpoint, "node_service", lambda *node: LostAnswers(service(*node)))
+    options = here.options(on="there", resources={"gpu": 0.25})
+
+    async def start() -> None:
+        with pytest.raises((OutcomeUnknownError, SpawnManyError)) as raised:
+            await WAYS[way](options)
+        error = reason_of(raised.value)
+        assert type(error) is OutcomeUnknownError
+        assert "it is stopped again" in str(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4 if together else 1):
+            nursery.start_soon(start)
+    await until(lambda: not holders(there), "they are taken back")
+    # One whose name was given can be found by it, and stays.
+    with pytest.raises(OutcomeUnknownError, match="look it up by its name"):
+        await options.options(name="model").spawn(Model)
+    assert holders(there) == ["model"]
+
+
+@pytest.mark.parametrize("end", ["kill", "stop", "crash", "no start", "cancelled"])
+async def test_what_an_isolated_actor_takes_is_free_when_its_process_is_gone(
+    alone: Node, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Not before: the memory of its device is in use until then."""
+    options = alone.options(resources=GPU, isolation="process")
+    closing, gone = trio.Event(), trio.Event()
+    close = ChildProcessHandle.close
+
+    async def slowly(self: ChildProcessHandle, *, graceful: bool) -> None:
+        closing.set()
+        with trio.CancelScope(shield=True):
+            await gone.wait()
+        await close(self, graceful=graceful)
+
+    monkeypatch.setattr(ChildProcessHandle, "close", slowly)
+    reason = ExitReason("stopped", "as asked")
+    host = internals_of(alone).host
+
+    async def run() -> None:
+        with pytest.raises(UnderstudyError) if end in ("crash", "no start") else nullcontext():
+            if end == "no start":
+                await options.spawn(BrokenLater)
+            elif end == "cancelled":
+                with trio.CancelScope() as scope:
+                    nursery.start_soon(cancel_later, scope)
+                    await options.spawn(Slow)
+            else:
+                model = await options.spawn(Model)
+                shutdown: Any = "kill" if end == "kill" else "usual"
+                if end == "crash":
+                    await model.crash()
+                else:
+                    await host.stop(*model.address.actor_id, reason, shutdown)
+
+    async def cancel_later(scope: trio.CancelScope) -> None:
+        await until(
+            lambda: any(isinstance(one, ActorProxy) and one.pid for one in instances()),
+            "its process runs",
+        )
+        scope.cancel()
+
+    def instances() -> list[object]:
+        return [cell.instance for cell in host.cells.values()]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await closing.wait()
+        # Longer than a stop waits for the tasks of an actor, and shorter than it waits for its
+        # process.
+        try:
+            await trio.sleep(LAST_SECONDS + 0.2)
+            assert len(holders(alone)) == 1
+            with pytest.raises(NoPlacementError):
+                await alone.options(resources=GPU).spawn(Quiet)
+        finally:
+            gone.set()
+    await until(lambda: not holders(alone), "its process is gone")
+    await alone.options(resources=GPU).spawn(Quiet)

@@ -89,7 +89,7 @@ def test_an_error_of_the_service_that_starts_is_about_the_start(
     clock = iter([1.0, 3.0])
     with (
         pytest.raises(kind) as found,
-        about_start("where", member, lambda: next(clock), named=named),
+        about_start("where", member, lambda: next(clock), known=named),
     ):
         raise error
     assert str(found.value) == text
