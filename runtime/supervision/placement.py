@@ -166,9 +166,12 @@ def _shortage(member: Member, options: SpawnOptions, load: NodeLoad | None) -> f
     """Return the greatest part of an amount that the member lacks."""
     taken = load.taken if load is not None else {}
     return max(
-        1.0 - (member.resources.get(name, 0.0) - taken.get(name, 0.0)) / amount
-        for name, amount in options.resources.items()
-        if amount
+        (
+            1.0 - (member.resources.get(name, 0.0) - taken.get(name, 0.0)) / amount
+            for name, amount in options.resources.items()
+            if amount
+        ),
+        default=0.0,
     )
 
 
