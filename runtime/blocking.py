@@ -49,7 +49,7 @@ from runtime.doors.connections import (
 )
 from runtime.doors.executor import ClusterExecutor
 from runtime.doors.loop_thread import OpenBlock
-from runtime.doors.time_limit import fail_after, within_limit
+from runtime.doors.time_limit import A_CALL, A_START, fail_after, within_limit
 from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
@@ -197,7 +197,7 @@ class BlockingSpawner(ProcessBound):
         node of the cluster with the fewest actors.
         """
         start = starting_on(self._door.node, self._options).spawn
-        started = self._door.wait(lambda: start(actor, *args, **kwargs))
+        started = self._door.wait(lambda: start(actor, *args, **kwargs), A_START)
         return cast("type[A]", self._door.handle(started))
 
     @documented_as(Spawner.spawn_many)
@@ -211,7 +211,7 @@ class BlockingSpawner(ProcessBound):
     ) -> list[Blocking[A]]:
         """Start many actors of one class."""
         start = starting_on(self._door.node, self._options).spawn_many
-        handles = self._door.wait(lambda: start(actor, argument_list, names=names))
+        handles = self._door.wait(lambda: start(actor, argument_list, names=names), A_START)
         return [cast("type[A]", self._door.handle(one)) for one in handles]
 
     @documented_as(Spawner.get_or_spawn)
@@ -220,7 +220,7 @@ class BlockingSpawner(ProcessBound):
     ) -> Blocking[A]:
         """The handle of the actor that has the name already, or of a new one."""
         start = starting_on(self._door.node, self._options).get_or_spawn
-        started = self._door.wait(lambda: start(actor, *args, **kwargs))
+        started = self._door.wait(lambda: start(actor, *args, **kwargs), A_START)
         return cast("type[A]", self._door.handle(started))
 
     @overload
@@ -234,7 +234,7 @@ class BlockingSpawner(ProcessBound):
         """Run an importable function, plain or `async def`, in a worker process of the cluster, and
         return its value. Ctrl-C ends it there as well.
         """
-        return self._door.wait(self._run_function(function, args, kwargs))
+        return self._door.wait(self._run_function(function, args, kwargs), A_CALL)
 
     @overload
     def future(
@@ -313,14 +313,14 @@ class BlockingGroup(Generic[A]):
     @documented_as(Group.broadcast)
     def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Call a method of all members one way; returns how many."""
-        return self._door.wait(lambda: self._group.broadcast(method, *args, **kwargs))
+        return self._door.wait(lambda: self._group.broadcast(method, *args, **kwargs), A_CALL)
 
     @documented_as(Group.call_all)
     def call_all(
         self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
         """Call a method of all members, and wait for all answers."""
-        answers = self._door.wait(lambda: self._group.call_all(method, *args, **kwargs))
+        answers = self._door.wait(lambda: self._group.call_all(method, *args, **kwargs), A_CALL)
         return [attrs.evolve(one, member=self._handle(one.member)) for one in answers]
 
     def watch(self) -> Iterator[tuple[Blocking[A], ...]]:

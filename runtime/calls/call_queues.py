@@ -151,6 +151,8 @@ class CallQueues:
         self._environment = environment
         self.all: dict[Hashable, _CallQueue] = {}
         """The queues by actor. Empty while no call waits, which every call checks."""
+        self._in_turn: dict[trio.CancelScope, tuple[str, Occupancy]] = {}
+        """The calls of `in_turn` that wait for their turns on a link, with actor and place."""
 
     def ahead_of(self, bound: Bound) -> bool:
         """True if calls to the same actor wait."""
@@ -181,10 +183,24 @@ class CallQueues:
                     post(route)
                     posted.append(route)
 
-            await link.in_turn(post_there, urgent=is_service(bound))
+            with trio.CancelScope() as waiting:
+                self._in_turn[waiting] = bound._address.name, where(route)
+                try:
+                    await link.in_turn(post_there, urgent=is_service(bound))
+                finally:
+                    del self._in_turn[waiting]
             if posted:
                 return
         await self.through(bound, order, post)
+
+    def _recall(self, name: str, place: Occupancy) -> None:
+        """Have the calls that wait for their turns on the link to that place of an actor join its
+        queue.
+        """
+        self._routes.recall(name, place)
+        for waiting, of in self._in_turn.items():
+            if of == (name, place):
+                waiting.cancel()
 
     @trio.lowlevel.enable_ki_protection
     async def through(
@@ -337,7 +353,7 @@ class CallQueues:
         Nothing more is sent there meanwhile, because new calls join the queue.
         """
         for place in left:
-            self._routes.recall(name, place)
+            self._recall(name, place)
         # Polled, because the refusals come over several links; bounded by `SETTLE_SECONDS`. The
         # pause grows from a millisecond, for refusals of this host, to 20 ms.
         began, pause = self._environment.now(), 0.001

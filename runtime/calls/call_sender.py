@@ -681,7 +681,7 @@ class CallSender(ABC):
         elif route.calls is not None and route.calls.take(call.number) is not None:
             # The entry is gone, so an answer that is on its way is dropped. If the request has
             # left, the far side gets a CANCEL.
-            call.recalled = link.abandon(call.ticket)
+            call.recalled = link.abandon(call.ticket) and not call.left
             if not call.recalled:
                 link.post(cancel_frame(call.number), lane=call.place.actor)
                 # The caller gets its arrays back now, and may change them before the peer has them.

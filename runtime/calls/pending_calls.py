@@ -78,6 +78,7 @@ class PendingCall(Generic[T]):
         "expired",
         "finished",
         "large_answer",
+        "left",
         "lends",
         "number",
         "place",
@@ -98,6 +99,8 @@ class PendingCall(Generic[T]):
         """True if the request refers to memory that the caller may change once the call is over."""
         self.recalled = False
         """True if the request was taken back: it certainly was not received, and will not be."""
+        self.left = False
+        """True if an attempt before the present one may have been received, and has no answer."""
         self.value: object = None
         self.error: CallError | None = None
         self.finished = False

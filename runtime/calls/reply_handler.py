@@ -130,7 +130,7 @@ class ReplyHandler:
     def lost(self, link: Link, call: Waiting) -> CallError:
         """Return the error for a call whose link has ended before its answer came."""
         place = call.place
-        certainly_not = link.certainly_not_received(call.ticket)
+        certainly_not = link.certainly_not_received(call.ticket) and not call.left
         if link.ended == LEFT:
             # It says nothing about the other node that this one has left.
             if certainly_not:

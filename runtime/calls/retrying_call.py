@@ -356,6 +356,8 @@ class RetryingCall:
             return False
         # 0 is the ticket of no frame: whatever happens to the link, this attempt did not run.
         call.ticket = 0
+        # One before it may be on record, and run.
+        self._sent = call.left
         return True
 
     def _post(self, route: Route) -> None:
@@ -382,6 +384,8 @@ class RetryingCall:
         if route.link is None and self._sent:
             # The call still runs on this node: the repeat waits for the same run.
             return
+        # This may raise.
+        state = None if self._kept is None else self._kept.state_at(route)
         self._sent = True
         request = OutgoingRequest(
             self._bound,
@@ -398,8 +402,7 @@ class RetryingCall:
             request.first = self._first
             request.repeated = bool(self._may_have_run)
             request.elsewhere = bool(self._may_have_run - {where(route)})
-        if self._kept is not None:
-            request.state = self._kept.state_at(route)
+        request.state = state
         if self._seen is not None:
             self._seen.attempted(request.attempt, route.address.node, addresses_of(route))
         self._caller.post_in_turn(call, route, request)
@@ -423,7 +426,12 @@ class RetryingCall:
                 and not local_again
                 and not (call.error is not None and outcome_of(call.error) == "raised")
             ):
+                if call.lends and before.link is not None and before.link.ended is None:
+                    # From here on the call knows only the frame of the next attempt.
+                    before.link.own(call.ticket)
+                    call.lends = False
                 call.place = route.place
+                call.left = self._sent
                 call.finished = self._judged = False
                 call.error = None
                 self._route = route
@@ -459,8 +467,9 @@ class RetryingCall:
         late, self._late = self._late, False
         if outcome_of(error) != "not executed" and route is not None:
             self._may_have_run.add(where(route))
-        if outcome_of(error) == "not executed":
-            # Refused, so not on record: the next attempt is as good as the first.
+        if outcome_of(error) == "not executed" and self._judged:
+            # Refused, so not on record: the next attempt is as good as the first. Of one that was
+            # not sent nothing follows for those before it.
             self._sent = False
         moving = self._is_moving(route, error, now)
         # However many calls are with an actor when it dies, that is one failure.

@@ -215,7 +215,7 @@ class StreamReader(Stream[T]):
         denials, order, look_at = Denials(), caller.numbers(), -math.inf
         denied: Occupancy | None = None
         patience = caller.environment.timings.denial_patience
-        while True:
+        while True:  # noqa: ASYNC913  each attempt waits, or the checkpoint does
             try:
                 call = await self._attempt(order, look_at, denied)
                 if call.items or call.error is None:
@@ -250,8 +250,10 @@ class StreamReader(Stream[T]):
                     # No circle with this frame, which the traceback has.
                     del error, schedule
             look_at, denied = decision.at, None if route is None else where(route)
-            # An attempt that fails before it waits for anything must not keep the loop.
-            await trio.lowlevel.checkpoint()
+            if self._call is None:
+                # An attempt that fails before it waits for anything must not keep the loop. One
+                # that was refused joins the queue in this pass: calls made later wait for no more.
+                await trio.lowlevel.checkpoint()
 
     async def _attempt(self, order: int, look_at: float, denied: Occupancy | None) -> StreamCall:
         """Ask for the stream; returns when its first item is there, or its end."""

@@ -25,7 +25,7 @@ from actors.reference import Reference
 from runtime.doors.connections import handle_on
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.portal import MethodCall, next_of
-from runtime.doors.time_limit import within_limit
+from runtime.doors.time_limit import A_CALL, ANYTHING, within_limit
 from runtime.node import Node
 from runtime.pools.map_run import MapResults
 from runtime.user_errors import end_at_door
@@ -51,12 +51,12 @@ class BlockingDoor:
     session: OpenBlock[Any]
     node: Node
 
-    def wait(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run it in the loop, and block until it has ended."""
+    def wait(self, function: Callable[[], Awaitable[T]], what_ended: str = ANYTHING) -> T:
+        """Run it in the loop, and block until it has ended. `what_ended`: see `within_limit`."""
         refuse_loops()
         self.session.check()
         try:
-            return self.session.portal.call(within_limit(function))
+            return self.session.portal.call(within_limit(function, what_ended))
         except Exception as error:
             end_at_door(error)
             raise
@@ -138,7 +138,7 @@ class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
         bound = self._bound
         if (refusal := bound._refusal(args, kwargs)) is not None:
             raise refusal
-        return self._door.wait(MethodCall(bound._caller, bound, args, kwargs))
+        return self._door.wait(MethodCall(bound._caller, bound, args, kwargs), A_CALL)
 
     @documented_as(Method.options)
     def options(self, **changes: Unpack[CallChanges]) -> BlockingMethod[P, R]:
@@ -151,7 +151,7 @@ class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
         bound = self._bound
         if (refusal := bound._refusal(args, kwargs)) is not None:
             raise refusal
-        self._door.wait(partial(bound._caller.send, bound, args, kwargs))
+        self._door.wait(partial(bound._caller.send, bound, args, kwargs), A_CALL)
 
     @documented_as(Method.remote)
     def remote(self, /, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
@@ -159,7 +159,7 @@ class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
         bound, door = self._bound, self._door
         if (refusal := bound._refusal(args, kwargs)) is not None:
             raise refusal
-        return door.reference(door.wait(partial(bound._caller.remote, bound, args, kwargs)))
+        return door.reference(door.wait(partial(bound._caller.remote, bound, args, kwargs), A_CALL))
 
     @documented_as(Method.future)
     def future(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -208,7 +208,7 @@ class BlockingItems(BlockingStream[T]):
         self._stream = stream
 
     def __next__(self) -> T:
-        found = self._door.wait(partial(next_of, self._stream))
+        found = self._door.wait(partial(next_of, self._stream), A_CALL)
         if not found:
             raise StopIteration
         return found[0]

@@ -27,6 +27,7 @@ from actors.process_bound import ProcessBound
 from actors.reference import Reference
 from runtime.doors.blocking_door import Blocking, BlockingDoor, BlockingHandle, BlockingItems
 from runtime.doors.item_sources import plain_source
+from runtime.doors.time_limit import A_CALL
 from runtime.pools.map_run import MapResults
 from runtime.pools.pool import Pool, no_attribute
 from runtime.user_errors import CHECKS
@@ -199,14 +200,14 @@ class BlockingPool(ProcessBound, Generic[A]):
     ) -> BlockingReference[R]:
         """Call a method of the member with the least to do."""
         return self._door.reference(
-            self._door.wait(lambda: self._pool.submit(method, *args, **kwargs))
+            self._door.wait(lambda: self._pool.submit(method, *args, **kwargs), A_CALL)
         )
 
     def call_all(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
         """Call a method of all members, side by side, and wait for all answers."""
-        answers = self._door.wait(lambda: self._pool.call_all(method, *args, **kwargs))
+        answers = self._door.wait(lambda: self._pool.call_all(method, *args, **kwargs), A_CALL)
         return [attrs.evolve(one, member=self._door.handle(one.member)) for one in answers]
 
     @documented_as(Pool.choose)

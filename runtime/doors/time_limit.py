@@ -21,6 +21,13 @@ _ENDS: ContextVar[float] = ContextVar("_ENDS", default=math.inf)
 """When the innermost limit of this thread, or those around it, is over."""
 
 
+A_CALL = "the call that was under way was cancelled, and may have run"
+
+A_START = "the start that was under way was cancelled; what has started is stopped again"
+
+ANYTHING = "what was under way was cancelled"
+
+
 @contextmanager
 def fail_after(seconds: float) -> Iterator[None]:
     """Let everything that blocks in the `with` block take no more than `seconds` in all: calls,
@@ -41,9 +48,11 @@ def fail_after(seconds: float) -> Iterator[None]:
         _ENDS.reset(token)
 
 
-def within_limit(function: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable[T]]:
+def within_limit(
+    function: Callable[[], Awaitable[T]], what_ended: str = ANYTHING
+) -> Callable[[], Awaitable[T]]:
     """The function itself, or one that raises TimeoutError when the limit of this thread is over.
-    To be awaited in trio.
+    To be awaited in trio. `what_ended`: the end of the error's text.
     """
     ends = _ENDS.get()
     if ends == math.inf:
@@ -53,9 +62,6 @@ def within_limit(function: Callable[[], Awaitable[T]]) -> Callable[[], Awaitable
         # Measured when it begins: the loop may have been busy meanwhile.
         with trio.move_on_after(max(0.0, ends - _now())):
             return await function()
-        raise TimeoutError(
-            "the time limit of `fail_after` has passed; the call that was under way was "
-            "cancelled, and may have run"
-        )
+        raise TimeoutError(f"the time limit of `fail_after` has passed; {what_ended}")
 
     return limited

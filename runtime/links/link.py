@@ -103,6 +103,8 @@ class Outbound:
         """Those that wait for room in the window only; see `defer`."""
         self._in_turn = False
         """True while deferred posts have their turns: what is posted then was deferred."""
+        self._lot_began = 0
+        """How many frames had been posted when the present, or latest, of these turns began."""
         self._waiting = 0
         """Tasks that wait for room, and one for all posts that are deferred for the lack of it."""
         self._held_up = False
@@ -128,9 +130,13 @@ class Outbound:
         is full, or because `most_unwritten` frames wait to be written.
         """
         session = self.session
+        if self._in_turn:
+            return session.sent - self._lot_began >= self.most_unwritten or not self.has_room
         return (
             session.sent - session.written >= self.most_unwritten
-            or (self._deferred.waiting > 0 and not self._in_turn)
+            or self._deferred.waiting > 0
+            # Before these, too: calls of one service run in order.
+            or self._urgent.waiting > 0
             or not self.has_room
         )
 
@@ -235,7 +241,7 @@ class Outbound:
 
         def withdraw(raise_cancel: object) -> trio.lowlevel.Abort:
             assert post is not None
-            post.withdraw()
+            self.abandon(post)
             return trio.lowlevel.Abort.SUCCEEDED
 
         # No await from here to the parking: both functions wake a task that is parked.
@@ -261,12 +267,15 @@ class Outbound:
         for.
         """
         session = self.session
+        # Answers that wait to be written are not counted: a peer that has its calls answered in
+        # each pass would leave no turn for calls to it.
+        self._lot_began = session.sent
         self._in_turn = True
         try:
             for queue in (self._urgent, self._deferred):
                 # Counted as well, because a turn may post nothing: arguments that cannot be sent.
                 for _ in range(self.most_unwritten):
-                    if not self.has_room or session.sent - session.written >= self.most_unwritten:
+                    if self.is_crowded:
                         break
                     act = queue.next()
                     if act is None:
@@ -552,9 +561,13 @@ class Outbound:
                 return
             if self._progress is not None:
                 self._tell_progress()
-            if self._transfers.unfinished or self._deferred.waiting:
+            if self._transfers.unfinished or self._deferred.waiting or self._urgent.waiting:
                 # Between two parts, or two lots of deferred posts, all other tasks have a turn.
                 await trio.lowlevel.checkpoint()
+                # They may post something in each pass, such as answers: what is deferred does not
+                # wait until nothing else is to be written.
+                if self._deferred.waiting or self._urgent.waiting:
+                    self._take_turns()
 
     def _abort_parking(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
         self._writer = None
@@ -947,6 +960,7 @@ class Link(Outbound):
         self._deferred.check_invariants()
         self._urgent.check_invariants()
         assert not self._in_turn, "a turn is one step"
+        assert not self._held_up or self._deferred.waiting or self._urgent.waiting
         assert self._writer is None or not self._turn_is_due, "the writer gives turns"
         if self.lending is not None:
             assert self.ended is None, "what a link has lent ends with it"

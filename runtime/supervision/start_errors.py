@@ -84,7 +84,7 @@ def about_start(
             )
         else:
             next_step = (
-                "look it up by its name, or start it again"
+                "if it has, it goes on: look it up by its name, or start it again"
                 if known
                 else f"if it has, it is stopped again, as no task has its handle; {ELSEWHERE}"
             )

@@ -13,15 +13,24 @@ import pytest
 import trio
 
 from actors import Actor, RetryPolicy, method
-from actors.errors import DeadlineExceededError, EncodeError, NodeUnreachableError
+from actors.errors import (
+    DeadlineExceededError,
+    EncodeError,
+    NodeDiedError,
+    NodeUnreachableError,
+    UnderstudyError,
+)
 from actors.identifiers import NodeId
 from runtime.calls.callback_call import CallbackCall
+from runtime.calls.protocol import REPEAT, call_frame, cancel_frame
 from runtime.links.deferred_posts import MOST_UNWRITTEN
 from runtime.links.link import Link
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
+from runtime.wire.frames import Kind, encode_frame
 from tests.breakable_network import BreakableNetwork
 from tests.live_pair import open_pair
+from tests.waiting import until
 
 FEW = 5
 """Frames that may wait to be written in these tests."""
@@ -430,3 +439,212 @@ async def test_acknowledgements_give_turns_to_what_has_no_answer(
             for number in range(1_000):
                 nursery.start_soon(crowd.ledger.note.send, number)
     assert sorted(await crowd.noted()) == list(range(-1, 1_000))
+
+
+async def test_calls_of_all_kinds_that_wait_follow_an_actor_that_has_moved_in_order(
+    crowd: Crowd,
+) -> None:
+    moved = await crowd.there.options(name="ledger").spawn(Ledger)
+    ledger = await crowd.here.lookup("ledger", Ledger)
+    await ledger.read()
+    await crowd.there.stop(moved)
+    await crowd.here.options(name="ledger").spawn(Ledger)
+    ways, numbers = ways_of(ledger), iter(range(50))
+
+    async def call() -> None:
+        await next(ways)(next(numbers))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            # It is sent to the place that the actor has left.
+            await crowd.take_down()
+            nursery.start_soon(call)
+            await all_have_run()
+            # From here on none has a turn.
+            crowd.link.most_unwritten = 0
+            for _ in range(49):
+                nursery.start_soon(call)
+            await all_have_run()
+            assert crowd.deferred() == 49
+            await crowd.bring_up()
+        assert await ledger.read() == list(range(50))
+    assert crowd.deferred() == 0
+
+
+class Held(Actor):
+    """Runs until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @method(idempotent=True)
+    async def hold(self) -> None:
+        self.runs += 1
+        BEGUN.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ENDED.set()
+
+
+BEGUN = trio.Event()
+ENDED = trio.Event()
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run of a `Held` has begun yet."""
+    for name in ("BEGUN", "ENDED"):
+        monkeypatch.setattr(f"{__name__}.{name}", trio.Event())
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_call_that_runs_is_cancelled_at_once_while_its_next_attempt_waits(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[int] = []
+
+    def noted(number: int) -> bytes:
+        cancelled.append(number)
+        return cancel_frame(number)
+
+    monkeypatch.setattr("runtime.calls.call_sender.cancel_frame", noted)
+    actor = await crowd.there.spawn(Held)
+    seen = internals_of(crowd.here).endpoint.make_handle(actor.address, Held)
+    policy = RetryPolicy(max_retries=10_000, attempt_timeout=0.05, initial_delay=0.01, budget=None)
+
+    async def call() -> None:
+        with scope:
+            await seen.hold.options(retry=policy)()
+
+    scope = trio.CancelScope()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await BEGUN.wait()
+            # From here on none has a turn.
+            crowd.link.most_unwritten = 0
+            await until(crowd.deferred, "the next attempt waits for its turn", every=0)
+            scope.cancel()
+        assert len(cancelled) == 1
+        await ENDED.wait()
+    assert crowd.deferred() == 0
+
+
+@pytest.mark.usefixtures("held")
+async def test_an_attempt_after_one_that_had_no_turn_says_that_the_call_may_run(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags: list[int] = []
+
+    def noted(*args: Any) -> bytes:
+        flags.append(args[1])
+        return call_frame(*args)
+
+    actor = await crowd.there.spawn(Held)
+    seen = internals_of(crowd.here).endpoint.make_handle(actor.address, Held)
+    policy = RetryPolicy(max_retries=10_000, attempt_timeout=0.02, initial_delay=0.01, budget=None)
+    monkeypatch.setattr("runtime.calls.call_sender.call_frame", noted)
+    scope = trio.CancelScope()
+
+    async def call() -> None:
+        with scope:
+            await seen.hold.options(retry=policy)()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await BEGUN.wait()
+            crowd.link.most_unwritten = 0
+            # The next attempt waits for its turn, and then is given up as too slow.
+            await until(crowd.deferred, "the next attempt waits for its turn", every=0)
+            await until(crowd.deferred, "it is given up", lambda left: not left, every=0)
+            crowd.link.most_unwritten = FEW
+            await until(lambda: len(flags) >= 2, "one after it is sent")
+            scope.cancel()
+    assert not flags[0] & REPEAT
+    assert all(later & REPEAT for later in flags[1:])
+
+
+@pytest.mark.usefixtures("held")
+async def test_a_call_that_runs_is_not_told_never_sent_while_its_next_attempt_waits(
+    crowd: Crowd,
+) -> None:
+    actor = await crowd.there.spawn(Held)
+    seen = internals_of(crowd.here).endpoint.make_handle(actor.address, Held)
+    policy = RetryPolicy(max_retries=1, attempt_timeout=0.5, initial_delay=0.01)
+    errors: list[BaseException] = []
+
+    async def call() -> None:
+        with pytest.raises(UnderstudyError) as raised:
+            await seen.hold.options(retry=policy)()
+        errors.append(raised.value)
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await BEGUN.wait()
+            crowd.link.most_unwritten = 0
+            await until(crowd.deferred, "the next attempt waits for its turn", every=0)
+            crowd.link.end("its process is gone", peer_ended=True)
+    assert [type(error) for error in errors] == [NodeDiedError]
+
+
+async def test_answers_in_each_pass_leave_turns_to_calls_that_wait(crowd: Crowd) -> None:
+    over = trio.Event()
+
+    async def answer() -> None:
+        while not over.is_set():
+            crowd.link.post(encode_frame(Kind.EMPTY, b""))
+            await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(answer)
+            for number in range(100):
+                nursery.start_soon(crowd.ledger.note, number)
+            await all_have_run()
+            assert crowd.deferred() > 80
+            passes = 0
+            while crowd.link.deferred:
+                await trio.lowlevel.checkpoint()
+                passes += 1
+            over.set()
+    # A lot of them has its turns in each pass.
+    assert passes <= 3 * 100 // FEW
+
+
+async def test_a_window_that_was_full_is_not_waited_for_once_all_are_cancelled(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.links.session.WINDOW_FRAMES", FEW)
+    await crowd.take_down()
+    for way in (crowd.ledger.note, crowd.ledger.note.send, crowd.ledger.note.remote):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                for number in range(3 * FEW):
+                    nursery.start_soon(way, number)
+                await all_have_run()
+                assert crowd.deferred()
+                assert crowd.link.window_full.waiting == 1
+                scope.cancel()
+        assert crowd.deferred() == 0
+        assert crowd.link.window_full.waiting == 0
+
+
+async def test_calls_of_services_do_not_overtake_those_that_wait(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await crowd.take_down()
+    link, told = crowd.link, list[int]()
+    with monkeypatch.context() as changed:
+        changed.setattr("runtime.links.session.WINDOW_FRAMES", 0)
+        assert link.defer(lambda: told.append(1), urgent=True) is not None
+    # There is room, and the first has not had its turn yet.
+    assert link.has_room
+    assert link.is_crowded
+    assert link.defer(lambda: told.append(2), urgent=True) is not None
+    await crowd.bring_up()
+    await until(lambda: len(told) == 2, "both have had their turns")
+    assert told == [1, 2]

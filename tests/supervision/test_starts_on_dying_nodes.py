@@ -70,7 +70,13 @@ async def test_the_error_names_the_node_and_the_class(
             OutcomeUnknownError,
             True,
             "where may have started on node worker-1, whose answer has not come after 2.0 s, and "
-            "will not; look it up by its name, or start it again",
+            "will not; if it has, it goes on: look it up by its name, or start it again",
+        ),
+        (
+            CallTimeoutError,
+            True,
+            "where may have started on node worker-1, whose answer has not come after 2.0 s, and "
+            "will not; if it has, it goes on: look it up by its name, or start it again",
         ),
         (
             DeadlineExceededError,
