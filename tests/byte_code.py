@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("actors", "runtime", "understudy", "tests")
 IN_A_WAY_OF_PYTEST = ("runtime/**/*.py", "tests/**/conftest.py", "tests/**/test_*.py")
 """The runtime too, since the package is one of a plug-in."""
-PLUGINS = ("tests/hangs.py", "tests/live_pair.py")
+PLUGINS = ("tests/etcd.py", "tests/hangs.py", "tests/live_pair.py")
 TOGETHER = 10
 
 

@@ -365,7 +365,12 @@ class NodeService(Actor):
         """Stop the actors that were spawned with this ticket: their spawner was cancelled and has
         no handles of them. Those that others have found meanwhile stay.
         """
-        await self._take_ticket_back(ticket)
+        async with trio.open_nursery() as nursery:
+            started = await self._tickets.take(ticket)
+            # Of an answer that was lost, no task asks for the starts that went on.
+            for number in self._unfinished.numbers(ticket):
+                nursery.start_soon(self._unfinished.take_back, ticket, number)
+            await self.take_back_started([one.actor_id for one in started])
 
     async def _take_ticket_back(self, ticket: str) -> None:
         await self.take_back_started([one.actor_id for one in await self._tickets.take(ticket)])

@@ -203,6 +203,12 @@ class UnfinishedStarts:
             self.nursery.start_soon(self._look_after, ticket, numbers)
         return numbers
 
+    def numbers(self, ticket: str) -> list[int]:
+        """Return those of a batch that were not asked for. Looks at all: for the few batches whose
+        answers were lost.
+        """
+        return [number for of, number in self._by_key if of == ticket]
+
     def pop(self, ticket: str, number: int) -> UnfinishedStart | None:
         """Return a start that the caller looks after from now on; None if there is none that was
         not asked for.

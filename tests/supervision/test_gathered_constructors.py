@@ -444,3 +444,14 @@ async def test_what_has_no_name_is_taken_back_where_the_answer_is_lost(
         assert [(await one.read())[0] for one in found] == list(range(count))
     else:
         await until(lambda: users(pair), "they are gone", lambda left: not left)
+
+
+async def test_what_goes_on_after_an_answer_that_was_lost_is_cancelled_at_once(pair: Pair) -> None:
+    service, path = service_of(pair), import_path(Heeding)
+    *_, unfinished = await service.spawn_each(path, [(True,)] * 3, [], [], SpawnOptions(), "a")
+    *_, others = await service.spawn_each(path, [(True,)] * 2, [], [], SpawnOptions(), "b")
+    assert (unfinished, others) == ([0, 1, 2], [0, 1])
+    # By all that a caller knows without the answer. Later they are taken back in any case.
+    with trio.fail_after(UNASKED_SECONDS / 2):
+        await service.take_back.send("a")
+        await until(lambda: users(pair), "those of it are gone", lambda names: len(names) == 2)
