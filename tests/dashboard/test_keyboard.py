@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from runtime import open_node
 from tests.dashboard.browser import BrowserPage, needs_browser, open_browser
-from tests.dashboard.conftest import Clerk, World, open_world
+from tests.dashboard.conftest import SECRET, Clerk, World, open_world
 from tests.dashboard.test_browser import FITS, PAGES, show
 
 pytestmark = needs_browser
@@ -208,12 +209,19 @@ async def test_many_rows_of_a_table_are_one_row_for_the_tab_key(tmp_path: Path) 
 async def test_no_value_is_cut_and_pictures_say_in_words_what_they_show(
     width: int, tmp_path: Path
 ) -> None:
-    async with open_world() as world, open_browser(tmp_path) as browser:
+    async with (
+        open_world() as world,
+        # For the page of links.
+        open_node("another", join=world.node.address, secret=SECRET),
+        open_browser(tmp_path) as browser,
+    ):
         clerk = await world.node.lookup("shop/clerk", Clerk)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(clerk.wait)
             page = await browser.page(width=width)
             await opened(world, page)
+            await show(page, "links", "document.querySelectorAll('.panel').length")
+            await page.until("document.querySelectorAll('tbody tr').length >= 2", "the links")
             for path in ["", *PAGES, "actor/shop%2Fclerk", "node/one"]:
                 await show(page, path, "document.querySelectorAll('.panel').length")
                 await page.until("document.querySelector('#live').innerText === 'Live'", path)

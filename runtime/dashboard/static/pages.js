@@ -458,7 +458,7 @@ function linksPage(root) {
     { id: "peer", head: "Peer", value: (row) => row.peer, show: (row) => (cluster("nodes")[row.peer] ? nodeLink(row.peer) : row.peer) },
     { id: "state", head: "State", width: "st", value: (row) => (row.stale ? "1" : row.connected ? "2" : "0"), show: (row) => (row.stale ? badge("silent") : h("span", { class: `badge ${row.connected ? "good" : "bad"}` }, h("span", { class: "dot" }), row.connected ? "connected" : "not connected")) },
     { id: "connections", head: "Connections", value: (row) => row.connections, format: count, number: true, low: 1 },
-    { id: "rate", head: "Received/s", value: (row) => row.rate, format: bytes, number: true, width: "s" },
+    { id: "rate", head: "Received/s", value: (row) => row.rate, format: bytes, number: true, width: "m" },
     { id: "bytes", head: "Received", value: (row) => row.bytes_received, format: bytes, number: true, low: 1 },
   ], { label: "Links", filter: "Filter links", blank: empty("No links", "Nodes connect when they first call each other.") });
   root.append(heading("Links", "Sessions between nodes, as each end sees them. A broken connection is dialled again, and its calls wait; more than one connection says how often that was."), panel("Links", table.root));
