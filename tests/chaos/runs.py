@@ -32,6 +32,7 @@ from tests.chaos.books import Books
 from tests.chaos.callers import NODE_LABELS, Callers, read_ledgers
 from tests.chaos.fleet import SECRET, Fleet, Seat, left_behind
 from tests.chaos.hosts import Host, Network, open_network
+from tests.free_addresses import free_address
 from tests.waiting import until
 
 NODES = 5
@@ -334,7 +335,8 @@ async def run_founder(kills: int, seed: int) -> Books:
     books = Books()
     with tempfile.TemporaryDirectory(prefix="understudy-founder-") as directory:
         async with open_fleet(books) as fleet:
-            first = f"127.0.0.1:{await free_port()}"
+            # The founder comes back to it.
+            first = free_address()
             founder = await fleet.add("founder", "--listen", first, "--data-dir", directory)
             for number in range(3):
                 await fleet.add(f"n{number}", "--join", first, "--listen", "127.0.0.1:0", *LABELS)
@@ -357,10 +359,3 @@ async def run_founder(kills: int, seed: int) -> Books:
 
             await attack(run, kill)
     return books
-
-
-async def free_port() -> int:
-    """A port that was free a moment ago: the founder comes back to it."""
-    with trio.socket.socket() as found:
-        await found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

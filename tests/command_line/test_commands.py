@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from runtime.command_line.main import main
 from tests import forked_python
 from tests.command_line.shell import FIRST, UNDERSTUDY, Cluster, Shell, check_mistake
+from tests.free_addresses import free_address
 from tests.waiting import until_blocking
 
 pytestmark = pytest.mark.cluster
@@ -445,12 +446,9 @@ def test_a_wrong_secret_is_named_and_the_cluster_goes_on(shell: Shell) -> None:
 
 
 def test_an_address_without_a_listener_is_named_with_the_next_step(shell: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    check_mistake(
-        shell.run("status", "--address", f"127.0.0.1:{port}"), str(port), "understudy node"
-    )
-    check_mistake(shell.run("node", "--join", f"127.0.0.1:{port}"), str(port), "understudy node")
+    address = free_address()
+    check_mistake(shell.run("status", "--address", address), address, "understudy node")
+    check_mistake(shell.run("node", "--join", address), address, "understudy node")
     check_mistake(shell.run("status", "--address", "nonsense"), "nonsense", "HOST:PORT")
 
 

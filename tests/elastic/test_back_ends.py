@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from runtime.command_line.main import main
 from runtime.rendezvous.parameters import RendezvousFinishedError, RendezvousParameters
 from runtime.rendezvous.registry import create_handler
 from tests.etcd import shared_etcd
+from tests.free_addresses import free_address
 from tests.process_states import lives
 from tests.waiting import until_blocking
 
@@ -178,8 +178,7 @@ def test_a_job_over_a_store_of_its_own_loses_an_agent_and_finishes(
     job: Job, backend: str, request: pytest.FixtureRequest
 ) -> None:
     job.backend = backend
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        job.endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+    job.endpoint = free_address()
     if backend == "etcd":
         job.endpoint = request.getfixturevalue("etcd_server")
     agents = [job.start("1:2") for _ in range(2)]

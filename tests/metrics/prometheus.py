@@ -14,18 +14,12 @@ from typing import Any
 import pytest
 import trio
 
+from tests.free_addresses import free_address
 from tests.waiting import until
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (Debian: prometheus)"
 )
-
-
-async def free_address() -> str:
-    """A local address on which no process listens."""
-    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
-    async with listener:
-        return f"127.0.0.1:{listener.socket.getsockname()[1]}"
 
 
 def command(folder: Path, configuration: str, address: str) -> list[str]:
@@ -54,7 +48,7 @@ async def scraped(
     folder: Path, configuration: str, is_so: Callable[[dict[str, dict[str, Any]]], object]
 ) -> dict[str, dict[str, Any]]:
     """Run a Prometheus until its targets are so; returns them by their jobs."""
-    address = await free_address()
+    address = free_address()
 
     def targets() -> dict[str, dict[str, Any]]:
         found = ask(address, "targets")

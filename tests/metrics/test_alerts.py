@@ -19,9 +19,10 @@ import pytest
 import trio
 
 from runtime import open_node
+from tests.free_addresses import free_address
 from tests.house import ROOT
 from tests.live_pair import SECRET
-from tests.metrics.prometheus import ask, command, free_address, needs_prometheus
+from tests.metrics.prometheus import ask, command, needs_prometheus
 from tests.metrics.scraping import families, get
 
 ALERTS = ROOT / "ops/alerts.yml"
@@ -149,7 +150,7 @@ async def test_a_real_prometheus_sees_nodes_die(tmp_path: Path) -> None:
             "  - job_name: understudy\n"
             f"    static_configs: [{{targets: {json.dumps(places)}}}]\n"
         )
-        place = await free_address()
+        place = free_address()
         with running(*command(tmp_path, configuration, place)):
             await until_true(place, "sum(up) == 3")
             await until_true(place, 'sum(understudy_nodes{state="up"}) == 9')

@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -37,6 +36,7 @@ from runtime.timings import Timings
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
 from tests import forked_python
 from tests.authority import Elsewhere
+from tests.free_addresses import free_address
 from tests.metrics.prometheus import needs_prometheus, scraped
 from tests.waiting import until
 
@@ -368,10 +368,8 @@ async def test_what_is_no_node_does_not_speak_tls() -> None:
 
 
 async def test_an_address_without_a_listener_is_reported_as_without_tls() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with pytest.raises(JoinError, match="no node answers"):
-        async with open_node("n", join=f"127.0.0.1:{port}", secret=SECRET, tls="require"):
+        async with open_node("n", join=free_address(), secret=SECRET, tls="require"):
             pytest.fail("joined")
 
 

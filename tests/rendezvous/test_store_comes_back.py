@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from runtime.rendezvous.parameters import RendezvousConnectionError, RendezvousP
 from runtime.rendezvous.registry import OpenableHandler, create_handler
 from runtime.testing import open_etcd
 from tests.etcd import needs_etcd
+from tests.free_addresses import free_address
 from tests.waiting import until
 
 
@@ -112,8 +112,7 @@ async def waited_for(log: pytest.LogCaptureFixture, text: str) -> None:
 async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    address = free_address()
     async with trio.open_nursery() as nursery:
         opened = trio.Event()
 

@@ -4,7 +4,6 @@ says.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from runtime.rendezvous.parameters import (
 )
 from runtime.rendezvous.registry import OpenableHandler, create_handler
 from runtime.timings import Timings
+from tests.free_addresses import free_address
 
 QUICK = {
     "keep_alive_interval": 0.3,
@@ -89,16 +89,14 @@ async def test_who_speaks_another_protocol_is_no_endpoint(backend: str, answer: 
 
 @pytest.mark.parametrize("backend", ["understudy", "etcd"])
 async def test_an_address_without_a_listener_is_no_endpoint(backend: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    address = free_address()
     with trio.fail_after(40), pytest.raises(RendezvousConnectionError, match=address):
         async with make(backend, address):
             pass
 
 
 async def test_of_several_endpoints_the_first_that_answers_is_used() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    nobody = free_address()
     async with open_node() as node, make("understudy", f"{nobody}, {node.address}") as handler:
         assert (await handler.next_rendezvous()).world_size == 1
     with pytest.raises(RendezvousConnectionError, match=r"no node answers .*; no node answers"):
