@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import attrs
@@ -134,12 +135,19 @@ def ways_of(ledger: Ledger) -> Iterator[Callable[[int], Awaitable[object]]]:
         yield remote
 
 
-async def test_calls_made_at_once_run_in_the_order_in_which_they_were_made(crowd: Crowd) -> None:
-    ways, numbers = ways_of(crowd.ledger), iter(range(400))
+def calls_in_all_ways(ledger: Ledger) -> Callable[[], Awaitable[None]]:
+    """A function each of whose calls makes the next call, in the next way."""
+    ways, numbers = ways_of(ledger), count()
 
     async def call() -> None:
         # In one step, in whatever order the tasks run.
         await next(ways)(next(numbers))
+
+    return call
+
+
+async def test_calls_made_at_once_run_in_the_order_in_which_they_were_made(crowd: Crowd) -> None:
+    call = calls_in_all_ways(crowd.ledger)
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -152,10 +160,7 @@ async def test_calls_made_at_once_run_in_the_order_in_which_they_were_made(crowd
 
 
 async def test_what_is_made_while_others_wait_is_behind_them(crowd: Crowd) -> None:
-    ways, numbers = ways_of(crowd.ledger), iter(range(400))
-
-    async def call() -> None:
-        await next(ways)(next(numbers))
+    call = calls_in_all_ways(crowd.ledger)
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -449,10 +454,7 @@ async def test_calls_of_all_kinds_that_wait_follow_an_actor_that_has_moved_in_or
     await ledger.read()
     await crowd.there.stop(moved)
     await crowd.here.options(name="ledger").spawn(Ledger)
-    ways, numbers = ways_of(ledger), iter(range(50))
-
-    async def call() -> None:
-        await next(ways)(next(numbers))
+    call = calls_in_all_ways(ledger)
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
