@@ -16,7 +16,7 @@ from actors.actor import Member
 from actors.errors import NodeNotFoundError, NoPlacementError
 from actors.identifiers import NodeId
 from actors.options import SpawnOptions
-from runtime.hosting.allocations import TOLERANCE, left_of
+from runtime.hosting.allocations import TOLERANCE
 
 CALLS_ONLY = "understudy.calls-only"
 """The label of nodes that only make calls, such as those of scripts (`runtime.blocking`): they get
@@ -268,11 +268,15 @@ def _lacks(
             return f"does not carry the label {key}={value}"
     load = loads.get(member.node_id)
     for name, amount in options.resources.items():
-        has = member.resources.get(name, 0.0)
-        left = has - (load.taken.get(name, 0.0) if load is not None else 0.0)
+        left = member.resources.get(name, 0.0) - (
+            load.taken.get(name, 0.0) if load is not None else 0.0
+        )
         # As the node itself decides.
         if left < amount - TOLERANCE:
-            return f"has {left_of(name, left, has)}, and {amount:g} is asked for"
+            return (
+                f"has {max(left, 0.0):g} {name} left of {member.resources.get(name, 0.0):g}, "
+                f"and {amount:g} is asked for"
+            )
     return ""
 
 

@@ -221,7 +221,7 @@ def test_when_nothing_fits_the_error_says_of_each_node_what_it_lacks() -> None:
     assert str(raised.value) == (
         "no node fits trainer: a has 1.5 gpu left of 4, and 2 is asked for; b does not carry the "
         "label zone=north; "
-        "c does not carry the label zone=north; d has no gpu, and 2 is asked for"
+        "c does not carry the label zone=north; d has 0 gpu left of 0, and 2 is asked for"
     )
 
 
