@@ -2,6 +2,10 @@
 `runtime` hosts it.
 """
 
+# First: it refuses files that hide the packages which the others import.
+import actors.hidden_packages  # noqa: F401
+
+# isort: split
 from actors import errors
 from actors.actor import Actor, Ended, Ignore, Member, Watch
 from actors.call_context import CallContext, call_context

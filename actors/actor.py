@@ -59,6 +59,36 @@ from actors.supervision import ExitReason
 
 P = ParamSpec("P")
 
+A = TypeVar("A")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Ts = TypeVarTuple("Ts")
+A_co = TypeVar("A_co", covariant=True)
+
+_HOOKS = {"on_start": (), "on_stop": ("reason",), "on_ended": ("notice",), "on_inspect": ()}
+"""The methods that the runtime calls, and what it passes to them."""
+
+# Not by likeness: `on_step` and `on_store` are as near to `on_stop` as `on_stopped`, and are good
+# names for methods of one's own.
+_NEAR_HOOKS = {
+    "onstart": "on_start",
+    "onstarted": "on_start",
+    "onstarting": "on_start",
+    "onstartup": "on_start",
+    "onstop": "on_stop",
+    "onstopped": "on_stop",
+    "onstopping": "on_stop",
+    "onshutdown": "on_stop",
+    "onend": "on_ended",
+    "onended": "on_ended",
+    "oninspect": "on_inspect",
+    "oninspected": "on_inspect",
+    "oninspection": "on_inspect",
+}
+"""The hook that is meant, by the name in lower case and without underscores."""
+
 
 @message
 @attrs.frozen
@@ -177,6 +207,12 @@ class ActorContext(Protocol):
         """Return the state that an earlier epoch of the name has saved, or None."""
         ...
 
+    async def call_in_thread(self, function: Callable[[], Any]) -> Any:
+        """Like `in_thread`, where the function is all that the running call runs: without a thread
+        the call ends as not executed.
+        """
+        ...
+
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """Run a blocking function in a thread."""
         ...
@@ -258,12 +294,6 @@ class Observer:
 
 
 # The node as an actor sees it: the interface behind `self.node`, which `runtime.node` implements.
-
-A = TypeVar("A")
-
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @message
@@ -473,10 +503,6 @@ class NodeInterface(Spawner, Protocol):
         ...
 
 
-Ts = TypeVarTuple("Ts")
-A_co = TypeVar("A_co", covariant=True)
-
-
 class Ignore(Exception):  # noqa: N818  it is no error
     """Raise it in `on_start` if this actor is not needed: it does not start. Its supervisor keeps
     the spec, unless it is temporary, and continues without it, as OTP does when a start function
@@ -554,10 +580,6 @@ class _OwnFact(property):
         )
 
 
-_HOOKS = {"on_start": (), "on_stop": ("reason",), "on_ended": ("notice",), "on_inspect": ()}
-"""The methods that the runtime calls, and what it passes to them."""
-
-
 def _unfit(name: str) -> str:
     """Why no method of this name can be called from outside, and what to do."""
     if name in _HOOKS or name == "__init__":
@@ -587,26 +609,6 @@ def _check_own_names(cls: type) -> None:
                 f"{cls.__qualname__}.{name} must take {', '.join(('self', *given))}: the runtime "
                 "calls it so"
             ) from None
-
-
-# Not by likeness: `on_step` and `on_store` are as near to `on_stop` as `on_stopped`, and are good
-# names for methods of one's own.
-_NEAR_HOOKS = {
-    "onstart": "on_start",
-    "onstarted": "on_start",
-    "onstarting": "on_start",
-    "onstartup": "on_start",
-    "onstop": "on_stop",
-    "onstopped": "on_stop",
-    "onstopping": "on_stop",
-    "onshutdown": "on_stop",
-    "onend": "on_ended",
-    "onended": "on_ended",
-    "oninspect": "on_inspect",
-    "oninspected": "on_inspect",
-    "oninspection": "on_inspect",
-}
-"""The hook that is meant, by the name in lower case and without underscores."""
 
 
 def _warn_of_near_hooks(cls: type) -> None:

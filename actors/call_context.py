@@ -42,6 +42,11 @@ _HEADER = re.compile(r"[\x20-\x7e]*")
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
+CURRENT: Final[ContextVar[CallContext | None]] = ContextVar("call_context", default=None)
+"""The context of the code that runs; None for an empty one, so that a call looks once to know that
+nothing travels with it. For the runtime; users have `call_context`.
+"""
+
 
 def valid_traceparent(text: object) -> str:
     """Return `text` if it is a W3C `traceparent`, else "": a malformed one is dropped, because a
@@ -230,11 +235,6 @@ def _checked(values: Mapping[str, str]) -> dict[str, str]:
 
 
 EMPTY: Final = CallContext.of()
-
-CURRENT: Final[ContextVar[CallContext | None]] = ContextVar("call_context", default=None)
-"""The context of the code that runs; None for an empty one, so that a call looks once to know that
-nothing travels with it. For the runtime; users have `call_context`.
-"""
 
 
 class CallContextVariable:

@@ -101,6 +101,11 @@ class DynamicRestartMachine:
         """False: see `rests`. There is nothing to be decided."""
         return False
 
+    def due(self, id: str) -> float | None:
+        """When the child is started again, which waits for that after its last end; else None."""
+        child = self._children.get(id)
+        return None if child is None or child.state != "restarting" else child.due
+
     def start(self, now: float) -> list[Effect]:
         """Start without children. Raises RuntimeError if it was started before."""
         if self._phase != "new":
@@ -210,20 +215,18 @@ class DynamicRestartMachine:
             self._end_if_empty()
         return self._taken()
 
-    def try_again(self, id: str, now: float) -> list[Effect]:
-        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer
-        waits.
+    def try_again(self, id: str, now: float, *, has_room: bool = False) -> list[Effect]:
+        """The time that `TryAgain` named has come, or before it a node `has_room` for a child that
+        was not placed. Ignored if neither is so, or if the child no longer waits.
         """
         self._tick(now)
         child = self._children.get(id)
         # The child may have been stopped during its wait, or have another wait since.
-        if (
-            child is not None
-            and child.state == "restarting"
-            and child.due is not None
-            and now >= child.due
-        ):
-            self._begin(child)
+        if child is not None and child.state == "restarting" and child.due is not None:
+            last = child.last_exit
+            unplaced = last is not None and last.kind == "not placed"
+            if now >= child.due or (has_room and unplaced):
+                self._begin(child)
         return self._taken()
 
     def add(self, rule: ChildRule, request: object) -> list[Effect]:

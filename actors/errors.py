@@ -50,7 +50,9 @@ class UnderstudyError(Exception):
         return notes
 
     @__notes__.setter
-    def __notes__(self, notes: list[str]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def __notes__(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, notes: list[str]
+    ) -> None:
         self.__dict__["__notes__"] = notes
 
 
@@ -171,7 +173,8 @@ class NodeUnreachableError(NotExecutedError):
 
 class NodeDrainingError(NotExecutedError):
     """The node is leaving the cluster and accepts no new work. An actor that was starting there has
-    not started; its constructor and `on_start` may have begun.
+    not started; its constructor and `on_start` may have begun. Without `on=`, another node is asked
+    to start it instead.
     """
 
 
@@ -503,8 +506,9 @@ class ActorStartError(SpawnError):
 
 class ActorNotPlacedError(ActorStartError):
     """A supervisor could not be started, because no node fits one of its children, or because the
-    store cannot be reached. Neither the supervisor nor the child has failed: the supervisor above
-    it tries again after a delay, and counts no restart.
+    store cannot be reached; or a child that was added could not, for the same reasons. Neither the
+    supervisor nor the child has failed: the supervisor above it tries again after a delay, and
+    counts no restart.
     """
 
 

@@ -34,6 +34,14 @@ def names_for_methods(wait: str) -> Mapping[str, str]:
     }
 
 
+def names_for_streams(loop: str) -> Mapping[str, str]:
+    """What to write for the names that methods have, and streams do not. `loop`: what begins to
+    read one.
+    """
+    read = f"the method is a stream: {loop} item in handle.method(...) reads its items"
+    return dict.fromkeys(("apply_async", "call", "cast", "delay", "future", "remote", "send"), read)
+
+
 def names_for_clusters(it: str, wait: str, mapped: str) -> Mapping[str, str]:
     """What to write for the names that clusters and their clients have elsewhere. `it`: what the
     object is called in the advice; `mapped`: what maps a function over items.

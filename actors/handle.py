@@ -16,9 +16,32 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from actors.documentation import documented_as
 from actors.html import card
-from actors.method import Address, BoundMethod, BoundStream, Caller, MethodDefinition
+from actors.keywords import names_keywords
+from actors.method import (
+    Address,
+    BoundMethod,
+    BoundStream,
+    Caller,
+    MethodDefinition,
+    unknown_method,
+)
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.process_bound import ProcessBound
+
+_OF_NODES = {
+    **dict.fromkeys(
+        ("remote", "send"), "; methods have it: await handle.method.remote(...) or .send(...)"
+    ),
+    **dict.fromkeys(
+        ("close", "exit", "kill", "stop", "terminate"),
+        "; stop(handle) of a node or cluster stops an actor",
+    ),
+    **dict.fromkeys(
+        ("join", "monitor", "watch"),
+        "; wait_ended(handle) of a node or cluster waits for the end of an actor",
+    ),
+}
+"""What nodes and methods do, and handles of other libraries do themselves."""
 
 
 class Handle(ProcessBound):
@@ -56,6 +79,7 @@ class Handle(ProcessBound):
         return self._address
 
     @documented_as(CallOptions)
+    @names_keywords
     def options(self, **changes: Unpack[CallChanges]) -> Handle:
         """Return a handle of the same actor whose calls have these options, unless the method or
         the call overrides them.
@@ -97,7 +121,7 @@ class Handle(ProcessBound):
     def _definition(self, name: str) -> MethodDefinition:
         # Looked up without its class: the actor's node says whether there is such a method.
         if self._methods is None:
-            return MethodDefinition(name=name, function=_unknown)
+            return MethodDefinition(name=name, function=unknown_method)
         definition = self._methods.get(name)
         if definition is None:
             near = difflib.get_close_matches(name, self._methods, n=1)
@@ -159,7 +183,7 @@ def with_methods(handle: Handle, streams: Mapping[str, bool]) -> Handle:
     them are streams; not what they take.
     """
     methods = {
-        name: MethodDefinition(name=name, function=_unknown, stream=stream)
+        name: MethodDefinition(name=name, function=unknown_method, stream=stream)
         for name, stream in streams.items()
     }
     return Handle(handle._caller, handle._address, methods, handle._options)
@@ -170,22 +194,6 @@ if TYPE_CHECKING:
     AnyHandle = Any
 else:
     AnyHandle = Handle
-
-
-_OF_NODES = {
-    **dict.fromkeys(
-        ("remote", "send"), "; methods have it: await handle.method.remote(...) or .send(...)"
-    ),
-    **dict.fromkeys(
-        ("close", "exit", "kill", "stop", "terminate"),
-        "; stop(handle) of a node or cluster stops an actor",
-    ),
-    **dict.fromkeys(
-        ("join", "monitor", "watch"),
-        "; wait_ended(handle) of a node or cluster waits for the end of an actor",
-    ),
-}
-"""What nodes and methods do, and handles of other libraries do themselves."""
 
 
 def _unmarked(class_path: str, name: str) -> str:
@@ -205,10 +213,3 @@ def _unmarked(class_path: str, name: str) -> str:
     if isinstance(member, staticmethod | classmethod):
         return f": it is a {type(member).__name__}; call it on the class"
     return ""
-
-
-def _unknown(*args: object, **kwargs: object) -> object:
-    raise TypeError(
-        "this handle was looked up without its class; the method can be run only on the actor's "
-        "node"
-    )

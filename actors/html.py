@@ -36,6 +36,9 @@ _COLOURS = {
     "gone": RED,
 }
 
+_LEFT = "text-align:left;vertical-align:top"
+_QUOTED = f'"{_LEFT}"'
+
 
 def escaped(value: object) -> Html:
     """Return a text or a number, cut to `MOST_TEXT` characters; for anything else the name of its
@@ -89,7 +92,3 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[Html]], total: int)
     )
     more = f"<div>and {total - MOST_ROWS:,} more</div>" if total > MOST_ROWS else ""
     return Html(f"<table><thead><tr>{heading}</tr></thead><tbody>{shown}</tbody></table>{more}")
-
-
-_LEFT = "text-align:left;vertical-align:top"
-_QUOTED = f'"{_LEFT}"'

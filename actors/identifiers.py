@@ -11,6 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+ReferenceId = tuple[str, int, int]
+"""The name and incarnation of the node that made the reference, and a number of that
+incarnation.
+"""
+
 
 class NodeId(NamedTuple):
     """One incarnation of a node: no two processes that one store knows ever share both."""
@@ -24,9 +29,3 @@ class ActorId(NamedTuple):
 
     name: str
     epoch: int
-
-
-ReferenceId = tuple[str, int, int]
-"""The name and incarnation of the node that made the reference, and a number of that
-incarnation.
-"""

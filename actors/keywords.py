@@ -1,7 +1,8 @@
-"""Unknown keywords: an error that names the nearest one and all that there are.
+"""Unknown keywords, and options that are given without their names: an error that names what there
+is.
 
-Python's own text names the function that refused the keyword, which may be one that users never
-meet, and not what they could have meant.
+Python's own text names the function that refused them, which may be one that users never meet, and
+not what they could have meant.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
-P = ParamSpec("P")
-R = TypeVar("R")
+from actors.short_repr import short_repr
+
+F = TypeVar("F", bound=Callable[..., object])
 C = TypeVar("C", bound=type)
 
 _PLACE = os.path.join(os.path.dirname(__file__), "")
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_WITHOUT_NAME = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 OF_OTHERS = {
@@ -79,24 +82,32 @@ def why_unfit(
     return error
 
 
-def names_keywords(function: Callable[P, R]) -> Callable[P, R]:
+def names_keywords(function: F) -> F:
     """Decorate a function with options: a call with an unknown keyword raises TypeError with the
-    nearest name and all names.
+    nearest name and all names; so does one with an option that is given without its name.
     """
 
     @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+    def checked(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except TypeError:
+        except (TypeError, ValueError) as error:
             # Looked at only now, so that a call that is right costs nothing more. An error from
-            # within the function, whose keywords are right, goes on as it is.
-            wrong = _wrong_keyword(function.__name__, function, kwargs)
+            # within the function, whose arguments are right, goes on as it is.
+            name = function.__name__
+            wrong = (
+                _wrong_keyword(name, function, kwargs) or _too_many(name, function, args)
+                if isinstance(error, TypeError)
+                else None
+            )
             if wrong is not None:
                 raise wrong from None
+            if _raised_in_this_package(error):
+                # Its text says what is wrong, and the frames of the checks say nothing.
+                error.__traceback__ = None
             raise
 
-    return checked
+    return cast("F", checked)
 
 
 def names_options(what: str, advice: str = "") -> Callable[[C], C]:
@@ -151,14 +162,43 @@ def _wrong_positions(
     return None
 
 
+def _too_many(
+    what: str, function: Callable[..., object], args: tuple[object, ...]
+) -> TypeError | None:
+    """The error for more arguments without names than `what` takes so; None if they fit."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return None
+    plain = [one.name for one in parameters if one.kind in _WITHOUT_NAME]
+    if len(args) <= len(plain):
+        return None
+    extra = short_repr(args[len(plain)])
+    places = " and ".join(name for name in plain if name != "self") or "nothing"
+    names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    names += _names_of_options(function)
+    return TypeError(
+        f"{what}(...) takes {places} without a name, and {extra} has none: give it by its name, "
+        f"which is {' or '.join(names) if len(names) < 3 else 'one of ' + ', '.join(names)}"
+    )
+
+
+def _names_of_options(function: Callable[..., object]) -> list[str]:
+    """The names of the keywords that a function takes as `**changes: Unpack[SomeChanges]`."""
+    for annotation in getattr(function, "__annotations__", {}).values():
+        if isinstance(annotation, str) and annotation.startswith("Unpack["):
+            changes = getattr(function, "__globals__", {}).get(annotation[len("Unpack[") : -1])
+            return list(getattr(changes, "__annotations__", ()))
+    return []
+
+
 def _wrong_keyword(
     what: str, function: Callable[..., object], kwargs: dict[str, object]
 ) -> TypeError | None:
-    known = [
-        one.name
-        for one in inspect.signature(function).parameters.values()
-        if one.kind in _NAMED and one.name != "self"
-    ]
+    parameters = inspect.signature(function).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        # What refuses its keywords says so itself.
+        return None
+    known = [one.name for one in parameters if one.kind in _NAMED and one.name != "self"]
     for name in kwargs:
         if name not in known:
             return unknown_keyword(f"{what}(...)", name, known)

@@ -23,9 +23,12 @@ C = TypeVar("C", bound=type)
 
 _MARK = "__understudy_message__"
 
-MAIN_ALIAS = "__understudy_main__"
+MAIN_ALIAS = "__mp_main__"
 """The name under which the main script runs in processes that it started, so that its `__name__ ==
 "__main__"` part does not.
+
+It is the name that `multiprocessing` gives the script in processes that it starts afresh. A method
+that uses a pool of those pickles functions of the script by this name, and they find them.
 """
 
 

@@ -42,11 +42,16 @@ from typing import (
 
 import attrs
 
-from actors.documentation import documented_as
+from actors.documentation import OfInstance, documented_as, reads_as
 from actors.errors import BadArgumentsError
-from actors.foreign_names import HasForeignNames, NotAwaited, names_for_methods
+from actors.foreign_names import (
+    HasForeignNames,
+    NotAwaited,
+    names_for_methods,
+    names_for_streams,
+)
 from actors.identifiers import ActorId, NodeId
-from actors.keywords import misplaced, unknown_keyword, why_unfit
+from actors.keywords import misplaced, names_keywords, unknown_keyword, why_unfit
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.peers import PeerRole, checked_allow
@@ -65,6 +70,27 @@ if TYPE_CHECKING:
 # and the generator is held up when the caller is slow.
 
 T = TypeVar("T")
+
+P = ParamSpec("P")
+
+R = TypeVar("R")
+
+InThread = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+"""Runs blocking code beside the event loop."""
+
+Fits = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+"""Raises BadArgumentsError for arguments that fit the signature of a method and no more
+than that.
+"""
+
+_NOT_REPEATED = (
+    "is a stream, and streams are never repeated: the reader has already acted on the items that "
+    "it got. Give the method a parameter for the position to start at, and call it again from "
+    "there"
+)
+
+MOST_DECORATORS = 20
+"""Above one another on one method; a chain of `__wrapped__` may be endless."""
 
 
 class StreamChanges(TypedDict, total=False):
@@ -124,22 +150,6 @@ class Stream(AsyncIterator[T]):
             raise TypeError("a stream is read with `async for item in ...`, and not with `for`")
 
 
-P = ParamSpec("P")
-
-
-R = TypeVar("R")
-
-
-InThread = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
-"""Runs blocking code beside the event loop."""
-
-
-Fits = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-"""Raises BadArgumentsError for arguments that fit the signature of a method and no more
-than that.
-"""
-
-
 @attrs.frozen
 class MethodDefinition:
     """A callable method as the runtime sees it: the function and the flags it was marked with.
@@ -170,6 +180,11 @@ class MethodDefinition:
     def by_value(self) -> ByValue:
         """The arguments that it takes as values where callers give references."""
         return by_value(self.function)
+
+    @property
+    def is_known(self) -> bool:
+        """False if only its name is known here, and neither its class nor what it takes."""
+        return self.function is not unknown_method
 
     @property
     def signature(self) -> inspect.Signature:
@@ -250,6 +265,14 @@ class MethodDefinition:
         return generator
 
 
+def unknown_method(*args: object, **kwargs: object) -> object:
+    """Stands for the function of a method whose class is not known here. Raises TypeError."""
+    raise TypeError(
+        "this handle was looked up without its class; the method can be run only on the actor's "
+        "node"
+    )
+
+
 class Caller(Protocol):
     """Carries out calls for handles; the runtime's side of this module.
 
@@ -328,6 +351,20 @@ class Address:
                 )
 
 
+def _name_of(bound: Bound) -> str:
+    return bound._definition.name
+
+
+def _signature_of(bound: Bound) -> inspect.Signature:
+    definition = bound._definition
+    # Of a handle that was looked up without its class it takes anything, as far as is known here.
+    return definition.signature if definition.is_known else inspect.signature(unknown_method)
+
+
+def _documentation_of(bound: Bound) -> str | None:
+    return bound._definition.function.__doc__ if bound._definition.is_known else None
+
+
 class Bound(HasForeignNames, ProcessBound):
     """The base of every method that is bound to one actor, whether a call gives a value or a
     stream. Its attributes are for the runtime's side, see `Caller`.
@@ -343,6 +380,10 @@ class Bound(HasForeignNames, ProcessBound):
         "_options",
         "_route",
     )
+
+    # What a prompt shows of it, and completes.
+    __name__ = OfInstance(_name_of)
+    __signature__ = OfInstance(_signature_of)
 
     def __init__(
         self, caller: Caller, address: Address, definition: MethodDefinition, options: CallOptions
@@ -360,6 +401,12 @@ class Bound(HasForeignNames, ProcessBound):
         self._counted: object = None
         """Where the caller counts how the calls of the method end, while it does."""
 
+    def __get__(self, instance: object, owner: type) -> Self:
+        """The same. With this Python counts it among the routines, of which `help()` shows the
+        signature and the docstring.
+        """
+        return self
+
     def _refusal(
         self, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> BadArgumentsError | None:
@@ -375,6 +422,7 @@ class Bound(HasForeignNames, ProcessBound):
         return f"<method {self._address.name}.{self._definition.name} on {self._address.node}>"
 
 
+@reads_as(_documentation_of)
 class BoundMethod(Bound, NotAwaited, Generic[P, R]):
     """A method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
 
@@ -398,6 +446,7 @@ class BoundMethod(Bound, NotAwaited, Generic[P, R]):
         return self._caller.call(self, args, kwargs)
 
     @documented_as(CallOptions)
+    @names_keywords
     def options(self, **changes: Unpack[CallChanges]) -> BoundMethod[P, R]:
         """Return the same method with other call options, for example `options(timeout=2.0)`."""
         changed = BoundMethod[P, R](
@@ -437,19 +486,15 @@ class BoundMethod(Bound, NotAwaited, Generic[P, R]):
         return self._caller.remote(self, args, kwargs)
 
 
-_NOT_REPEATED = (
-    "is a stream, and streams are never repeated: the reader has already acted on the items that "
-    "it got. Give the method a parameter for the position to start at, and call it again from "
-    "there"
-)
-
-
+@reads_as(_documentation_of)
 class BoundStream(Bound, NotAwaited, Generic[P, T]):
     """A generator method of one actor, ready to be called from anywhere. Cheap; keep it or make it
     anew.
     """
 
     __slots__ = ()
+
+    _foreign_names = names_for_streams("async for")
 
     _awaited_instead = (
         "the method is a stream and is not awaited: async for item in handle.method(...)"
@@ -470,6 +515,7 @@ class BoundStream(Bound, NotAwaited, Generic[P, T]):
             raise refusal
         return self._caller.stream(self, args, kwargs)
 
+    @names_keywords
     def options(self, **changes: Unpack[StreamChanges]) -> BoundStream[P, T]:
         """The same method with other options, for example `options(timeout=60.0)`, which covers the
         whole stream.
@@ -533,8 +579,11 @@ class Marked:
 
     def __init__(self, definition: MethodDefinition) -> None:
         self.definition = definition
-        self.__doc__ = definition.function.__doc__
-        self.__wrapped__ = definition.function
+        function = definition.function
+        self.__doc__ = function.__doc__
+        # For `help()`, which shows it as the function that it is.
+        self.__name__, self.__qualname__ = function.__name__, function.__qualname__
+        self.__wrapped__ = function
         # Beside `@abstractmethod`, in either order, the class is abstract for `abc.ABC`.
         self.__isabstractmethod__: bool = getattr(
             definition.function, "__isabstractmethod__", False
@@ -637,10 +686,6 @@ def _why_no_function(given: object) -> str:
     return f"@method decorates a function, not {short_repr(given)}; make it the outermost decorator"
 
 
-MOST_DECORATORS = 20
-"""Above one another on one method; a chain of `__wrapped__` may be endless."""
-
-
 def hides_mark(member: object) -> bool:
     """Return True for what other decorators have made of a marked method, whose mark is no longer
     seen.
@@ -696,7 +741,9 @@ class MethodDecorator(Protocol):
 
 
 @overload
-def method(function: Callable[Concatenate[Any, P], AsyncIterator[T]], /) -> StreamMethod[P, T]: ...  # type: ignore[overload-overlap]
+def method(  # type: ignore[overload-overlap]
+    function: Callable[Concatenate[Any, P], AsyncIterator[T]], /
+) -> StreamMethod[P, T]: ...
 
 
 @overload
@@ -761,6 +808,11 @@ def method(
     def decorate(function: Callable[..., Any]) -> Marked:
         if not inspect.isfunction(function):
             raise TypeError(_why_no_function(function))
+        if not (function.__code__.co_argcount or function.__code__.co_flags & inspect.CO_VARARGS):
+            raise TypeError(
+                f"@method: {function.__qualname__} takes no `self`, so it could not be called on "
+                "an actor; write `self` as its first parameter"
+            )
         if inspect.isgeneratorfunction(function):
             raise TypeError(
                 f"@method: {function.__qualname__} is a plain generator, which would hold up its "

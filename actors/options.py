@@ -37,21 +37,30 @@ has it, because names stand in logs and tables.
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 """Halves of characters, which UTF-8 cannot encode: no text on the wire or in a store has them."""
 
+_NAMING = frozenset(("name", "on"))
+"""Options that are checked without the others."""
 
-def _positive_seconds(
-    instance: object, attribute: attrs.Attribute[float | None], value: float | None
-) -> None:
+
+def check_positive_seconds(name: str, value: object) -> None:
+    """Raises TypeError or ValueError, which name the option, for what is neither None nor a
+    positive number of seconds.
+    """
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"{attribute.name} must be a number of seconds or None, not {short_repr(value)}"
-        )
+        raise TypeError(f"{name} must be a number of seconds or None, not {short_repr(value)}")
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(
-            f"{attribute.name} must be a positive number of seconds, not {short_repr(value)}; "
+            f"{name} must be a positive number of seconds, not {short_repr(value)}; "
             "leave it out for no limit"
         )
+
+
+def positive_seconds(
+    instance: object, attribute: attrs.Attribute[float | None], value: float | None
+) -> None:
+    """An attrs validator: see `check_positive_seconds`."""
+    check_positive_seconds(attribute.name, value)
 
 
 def _positive_count(
@@ -160,7 +169,10 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[object, attrs.Attribute[Any],
     return check
 
 
-def _count(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+def positive_count(instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    """An attrs validator: raises TypeError or ValueError, which name the option, for what is no
+    whole number of at least 1.
+    """
     given: object = value
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"{attribute.name} must be a whole number, not {short_repr(given)}")
@@ -168,7 +180,8 @@ def _count(instance: object, attribute: attrs.Attribute[int], value: int) -> Non
         raise ValueError(f"{attribute.name} must be at least 1, not {short_repr(given)}")
 
 
-def _flag(instance: object, attribute: attrs.Attribute[bool], value: bool) -> None:
+def flag(instance: object, attribute: attrs.Attribute[bool], value: bool) -> None:
+    """An attrs validator: raises TypeError, which names the option, for what is no bool."""
     given: object = value
     if not isinstance(given, bool):
         raise TypeError(f"{attribute.name} must be True or False, not {short_repr(given)}")
@@ -242,7 +255,7 @@ class CallOptions:
     sense.
     """
 
-    timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
+    timeout: float | None = attrs.field(default=None, validator=positive_seconds)
     retry: RetryPolicy | None = attrs.field(default=None, validator=_retry_policy)
 
     @property
@@ -305,13 +318,13 @@ class SpawnOptions(CallOptions):
     placement: Placement | None = attrs.field(
         default=None, validator=attrs.validators.optional(_one_of(get_args(Placement)))
     )
-    mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=_count)
-    mailbox_bytes: int = attrs.field(default=DEFAULT_MAILBOX_BYTES, validator=_count)
+    mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=positive_count)
+    mailbox_bytes: int = attrs.field(default=DEFAULT_MAILBOX_BYTES, validator=positive_count)
     thread_limit: int | None = attrs.field(default=None, validator=_positive_count)
-    idle_timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
+    idle_timeout: float | None = attrs.field(default=None, validator=positive_seconds)
     isolation: Isolation = attrs.field(default="none", validator=_one_of(get_args(Isolation)))
     memory_limit: int | None = attrs.field(default=None, validator=_memory_limit)
-    idempotent: bool = attrs.field(default=False, validator=_flag)
+    idempotent: bool = attrs.field(default=False, validator=flag)
 
     def call_options(self) -> CallOptions:
         """Only what concerns calls."""
@@ -352,9 +365,6 @@ class SpawnOptions(CallOptions):
         object.__setattr__(read, "resources", {})
         return read
 
-
-_NAMING = frozenset(("name", "on"))
-"""Options that are checked without the others."""
 
 _FIELDS = tuple(field.name for field in attrs.fields(SpawnOptions))
 

@@ -21,7 +21,7 @@ from actors.class_names import qualified_name
 from actors.errors import BadArgumentsError
 from actors.foreign_names import HasForeignNames, names_for_references
 from actors.html import card
-from actors.keywords import misplaced, why_unfit
+from actors.keywords import misplaced, names_keywords, why_unfit
 from actors.options import SpawnChanges
 from actors.process_bound import ProcessBound
 
@@ -29,6 +29,16 @@ R = TypeVar("R")
 
 
 T = TypeVar("T")
+
+_KEPT = re.compile(r"\b(Reference|Any|object)\b")
+
+_NO_PARAMETERS: Final = inspect.Signature()
+"""That of a class without a constructor."""
+
+CONSTRUCTORS_KEPT = 256
+"""Signatures of constructors that are kept: to make one for each start was a quarter of the
+caller's time for a start that travels with others.
+"""
 
 
 class ReferencedValue(Protocol):
@@ -228,6 +238,7 @@ Split = tuple[list[Reference[T]], list[Reference[T]]]
 """Those that are done, and those that are not, each in the order given."""
 
 
+@names_keywords
 async def wait_any(
     references: Iterable[Reference[T]], *, count: int = 1, timeout: float | None = None
 ) -> Split[T]:
@@ -254,6 +265,7 @@ async def wait_any(
     ]
 
 
+@names_keywords
 async def wait_all(references: Iterable[Reference[T]], *, timeout: float | None = None) -> Split[T]:
     """Wait until all references have outcomes, values or errors, or until `timeout` seconds have
     passed. Returns those that have one, and those that have none yet.
@@ -295,9 +307,6 @@ Needs = tuple[tuple[int | str, Reference[Any]], ...]
 """References to be fetched before a method starts, each with the place of its argument: an index,
 or a name.
 """
-
-
-_KEPT = re.compile(r"\b(Reference|Any|object)\b")
 
 
 @attrs.frozen
@@ -377,16 +386,6 @@ def taken(signature: inspect.Signature) -> str:
         starred = starred or one.kind is one.VAR_POSITIONAL
         shown.append(f"{stars}{one.name}{'' if one.default is one.empty else '=...'}")
     return f"({', '.join(shown)})"
-
-
-_NO_PARAMETERS: Final = inspect.Signature()
-"""That of a class without a constructor."""
-
-
-CONSTRUCTORS_KEPT = 256
-"""Signatures of constructors that are kept: to make one for each start was a quarter of the
-caller's time for a start that travels with others.
-"""
 
 
 def constructor(cls: type) -> inspect.Signature | None:

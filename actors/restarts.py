@@ -69,7 +69,7 @@ class _ChildEntry:
 
 @attrs.frozen
 class _MachineEvent:
-    kind: Literal["exit", "restart failed", "due"]
+    kind: Literal["exit", "restart failed", "due", "room"]
     id: str
     now: float
 
@@ -181,6 +181,11 @@ class RestartMachine:
             return True
         # One for one: no child is restarted with another.
         return self._strategy != "one-for-one" and id in self._coming()
+
+    def due(self, id: str) -> float | None:
+        """When the child is started again, which waits for that after its last end; else None."""
+        child = self._children.get(id)
+        return None if child is None or child.state != "restarting" else child.due
 
     def _coming(self) -> set[str]:
         """The children that are being restarted, with those that wait for it as members of their
@@ -315,13 +320,13 @@ class RestartMachine:
             self._rest(child)
         return self._advance()
 
-    def try_again(self, id: str, now: float) -> list[Effect]:
-        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer
-        waits.
+    def try_again(self, id: str, now: float, *, has_room: bool = False) -> list[Effect]:
+        """The time that `TryAgain` named has come, or before it a node `has_room` for a child that
+        was not placed. Ignored if neither is so, or if the child no longer waits.
         """
         self._tick(now)
         if self._phase == "running":
-            self._line.append(_MachineEvent("due", id, now))
+            self._line.append(_MachineEvent("room" if has_room else "due", id, now))
         return self._advance()
 
     def add(self, rule: ChildRule, request: object) -> list[Effect]:
@@ -509,9 +514,12 @@ class RestartMachine:
         child = self._children.get(event.id)
         if child is None:
             return
-        if event.kind == "due":
-            if child.state == "restarting" and child.due is not None and event.now >= child.due:
-                self._begin_restart(child)
+        if event.kind in ("due", "room"):
+            if child.state == "restarting" and child.due is not None:
+                last = child.last_exit
+                unplaced = last is not None and last.kind == "not placed"
+                if event.now >= child.due or (event.kind == "room" and unplaced):
+                    self._begin_restart(child)
         elif event is child.pending and child.state == "exited":
             self._consider_exit(child, event.now)
         elif event is child.pending and child.state == "restarting":

@@ -75,7 +75,7 @@ def _class_path(actor: object) -> str:
     if isinstance(actor, type) and issubclass(actor, Actor):
         return import_path(actor)
     raise TypeError(
-        "a child's class must be a subclass of actors.Actor or its 'module:Class' path, not "
+        "a child's actor must be a subclass of actors.Actor or its 'module:Class' path, not "
         f"{short_repr(actor)}"
     )
 
@@ -444,6 +444,17 @@ class SupervisorWork(Protocol):
         """Return the supervisor's status."""
         ...
 
+    @property
+    def room_changes(self) -> int:
+        """How often there may have been more room for children, on any node."""
+        ...
+
+    async def wait_for_room(self, spec: ChildSpec, since: int, seconds: float) -> bool:
+        """Wait until a child that was not placed may be, for at most so many seconds: True if it
+        may. `since`: the `room_changes` before the attempt that has failed.
+        """
+        ...
+
 
 def _spec_fits(supervisor: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for spec in (*args, *kwargs.values()):
@@ -485,6 +496,9 @@ class Supervisor(Actor):
     """What a subclass does when a temporary child has ended, for the log: "not started again; ...".
     None: nothing.
     """
+
+    logs_failed_starts: ClassVar[bool] = False
+    """True for a subclass that logs itself why children did not start."""
 
     def __init__(
         self,

@@ -4,6 +4,8 @@ Each name is imported when it is first used. What needs none of them, such as th
 pytest loads in every run, costs no more than this file.
 """
 
+import sys
+
 from runtime.version import __version__
 
 TYPE_CHECKING = False
@@ -53,6 +55,23 @@ PLACES = {
     "record": "runtime.elastic",
 }
 """The modules that define the names above."""
+
+
+def _refuse_hiding_files() -> None:
+    """Raise ImportError if a file of the user's hides a package that modules here import before
+    `actors`, which would refuse it.
+    """
+    for name in ("attr", "attrs", "cbor2", "outcome", "sortedcontainers", "trio"):
+        loaded = sys.modules.get(name)
+        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+        specs = (find(name, None) for find in finders if find is not None)
+        spec = next(filter(None, specs), None) if loaded is None else loaded.__spec__
+        if spec is not None and spec.submodule_search_locations is None:
+            # Raises the error.
+            __import__("actors")
+
+
+_refuse_hiding_files()
 
 
 if not TYPE_CHECKING:

@@ -80,6 +80,10 @@ R = TypeVar("R")
 A = TypeVar("A")
 T = TypeVar("T")
 
+_OPENS = (
+    "a cluster opens by `async with connect(...) as cluster:`, or by `cluster = await connect(...)`"
+)
+
 
 @names_keywords
 def connect(
@@ -162,11 +166,6 @@ def open_local_cluster(
     return AioOpening(
         block, lambda opened: AioLocalCluster(ConnectionDoor(block, opened.node), opened)
     )
-
-
-_OPENS = (
-    "a cluster opens by `async with connect(...) as cluster:`, or by `cluster = await connect(...)`"
-)
 
 
 class AioOpening(Generic[A]):
@@ -255,6 +254,7 @@ class AioSpawner(ProcessBound, RunsFunctions):
         self._options = options
 
     @documented_as(SpawnOptions)
+    @names_keywords
     def options(self, **changes: Unpack[SpawnChanges]) -> AioSpawner:
         """Return a copy with other options."""
         return AioSpawner(self._door, attrs.evolve(self._options, **changes))
@@ -317,6 +317,7 @@ class AioGroup(Generic[A]):
         return self._group.name
 
     @documented_as(Group.options)
+    @names_keywords
     def options(self, **changes: Unpack[CallChanges]) -> AioGroup[A]:
         """Return a copy of the group with other call options."""
         return AioGroup(self._door, self._group.options(**changes))
@@ -432,6 +433,7 @@ class AioCluster(WithoutNode, AioSpawner):
         """Wait until `count` of the references have outcomes."""
         return await self._door.wait(lambda: wait_any(references, count=count, timeout=timeout))
 
+    @names_keywords
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
         """Stop an actor and wait until it has ended."""
         stopped = handle_on(self._door.node, handle)

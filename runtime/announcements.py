@@ -49,12 +49,25 @@ def announced(
     """Announce that cluster to this user's commands within the block. Gives what replaces the
     announcement by a later one.
     """
-    path = _directory() / f"{environment.token(8).hex()}.json"
+    try:
+        path = _directory() / f"{environment.token(8).hex()}.json"
+    except OSError as error:
+        _log_unwritten(error)
+        yield lambda announcement: None
+        return
     _write(path, announcement)
     try:
         yield partial(_write, path)
     finally:
         _remove(path)
+
+
+def _log_unwritten(error: OSError) -> None:
+    logger.info(
+        "could not write the announcement of this cluster, so commands do not find it; give "
+        "them --address and --secret-file: %s",
+        error,
+    )
 
 
 def _write(path: Path, announcement: Announcement) -> None:
@@ -71,11 +84,7 @@ def _write(path: Path, announcement: Announcement) -> None:
         # Commands that read it meanwhile find either all of it or the one before.
         os.replace(aside, path)
     except OSError as error:
-        logger.info(
-            "could not write the announcement of this cluster, so commands do not find it; give "
-            "them --address and --secret-file: %s",
-            error,
-        )
+        _log_unwritten(error)
 
 
 def open_clusters(environment: Environment) -> list[Announcement]:

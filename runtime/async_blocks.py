@@ -8,13 +8,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 from actors.errors import UnderstudyError
-from runtime.environment import raise_as_it_is
 from runtime.user_errors import (
     begin_with_users_part,
     end_with_users_part,
     is_same_in_other_groups,
     skip_to_users_part,
-    without_nurseries,
 )
 
 if TYPE_CHECKING:
@@ -49,16 +47,13 @@ class _Opener(AbstractAsyncContextManager[T]):
             # Whether it waits, and for how long, is the manager's own.
             return await self._manager.__aexit__(kind, error, traceback)  # noqa: ASYNC102
         except BaseException as raised:
-            own = raised if error is None else without_nurseries(error)
-            if is_same_in_other_groups(raised, own):
+            if error is not None and is_same_in_other_groups(raised, error):
                 # Only the nurseries of the runtime have packed it anew, or have taken it out of a
-                # group of the user's: the block lets its own error pass, as one without the runtime
-                # would.
+                # group of the user's, who may have made it by a nursery: the block lets its own
+                # error pass, as one without the runtime would.
                 begin_with_users_part(raised)
-                if own is error:
-                    own.__traceback__ = traceback
-                    return False  # noqa: ASYNC104 (then Python raises what the block has raised)
-                raise_as_it_is(own)
+                error.__traceback__ = traceback
+                return False  # noqa: ASYNC104 (then Python raises what the block has raised)
             skip_to_users_part(raised)
             raise
 

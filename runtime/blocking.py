@@ -187,6 +187,7 @@ class BlockingSpawner(ProcessBound):
         self._options = options
 
     @documented_as(SpawnOptions)
+    @names_keywords
     def options(self, **changes: Unpack[SpawnChanges]) -> BlockingSpawner:
         """Return a copy with other options."""
         return BlockingSpawner(self._door, attrs.evolve(self._options, **changes))
@@ -290,6 +291,7 @@ class BlockingGroup(Generic[A]):
         return self._group.name
 
     @documented_as(Group.options)
+    @names_keywords
     def options(self, **changes: Unpack[CallChanges]) -> BlockingGroup[A]:
         """Return a copy of the group with other call options."""
         return BlockingGroup(self._door, self._group.options(**changes))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
@@ -30,7 +32,7 @@ from actors.foreign_names import HasForeignNames, names_for_processes
 from actors.options import checked_labels, checked_resources
 from actors.own_logger import own_logger
 from runtime.announcements import Announcement, announced
-from runtime.environment import SystemEnvironment, is_stopped
+from runtime.environment import SystemEnvironment, first, is_stopped, raise_as_it_is, unwrap
 from runtime.functions.function_names import call_hook, hook_path
 from runtime.links.keyring import GivenSecret
 from runtime.logs.formats import write_logs, written_format, written_level
@@ -44,6 +46,9 @@ from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServ
 from runtime.processes.fork_loop import settle_collector
 from runtime.stderr_writer import flush_stderr
 from runtime.tracing import NO_SPANS, Tracing
+from runtime.user_errors import leaves
+
+_Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 LEAVE_SECONDS = 5.0
 """How long the nodes of a local cluster may take to leave at its end, all of them side by side.
@@ -80,8 +85,9 @@ class NodeProcess(HasForeignNames):
 
     _foreign_names = names_for_processes("await ")
 
-    def __init__(self, child: ChildProcess) -> None:
+    def __init__(self, child: ChildProcess, founder: Node) -> None:
         self._child = child
+        self._founder = founder
         self._paused = False
 
     @property
@@ -117,9 +123,14 @@ class NodeProcess(HasForeignNames):
         self._child.send_signal(signal.SIGCONT)
 
     async def leave(self) -> ExitStatus:
-        """Ask the node to drain and leave, and wait until its process has ended. Raises
-        `NodeUnreachableError` while it is paused, and if it has not left within a minute.
+        """Ask the node to drain and leave, and `wait`. Raises `NodeUnreachableError` while it is
+        paused, and if it has not left within a minute.
         """
+        status = await self._leave()
+        await self._see_end()
+        return status
+
+    async def _leave(self) -> ExitStatus:
         if self._is_paused:
             await trio.lowlevel.checkpoint()
             raise self._not_left("it is paused, and was not asked: `resume` it first")
@@ -136,9 +147,11 @@ class NodeProcess(HasForeignNames):
         )
 
     async def _leave_or_end(self) -> None:
-        """Ask the node to leave, and wait; kill it if it is paused, and could not."""
+        """Ask the node to leave, and wait for its process; kill it if it is paused, and could
+        not.
+        """
         try:
-            await self.leave()
+            await self._leave()
         except NodeUnreachableError:
             self.kill()
 
@@ -153,8 +166,17 @@ class NodeProcess(HasForeignNames):
         )
 
     async def wait(self) -> ExitStatus:
-        """Wait until the process has ended."""
-        return await self._child.wait()
+        """Wait until the process has ended and the founding node knows it: no later call is sent to
+        a process that is gone. That takes at most a second longer than the end.
+        """
+        status = await self._child.wait()
+        await self._see_end()
+        return status
+
+    async def _see_end(self) -> None:
+        # After the cluster's block there is no node any more that could know it.
+        if not self._founder._lifetime.is_over:
+            await internals_of(self._founder).see_end(self.name, self.pid)
 
 
 class LocalCluster:
@@ -254,7 +276,7 @@ class LocalCluster:
             except ChildDiedError as error:
                 why = error.last_lines[-1] if error.last_lines else error.exit_status.describe()
                 raise JoinError(f"node {name} did not join: {why}") from error
-        process = self._processes[name] = NodeProcess(child)
+        process = self._processes[name] = NodeProcess(child, self.node)
         return process
 
     async def _close(self) -> None:
@@ -269,6 +291,9 @@ class LocalCluster:
             # that leaves on another one. Not within the time for the nodes: the stop of an actor
             # shields itself, so that no scope around it would end it.
             await self.node._stop_actors()
+            # Also before the nodes: otherwise each of them moves its values to this one, which ends
+            # a moment later.
+            await self.node._show_draining()
             async with trio.open_nursery() as reporting:
                 reporting.start_soon(self._report_late)
                 with trio.move_on_after(LEAVE_SECONDS):
@@ -387,15 +412,18 @@ async def open_cluster_on(
         opened = LocalCluster(node, server, store, hook_path(on_process_start))
         # Here and not in each start, so that one error says what the warm process could not import.
         await server.ready()
-        async with trio.open_nursery() as starting:
-            for _ in range(nodes):
-                name = opened._next_name()
-                offered = partial(
-                    opened.start_node,
-                    labels=(worker_labels or {}).get(name),
-                    resources=(worker_resources or {}).get(name),
-                )
-                starting.start_soon(offered, name)
+        try:
+            async with trio.open_nursery() as starting:
+                for _ in range(nodes):
+                    name = opened._next_name()
+                    offered = partial(
+                        opened.start_node,
+                        labels=(worker_labels or {}).get(name),
+                        resources=(worker_resources or {}).get(name),
+                    )
+                    starting.start_soon(offered, name)
+        except BaseExceptionGroup as group:
+            raise_as_it_is(_why_not_started(group))
         await node.wait_for(nodes + 1)
         with announced(announcement, environment) as announce:
             keyring.on_changed.append(
@@ -407,6 +435,19 @@ async def open_cluster_on(
                 # Each part of it is bounded.
                 with trio.CancelScope(shield=True):
                     await opened._close()  # noqa: ASYNC102
+
+
+def _why_not_started(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error of one node that did not start, for all of them: what keeps one from it,
+    keeps the others too.
+    """
+    error = unwrap(group)
+    if not isinstance(error, ExceptionGroup):
+        return error
+    count = sum(1 for _ in leaves(error))
+    alone = first(error)
+    alone.add_note(f"{count} nodes did not start; this is the error of one of them")
+    return alone
 
 
 def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
@@ -456,6 +497,9 @@ async def leaving_on_signals(node: Node) -> AsyncIterator[None]:
     announcement must already be handled.
     """
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        _keep_from_forks(
+            {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        )
         async with trio.open_nursery() as nursery:
 
             async def watch(*, task_status: trio.TaskStatus[None]) -> None:
@@ -468,6 +512,41 @@ async def leaving_on_signals(node: Node) -> AsyncIterator[None]:
             yield
             nursery.cancel_scope.cancel()
     # From here on a signal does what it does by default: the user does not want to wait for the
-    # drain.
+    # drain. The first process of a container has no default actions.
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signum, signal.SIG_DFL if os.getpid() != 1 else _end_at_once)
+
+
+def _end_at_once(signum: int, frame: FrameType | None) -> None:
+    os._exit(128 + signum)
+
+
+def _keep_from_forks(defaults: Mapping[signal.Signals, _Handler]) -> None:
+    """Give signals their `defaults` in forks that code of an actor makes, for as long as this
+    process has the handlers that it has now.
+
+    Those ask the node to leave, which a fork is not: SIGTERM would not end it, and
+    `multiprocessing`, which ends its processes so, would wait for them for ever.
+    """
+    handlers = {signum: signal.getsignal(signum) for signum in defaults}
+    forking = threading.local()
+
+    def begin() -> None:
+        # Python forgets what comes to a fork before this has set its handlers.
+        forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, defaults)
+
+    def end() -> None:
+        # None if the fork was begun before the handlers were set.
+        if (mask := getattr(forking, "mask", None)) is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def forked() -> None:
+        inherited = [one for one in defaults if signal.getsignal(one) is handlers[one]]
+        for signum in inherited:
+            signal.signal(signum, defaults[signum])
+        if inherited:
+            # The socket that wakes the event loop is the parent's.
+            signal.set_wakeup_fd(-1)
+        end()
+
+    os.register_at_fork(before=begin, after_in_parent=end, after_in_child=forked)

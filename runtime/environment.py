@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import resource
 import sys
 import threading
 import time
@@ -25,14 +26,45 @@ import trio
 
 from actors.errors import WrongDoorError
 from actors.own_logger import own_logger
+from actors.short_repr import short_repr
 from runtime.timings import Timings
 from runtime.user_errors import Ran, leaves, members_of
+
+logger = own_logger("understudy.node")
+
+LEAST_DESCRIPTORS: Final = 32
+"""Files that a process with a node must be allowed to have open. One node has some 15, of which it
+opens some only when they are needed: with fewer it would start, and lack them later.
+"""
+
+# The interpreter's own places, whatever the class of an exception says.
+_CHAIN: Final = tuple(
+    cast("Any", vars(BaseException)[name])
+    for name in ("__cause__", "__context__", "__suppress_context__")
+)
+
+T = TypeVar("T")
+
+OWN_THREADS = 40
+"""Threads that the runtime's own work on disks and files may take at once."""
+
+_ENDED_STATES: Final = ("Z", "X", "x")
+"""The letters of proc(5) for processes that run no more."""
+
+LookAtStack = Callable[[], FrameType | None]
+"""What the thread of an event loop runs at this moment, the innermost frame; None if that is
+not known.
+"""
+
+END_SECONDS = 1.0
+"""How many seconds the end of a loop that runs beside is waited for."""
 
 # Proof that a process of this machine has ended.
 #
 # A process is known by its id and its start time, so a reused id does not count as the same.
 # Linux's /proc tells; where there is none, nothing is ever proven and the lease decides. A zombie
-# has ended: its threads run no more, it only waits for its parent.
+# has ended: its threads run no more, it only waits for its parent. That a process cannot be seen
+# proves nothing: this process may be out of descriptors, or /proc hide those of other users.
 
 
 def host_identity() -> str:
@@ -53,7 +85,7 @@ def process_start(pid: int) -> str:
     seen.
     """
     fields = _process_fields(pid)
-    return "" if not fields or fields[0] in ("Z", "X", "x") else fields[19]
+    return "" if not fields or fields[0] in _ENDED_STATES else fields[19]
 
 
 def is_stopped(pid: int) -> bool:
@@ -64,7 +96,7 @@ def is_stopped(pid: int) -> bool:
 def _process_fields(pid: int) -> list[str]:
     """What the kernel says of a process, from its state on; nothing if it cannot be seen."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
     # The second field is the command in parentheses, and may itself contain anything.
@@ -73,31 +105,52 @@ def _process_fields(pid: int) -> list[str]:
 
 def has_ended(pid: int, started: str) -> bool:
     """True only if it is certain that the process which started at `started` runs no more."""
-    return bool(started) and process_start(pid) != started
+    if not started:
+        return False
+    fields = _process_fields(pid)
+    if fields:
+        return fields[0] in _ENDED_STATES or fields[19] != started
+    try:
+        # Needs no descriptor, and knows of processes that /proc does not show (`hidepid`).
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        # PermissionError: it is there. OverflowError: a number that a peer has made up.
+        return False
+    return False
 
 
 # Exceptions that a nursery has wrapped, in the form that the code which catches them needs.
 
-# The interpreter's own places, whatever the class of an exception says.
-_CHAIN: Final = tuple(
-    cast("Any", vars(BaseException)[name])
-    for name in ("__cause__", "__context__", "__suppress_context__")
-)
-
 
 def check_loop(what: str) -> None:
     """Raises `WrongDoorError` outside of trio, whose own error names nothing that helps there, and
-    OSError on another system than Linux.
+    OSError on another system than Linux, or where the process may have too few files open.
     """
     if (system := platform.system()) != "Linux":
         raise OSError(
             f"{what} needs Linux, and this is {system}: use a container, a virtual machine or WSL 2"
+        )
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed < LEAST_DESCRIPTORS:
+        raise OSError(
+            f"{what} needs {LEAST_DESCRIPTORS} file descriptors, and this process may have "
+            f"{allowed}: raise the limit (`ulimit -n 1024`, or LimitNOFILE= of systemd)"
         )
     if not trio.lowlevel.in_trio_task():
         raise WrongDoorError(
             f"{what} needs the event loop of trio: start the program with trio.run(main). Under "
             "asyncio use runtime.aio, and without an event loop runtime.blocking"
         )
+
+
+def check_path(name: str, value: object) -> None:
+    """Raises TypeError for what is neither the path of a directory nor None."""
+    if value is None or isinstance(value, str):
+        return
+    if not isinstance(value, os.PathLike) or not isinstance(os.fspath(value), str):
+        raise TypeError(f"{name} is the path of a directory, not {short_repr(value)}")
 
 
 def unwrap(error: BaseException) -> BaseException:
@@ -160,14 +213,22 @@ def first(error: BaseException) -> BaseException:
     return next((leaf for leaf in leaves if not isinstance(leaf, Exception)), leaves[0])
 
 
-T = TypeVar("T")
+class NoThreadError(OSError):
+    """The system grants this process no further thread. What was to run in it has not begun."""
+
+    def __init__(
+        self,
+        text: str = "the system grants this process no further thread: raise its limit of "
+        "processes (`ulimit -u`, pids.max of its control group, --pids-limit of a container) or "
+        "of memory, or run less at once in threads",
+    ) -> None:
+        # A parameter, so that it can be pickled: that makes an error again from its text.
+        super().__init__(text)
 
 
-logger = own_logger("understudy.node")
-
-
-OWN_THREADS = 40
-"""Threads that the runtime's own work on disks and files may take at once."""
+def is_refused_thread(error: RuntimeError) -> bool:
+    """True if Python raised this because the system grants no further thread."""
+    return str(error) == "can't start new thread"
 
 
 @attrs.frozen
@@ -191,12 +252,6 @@ def shared_seconds() -> float:
     The clock of trio's deadlines has another zero in each process.
     """
     return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
-LookAtStack = Callable[[], FrameType | None]
-"""What the thread of an event loop runs at this moment, the innermost frame; None if that is
-not known.
-"""
 
 
 class Environment(Protocol):
@@ -256,7 +311,7 @@ class Environment(Protocol):
         many as the runtime's own are allowed.
 
         It is waited for even when cancelled, because a thread cannot be stopped; with `abandon` it
-        is left to itself.
+        is left to itself. Raises what the function raises, and `NoThreadError`.
         """
         ...
 
@@ -265,7 +320,7 @@ class Environment(Protocol):
     ) -> Beside | None:
         """Run `function` in an event loop of its own that goes on while the caller's is blocked:
         with an environment for that loop, on the same clock, and a way to see what the caller's
-        loop runs. None where there is no such loop: then nothing is run.
+        loop runs. None where there is no such loop: then nothing is run. Raises `NoThreadError`.
         """
         ...
 
@@ -335,14 +390,20 @@ class SystemEnvironment:
     ) -> T:
         """Run a blocking function in a thread, and return its result. `limiter`: how many may run
         at once; None: `OWN_THREADS`. With `abandon`, a cancelled caller leaves the thread running.
+        Raises what the function raises, and `NoThreadError`.
         """
         # Never trio's default limiter: users' own `trio.to_thread.run_sync` counts with that, and
         # may block for ever.
-        return (
-            await trio.to_thread.run_sync(
+        try:
+            ran = await trio.to_thread.run_sync(
                 Ran, function, limiter=limiter or self._limiter, abandon_on_cancel=abandon
             )
-        ).value()
+        except RuntimeError as error:
+            # Of the function itself `Ran` keeps all errors.
+            if is_refused_thread(error):
+                raise NoThreadError from None
+            raise
+        return ran.value()
 
     def run_beside(
         self, function: Callable[[Environment, LookAtStack], Awaitable[None]]
@@ -366,13 +427,9 @@ def _frame_of(thread: int) -> FrameType | None:
     return sys._current_frames().get(thread)
 
 
-END_SECONDS = 1.0
-"""How long the end of a loop beside is waited for."""
-
-
 class _Thread:
     """A thread with an event loop, whose clock is the one of the loop that starts it: trio's is the
-    machine's, plus a number.
+    machine's, plus a number. Raises `NoThreadError`.
     """
 
     def __init__(self, clock: trio.abc.Clock, main: Callable[[], Awaitable[None]]) -> None:
@@ -383,7 +440,12 @@ class _Thread:
         self._thread = threading.Thread(
             target=self._run, args=(clock, main), name="beside the event loop", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            if is_refused_thread(error):
+                raise NoThreadError from None
+            raise
 
     def _run(self, clock: trio.abc.Clock, main: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -30,6 +30,11 @@ AnswerT = TypeVar("AnswerT")
 
 logger = own_logger("understudy.calls")
 
+MESSAGES_AT_ONCE = 2
+"""Messages that are under way to one place before further requests wait for an answer: the place
+works on one while the other travels.
+"""
+
 
 @attrs.define(eq=False)
 class AwaitedRequest(Generic[RequestT, AnswerT]):
@@ -64,12 +69,6 @@ class RequestBatch(Generic[KindT, RequestT, AnswerT]):
 
     kind: KindT
     requests: list[AwaitedRequest[RequestT, AnswerT]] = attrs.field(factory=list)
-
-
-MESSAGES_AT_ONCE = 2
-"""Messages that are under way to one place before further requests wait for an answer: the place
-works on one while the other travels.
-"""
 
 
 class Gatherer(Generic[PlaceT, KindT, RequestT, AnswerT]):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from actors.keywords import names_keywords
 from actors.short_repr import short_repr
 from runtime.async_blocks import opens_in_block
-from runtime.environment import check_loop
+from runtime.environment import check_loop, check_path
 from runtime.processes import open_fork_server
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ async def open_local_cluster(
     check_loop("open_local_cluster")
     check_count(nodes)
     check_data_dir(data_dir, store)
+    if on_line is not None and not callable(on_line):
+        raise TypeError(
+            f"on_line is a function of a node's name and a line, not {short_repr(on_line)}"
+        )
     async with open_fork_server(preload=PRELOADED, on_line=on_line, wait_ready=False) as server:
         # Only now: the warm process imports the same meanwhile, on another core.
         from runtime.cluster_processes import open_cluster_on
@@ -94,10 +98,9 @@ def check_count(nodes: object) -> None:
 
 def check_data_dir(data_dir: object, store: object) -> None:
     """Raises TypeError or ValueError for what is no path of a directory, or is beside `store`."""
-    if data_dir is None:
+    check_path("data_dir", data_dir)
+    if not isinstance(data_dir, str | os.PathLike):
         return
-    if not isinstance(data_dir, str | os.PathLike) or not isinstance(os.fspath(data_dir), str):
-        raise TypeError(f"data_dir is the path of a directory, not {short_repr(data_dir)}")
     if not os.fspath(data_dir):
         raise ValueError("data_dir is empty: give the path of a directory")
     if store is not None:

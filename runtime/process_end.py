@@ -52,7 +52,14 @@ async def process_of_node(
                     if not over.wait(limit):
                         _end(node, failed, exit_now)
 
-                threading.Thread(target=watch, name="end of process", daemon=True).start()
+                try:
+                    threading.Thread(target=watch, name="end of process", daemon=True).start()
+                except RuntimeError as error:
+                    # The system grants no further thread.
+                    logger.warning(
+                        "the end of this process waits for its threads, as long as they take: %s",
+                        error,
+                    )
     finally:
         over.set()
 

@@ -49,6 +49,8 @@ MARK = (
     "resources; the seed of `cluster`, and the virtual seconds that its test may take"
 )
 
+PLAN: pytest.StashKey[Plan] = pytest.StashKey()
+
 
 class LeftoverWarning(pytest.PytestWarning):
     """A test has left something behind: a call, a task, a connection or a cluster."""
@@ -194,9 +196,6 @@ class Plan:
             # Only here, where it keeps the cause and the context that it came with.
             raise failure
         _fail_if_unexpected(run)
-
-
-PLAN: pytest.StashKey[Plan] = pytest.StashKey()
 
 
 def _has_more_to_show(information: pytest.ExceptionInfo[BaseException]) -> bool:

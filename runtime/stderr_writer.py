@@ -96,6 +96,11 @@ class StderrWriter:
         while self.is_full:  # noqa: ASYNC110
             await trio.sleep(LOOK_SECONDS)
 
+    async def wait_written(self) -> None:
+        """Wait until everything is written; without a thread, unlike `flush` in one."""
+        while not self.flush(0):  # noqa: ASYNC110
+            await trio.sleep(LOOK_SECONDS)
+
     def close(self) -> None:
         """Take no more lines; what waits is written. A later line is written at once, if stderr
         takes it.

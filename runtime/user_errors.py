@@ -62,14 +62,12 @@ _CAUSE = cast("GetSetDescriptorType", vars(BaseException)["__cause__"])
 _CONTEXT = cast("GetSetDescriptorType", vars(BaseException)["__context__"])
 _ARGS = cast("Any", vars(BaseException)["args"])
 _MEMBERS = cast("Any", vars(BaseExceptionGroup)["exceptions"])
-_MESSAGE = cast("Any", vars(BaseExceptionGroup)["message"])
-
-_OF_NURSERY: Final = "Exceptions from Trio nursery"
-"""The message of the groups that trio makes."""
-
 
 _WRITE_ARGUMENTS: Final = frozenset(type.__getattribute__(cls, "__str__") for cls in BUILTIN)
 """The ways in which exceptions of the interpreter write their arguments."""
+
+_CHECKED_IN: Final = frozenset({"runtime.isolation.base_node", "runtime.pools.pool"})
+"""The modules of the methods that check what users give, where `CHECKS` lets errors end."""
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -267,17 +265,6 @@ def skip_to_users_part(error: BaseException) -> None:
         end_with_users_part(error)
 
 
-def without_nurseries(error: BaseException) -> BaseException:
-    """Return the exception itself without the groups that nurseries have made around it alone. A
-    group that user code has made stays, also if it contains just one.
-    """
-    while True:
-        members = [one for one in members_of(error) if _lasting(one)]
-        if len(members) != 1 or _MESSAGE.__get__(error) != _OF_NURSERY:
-            return error
-        error = members[0]
-
-
 def is_same_in_other_groups(raised: BaseException, error: BaseException) -> bool:
     """True if `raised` has exactly the exceptions of `error`, in other groups or in none."""
     ours = _lasting(raised)
@@ -313,9 +300,6 @@ class Checks:
 
 
 CHECKS: Final = Checks()
-
-_CHECKED_IN: Final = frozenset({"runtime.isolation.base_node", "runtime.pools.pool"})
-"""The modules of the methods that check what users give, where `CHECKS` lets errors end."""
 
 
 def end_at_door(error: BaseException) -> None:

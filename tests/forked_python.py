@@ -23,6 +23,7 @@ import gc
 import importlib
 import io
 import json
+import linecache
 import os
 import runpy
 import signal
@@ -181,6 +182,10 @@ def become(request: Request, descriptors: array.array[int], usual_path: list[str
     if kind == "script":
         text, place = Path(what).read_bytes(), os.path.abspath(what)
         main.__file__ = place
+    elif sys.version_info >= (3, 13):
+        # Since 3.13 tracebacks show the lines of the text.
+        source = [f"{line}\n" for line in what.splitlines()]
+        linecache.cache[place] = (len(what), None, source, place)
     try:
         exec(compile(text, place, "exec"), vars(main))
     except Exception as error:

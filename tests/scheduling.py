@@ -6,24 +6,22 @@ of them the same whenever it is replayed.
 
 makes fifty tests `test_something[0]` to `test_something[49]`, those after the first twenty marked
 `long`, on a virtual clock that jumps whenever all tasks wait. What they use must not be outside of
-trio: no sockets, no threads, no processes; `MemoryNetwork` stands in for the former. The names of
-trio that are private are used in this module only, and
-`tests/test_scheduling.py` says when they have gone.
+trio: no sockets, no threads, no processes; `MemoryNetwork` stands in for the former. The
+simulator's scheduler has the order.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pytest
 import trio
-from trio._core import _run
 from trio.testing import MockClock
 
 from runtime.environment import SystemEnvironment
+from runtime.simulation.scheduler import ordered_by
 
 SEEDS = 50
 
@@ -31,20 +29,6 @@ QUICK_SEEDS = 20
 """So many of them are in `make test`; the others are for `make long`."""
 
 T = TypeVar("T")
-
-
-@contextmanager
-def scheduled_by(seed: int) -> Iterator[None]:
-    """Runs of trio in this block shuffle their tasks by `seed`, and by nothing else."""
-    scheduler: Any = _run
-    allowed, state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
-    scheduler._r.seed(seed)
-    try:
-        yield
-    finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = allowed
-        scheduler._r.setstate(state)
 
 
 def under_seeds(
@@ -65,7 +49,7 @@ def under_seeds(
         @pytest.mark.parametrize("seed", [*range(quick), *more])
         def seeded(seed: int) -> None:
             wants = test.__code__.co_argcount
-            with scheduled_by(seed):
+            with ordered_by(seed):
                 trio.run(main, [random.Random(seed)][:wants], clock=MockClock(autojump_threshold=0))
 
         seeded.__name__ = test.__name__

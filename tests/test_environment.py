@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 import trio
 
 from runtime import environment as environment_module
-from runtime.environment import SystemEnvironment, process_start, raise_alone, unwrap
+from runtime.environment import (
+    NoThreadError,
+    SystemEnvironment,
+    has_ended,
+    process_start,
+    raise_alone,
+    unwrap,
+)
+from runtime.processes.fork_loop import name_process
 from runtime.user_errors import leaves
+from tests.limits import out_of_descriptors, out_of_threads
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class ReachError(Exception):
@@ -93,3 +110,96 @@ def test_facts_of_the_own_process_are_read_once_and_anew_after_a_fork(
     monkeypatch.setattr(os, "getpid", lambda: parent)
     forked = environment.process()
     assert (forked.pid, forked.started) == (parent, process_start(parent))
+
+
+def ended_child() -> int:
+    """The id of a process that is no more."""
+    with subprocess.Popen([sys.executable, "-S", "-c", ""]) as child:
+        child.wait()
+    return child.pid
+
+
+def test_a_process_out_of_descriptors_takes_no_other_for_dead_but_those_that_are() -> None:
+    environment = SystemEnvironment()
+    own, ended = environment.process(), ended_child()
+    with out_of_descriptors():
+        assert process_start(os.getpid()) == "", "it cannot be seen"
+        assert not environment.has_ended(own)
+        assert has_ended(ended, "1")
+    assert has_ended(ended, "1")
+    assert not has_ended(ended, ""), "without its start time nothing is proven"
+    assert has_ended(os.getpid(), "1"), "its id was reused"
+    assert not has_ended(1 << 70, "1"), "a peer may say anything"
+
+
+HIDDEN = """
+import os, sys
+from runtime.environment import has_ended, process_start
+living, started, ended = sys.argv[1:]
+print(process_start(int(living)) == "", has_ended(int(living), started), has_ended(int(ended), "1"))
+"""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("setpriv") is None,
+    reason="mounts a /proc that hides processes, which takes root, unshare and setpriv",
+)
+def test_a_process_of_another_user_that_proc_hides_has_not_ended() -> None:
+    hide = "mount -t proc -o hidepid=invisible proc /proc && exec setpriv --reuid 12345 "
+    hide += '--regid 12345 --clear-groups "$@"'
+    told = subprocess.run(
+        [
+            *("unshare", "--mount", "sh", "-c", hide, "sh", sys.executable, "-c", HIDDEN),
+            *(str(os.getpid()), process_start(os.getpid()), str(ended_child())),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "mount:" in told.stderr:
+        pytest.skip(f"this sandbox mounts no /proc: {told.stderr.strip()}")
+    if "loading shared libraries" in told.stderr:
+        pytest.skip(f"another user may not read this Python: {told.stderr.strip()}")
+    assert told.stdout.split() == ["True", "False", "True"], told.stderr
+
+
+def test_a_process_is_known_whose_name_is_no_text() -> None:
+    name = ctypes.create_string_buffer(16)
+    libc = ctypes.CDLL(None)
+    libc.prctl(16, name)
+    try:
+        # Cut in the middle of a character, as the kernel cuts names.
+        name_process("n" + 7 * "\N{BLACK STAR}")
+        own = SystemEnvironment().process()
+        assert own.started
+        assert not SystemEnvironment().has_ended(own)
+    finally:
+        libc.prctl(15, name)
+
+
+async def test_what_finds_no_thread_has_not_run_and_says_so() -> None:
+    environment, ran = SystemEnvironment(), list[str]()
+    with out_of_threads():
+        with pytest.raises(NoThreadError, match=r"no further thread.*pids-limit"):
+            await environment.in_thread(lambda: ran.append("first"))
+        assert not ran
+    await environment.in_thread(lambda: ran.append("second"))
+    assert ran == ["second"]
+
+    def asks_for_another() -> None:
+        threading.Thread(target=list).start()
+
+    # What a function raises by itself is its own.
+    patched = pytest.MonkeyPatch()
+    with patched.context() as patch:
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        def run() -> None:
+            patch.setattr(threading.Thread, "start", refuse)
+            asks_for_another()
+
+        with pytest.raises(RuntimeError, match="new thread"):
+            await environment.in_thread(run)

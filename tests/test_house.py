@@ -193,6 +193,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "service_calls",
         "stderr_writer",
         "strict_http",
+        "tcp_connector",
         "timings",
         "tracebacks",
         "tracing",
@@ -281,28 +282,10 @@ RETIRED_IN_ROOMS = {
 }
 """Words that no name of these rooms has, since they are terms of others."""
 
-WHITE_BOXES = {
-    "tests/benchmarks/rows/pools.py": {"_processes"},  # of the standard library's executor
-    "tests/scheduling.py": {"_ALLOW_DETERMINISTIC_SCHEDULING", "_r"},  # of trio
-    # Bugs that are planted, and peers that lie, which only a change from within can make.
-    "tests/simulation/planted.py": {"_consider_restart", "_run"},
-    "tests/wire/proven.py": {"_socket"},
-    # Moments that no event outside marks, and limits that only take long to reach.
-    "tests/cluster/test_local_cluster_end.py": {"_close", "_processes"},
-    "tests/doors/test_pictures.py": {"_caller"},
-    "tests/node/test_mutual_tls.py": {"_files", "_look", "_seen"},
-    "tests/pytorch/test_plugin.py": {"_loop"},
-    "tests/references/conftest.py": {"_parameters"},
-}
-"""Private names of other rooms that a file of tests uses. What all tests need of a node is in
-`runtime.node.internals_of`.
-"""
-
 PARKS_IN_OWN_TASKS = {
     "runtime/calls/stream_server.py": {"_send_all"},
     "runtime/hosting/workers.py": {"_serve"},
-    "runtime/links/link.py": {"_write"},
-    "runtime/links/spinner.py": {"_relief"},
+    "runtime/links/outbound.py": {"_write"},
     "runtime/simulation/network.py": {"wait"},
 }
 """Functions that park only tasks of the node itself: an interrupt of one of these ends the node."""
@@ -524,18 +507,11 @@ def test_each_room_has_its_folder_of_tests() -> None:
 
 
 def test_tests_use_no_private_name_of_another_room() -> None:
-    found = private_reaches()
     refuse(
         [
             f"{path}:{line}: uses {name} of another room: ask runtime.node.internals_of, or give"
             " that room a public name"
-            for path, line, name in found
-            if name not in WHITE_BOXES.get(path, set())
-        ]
-        + [
-            f"{path} does not use {name} any more: take it out of WHITE_BOXES"
-            for path, names in WHITE_BOXES.items()
-            for name in sorted(names - {used for where, _, used in found if where == path})
+            for path, line, name in private_reaches()
         ]
     )
 
@@ -578,6 +554,56 @@ def test_the_names_of_modules_are_nouns() -> None:
             and last not in NOUNS
         ]
     )
+
+
+def misplaced_constants(source: Source) -> Iterator[str]:
+    """The constants behind the first function or class of a file that need none of its own."""
+    own: set[str] = set()
+    for statement in source.tree.body:
+        if isinstance(statement, Function | ast.ClassDef):
+            own.add(statement.name)
+        elif own and isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
+            names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            given = {node.id for node in names if isinstance(node.ctx, ast.Store)} - {"__all__"}
+            needed = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
+            if needed & own:
+                own |= given
+            elif given:
+                yield source.at(statement, f"{', '.join(sorted(given))}: put it behind the imports")
+
+
+def test_constants_come_before_functions_and_classes() -> None:
+    check(misplaced_constants)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A = 1\nclass C: ...\nB = C()\nD = (B, A)\n__all__ = ['C']\nC.shown = True\n", []),
+        ("def f(): ...\nA: Final = 1\nlogger = log()\n", ["A", "logger"]),
+    ],
+)
+def test_a_constant_that_needs_nothing_of_its_file_is_misplaced(
+    text: str, found: list[str]
+) -> None:
+    source = Source("a.py", "a", text, ast.parse(text))
+    assert [one.split()[1].rstrip(":") for one in misplaced_constants(source)] == found
+
+
+RIDDLES = re.compile(
+    r"(?<![\"'])\b([Ww]hoever|[Ss]omebody|[Aa]nybody|[Nn]obody|[Ww]hat (came|became) of|"
+    r"(is|are) told)\b"
+)
+"""Words that leave open which task, caller, node or user does something, or does not."""
+
+
+def test_comments_and_docstrings_say_who_does_what() -> None:
+    def rule(source: Source) -> Iterator[str]:
+        for number, line in enumerate(source.text.splitlines(), 1):
+            if found := RIDDLES.search(line):
+                yield source.at(number, f"{found[0]!r}: say which task, caller, node or user it is")
+
+    check(rule)
 
 
 def test_a_class_name_is_defined_once() -> None:
@@ -726,8 +752,8 @@ def test_what_the_pages_about_the_design_name_exists(page: str) -> None:
 
 
 STOPS = (
-    re.compile(r"`(?P<file>[\w/]+\.py)`, `(?P<name>[\w.]+)`"),
-    re.compile(r"`(?P<name>[\w.]+)`,? (?:in |\()`(?P<file>[\w/]+\.py)`"),
+    re.compile(r"`(?P<file>[\w/]+\.py)`,\s+`(?P<name>[\w.]+)`"),
+    re.compile(r"`(?P<name>[\w.]+)`,?\s+(?:in\s+|\()`(?P<file>[\w/]+\.py)`"),
 )
 """How a walk of the architecture page names a stop: the file, and what to read in it."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import trio
 from trio._core import _run
 
-from tests.scheduling import scheduled_by, under_seeds
+from runtime.simulation.scheduler import ordered_by
+from tests.scheduling import under_seeds
 
 
 def order_of(seed: int) -> list[int]:
@@ -20,17 +21,9 @@ def order_of(seed: int) -> list[int]:
             for number in range(8):
                 nursery.start_soon(task, number)
 
-    with scheduled_by(seed):
+    with ordered_by(seed):
         trio.run(main)
     return order
-
-
-def test_trio_has_the_private_names_by_which_its_scheduler_is_seeded() -> None:
-    for name in ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r"):
-        assert hasattr(_run, name), (
-            f"trio {trio.__version__} has no {name} any more; tests/scheduling.py must find "
-            "another way"
-        )
 
 
 def test_a_seed_is_an_order_of_tasks() -> None:

@@ -23,7 +23,6 @@ KNOWN_SECONDS = 1.0
 once would not be chosen again, and so no reply would correct the number.
 """
 
-
 MOST_TOLD = 1 << 32
 """Numbers in replies are below this."""
 
@@ -92,11 +91,11 @@ class ActorLoads:
 
 class CountingCaller:
     """Makes the calls of handles whose actor is followed; implements `actors.method.Caller`.
-    `caller` carries them out.
+    `client` carries them out.
     """
 
-    def __init__(self, caller: Caller, load: ActorLoad) -> None:
-        self._caller = caller
+    def __init__(self, client: Caller, load: ActorLoad) -> None:
+        self.client = client
         self._load = load
 
     async def call(
@@ -106,7 +105,7 @@ class CountingCaller:
         load = bound._load = self._load
         load.on_begun()
         try:
-            return await self._caller.call(bound, args, kwargs)
+            return await self.client.call(bound, args, kwargs)
         finally:
             load.on_ended()
 
@@ -114,17 +113,17 @@ class CountingCaller:
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, None]:
         """Hand the call to the connection. It is not counted: no answer says when it has ended."""
-        return self._caller.send(bound, args, kwargs)
+        return self.client.send(bound, args, kwargs)
 
     def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Coroutine[Any, Any, Reference[R]]:
         """Make the call and keep its result with its owner. It counts until the result exists."""
         bound._load = self._load
-        return self._caller.remote(bound, args, kwargs)
+        return self.client.remote(bound, args, kwargs)
 
     def stream(
         self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Stream[T]:
         """Return the items of a generator method. It is not counted."""
-        return self._caller.stream(bound, args, kwargs)
+        return self.client.stream(bound, args, kwargs)

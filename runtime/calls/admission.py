@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import attrs
 import trio
@@ -24,6 +24,7 @@ from actors.identifiers import NodeId
 from actors.method import Address, MethodDefinition
 from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer, may_call
+from actors.retry import check_whole_number
 from actors.short_repr import short_repr
 from actors.supervisor import ChildSpec
 from runtime.audit import AuditLog
@@ -68,13 +69,25 @@ class AdmissionRules:
     authorize: Authorize | None = None
     client_actors: int = attrs.field(
         default=CLIENT_ACTORS,
-        validator=[attrs.validators.instance_of(int), attrs.validators.ge(0)],
+        validator=lambda _, attribute, value: check_whole_number(attribute.name, value),
     )
 
     @classmethod
     def checked(cls, spawnable: object, authorize: object, client_actors: int) -> AdmissionRules:
         """Return the rules. Raises TypeError or ValueError for arguments that are none."""
         return cls(checked_spawnable(spawnable), checked_authorize(authorize), client_actors)
+
+
+class AccessRequest(NamedTuple):
+    """A call that `peer` asks for, as it is judged. `context`: the call context that it brings."""
+
+    peer: VerifiedPeer
+    kind: CallKind
+    actor: str
+    method: str
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    context: CallContext | None
 
 
 def _first(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
@@ -114,66 +127,52 @@ class CallAdmission:
         host.extensions.add("client quotas", self.quotas)
         self._log = LimitedLog(logger, now)
 
-    def refusal(
-        self,
-        peer: VerifiedPeer,
-        kind: CallKind,
-        name: str,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        context: CallContext | None,
-    ) -> NotAllowedError | None:
-        """Return the error with which a call of `peer` is refused, or None. A call of an actor or a
-        method that is not there is admitted: it will be refused for that.
+    def refusal(self, asked: AccessRequest) -> NotAllowedError | None:
+        """Return the error with which a call is refused, or None. A call of an actor or a method
+        that is not there is admitted: it will be refused for that.
         """
+        name, called = asked.actor, asked.method
         if name.startswith("@"):
-            why = service_refusal(peer, name, method, args, kwargs)
-            if why and name == "@node" and not kwargs and self._stops_its_own(peer, method, args):
+            why = service_refusal(asked.peer, name, called, asked.args, asked.kwargs)
+            if why and name == "@node" and not asked.kwargs and self._stops_its_own(asked):
                 why = ""
         else:
             cell = self._host.cells.get(name)
-            definition = self._definition(cell, method, args)
+            definition = self._definition(cell, asked)
             address = cell.address if cell is not None else None
-            if method in BATCH_METHODS and kwargs:
+            if called in BATCH_METHODS and asked.kwargs:
                 # What is looked at below must not come by its name instead.
                 why = "a batch of items takes its arguments by position only"
             else:
-                why = self._barred(peer, kind, address, definition, method, args, kwargs, context)
+                why = self._barred(asked, address, definition)
             if definition is not None:
                 # Of a batch the method of its items.
-                method = definition.name
-        if not why and peer.role != "node":
-            why = self._unspawnable(name, method, args, kwargs)
-        if why:
-            return self._refused(peer, name, method, why)
-        return None
+                called = definition.name
+        if not why and asked.peer.role != "node":
+            why = self._unspawnable(asked)
+        return self._refused(asked.peer, name, called, why) if why else None
 
     def refusal_of_answer(
-        self,
-        peer: VerifiedPeer,
-        address: Address,
-        definition: MethodDefinition,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        context: CallContext | None,
+        self, asked: AccessRequest, address: Address, definition: MethodDefinition
     ) -> NotAllowedError | None:
-        """Return the error with which `peer` is refused the answer of a call that was made before,
-        perhaps by another peer; None if it might make that call itself. The actor may have ended.
+        """Return the error with which a peer is refused the answer of a call that was made before,
+        perhaps by another peer; None if it might make that call itself. The actor, which was at
+        `address`, may have ended.
         """
-        method = definition.name
-        why = self._barred(peer, "call", address, definition, method, args, kwargs, context)
-        return self._refused(peer, address.name, method, why) if why else None
+        why = self._barred(asked, address, definition)
+        return self._refused(asked.peer, asked.actor, asked.method, why) if why else None
 
     async def judge_items(self, invocation: Invocation, rows: Sequence[object]) -> None:
         """Judge the items of a large batch, which is about to run, in parts between which other
         tasks have their turn. Raises `RefusedElsewhereError` if one of them may not run.
         """
-        peer, address, method = invocation.verified or self.own, invocation.cell.address, "@items"
+        peer, address = invocation.verified or self.own, invocation.cell.address
         for start in range(0, len(rows), JUDGED_AT_ONCE):
             args = (invocation.args[0], "", list(rows[start : start + JUDGED_AT_ONCE]))
-            why = self._unauthorized(peer, "call", address, method, args, {}, invocation.context)
-            if why:
+            asked = AccessRequest(
+                peer, "call", address.name, "@items", args, {}, invocation.context
+            )
+            if why := self._unauthorized(asked, address):
                 refused = self._refused(peer, address.name, str(invocation.args[0]), why)
                 raise RefusedElsewhereError(refused)
             await trio.lowlevel.checkpoint()
@@ -184,35 +183,30 @@ class CallAdmission:
         """
         peer = link.verified
         assert peer is not None, "no frame arrives before the handshake"
+        asked = AccessRequest(
+            peer, kind, call.actor, call.method, call.args, call.kwargs, call.context
+        )
         if link.restricted or self.authorize is not None:
-            refused = self.refusal(
-                peer, kind, call.actor, call.method, call.args, call.kwargs, call.context
-            )
+            refused = self.refusal(asked)
             if refused is not None:
                 return refused
         if link.audited:
-            self.note_act(peer, call.actor, call.method, call.args, call.kwargs)
+            self.note_act(asked)
         return None
 
-    def note_act(
-        self,
-        peer: VerifiedPeer,
-        name: str,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-    ) -> None:
-        """Note in the audit log that `peer`, which is no member, calls a method of an actor, if
+    def note_act(self, asked: AccessRequest) -> None:
+        """Note in the audit log that a peer, which is no member, calls a method of an actor, if
         only operators may call that.
         """
-        definition = self._definition(self._host.cells.get(name), method, args)
+        definition = self._definition(self._host.cells.get(asked.actor), asked)
         if definition is None or definition.allow != OPERATORS:
             return
-        what = [f"{name}.{definition.name}"]
+        what = [f"{asked.actor}.{definition.name}"]
         # What the runtime's own actors take is no secret. That of users' actors may be.
         if definition.function.__module__.startswith(("actors.", "runtime.")):
-            what += [text for one in _first(args, kwargs) if (text := _subject_of(one))]
-        self.audit.on_acted(peer, " ".join(what))
+            about = _first(asked.args, asked.kwargs)
+            what += [text for one in about if (text := _subject_of(one))]
+        self.audit.on_acted(asked.peer, " ".join(what))
 
     def values_of(self, link: Link) -> ByteBudget | None:
         """What the peer of a link may keep of results here; None for a node, which is not
@@ -222,25 +216,18 @@ class CallAdmission:
             return None
         return self.quotas.values_of(link.verified)
 
-    def on_service_call(
-        self,
-        link: Link,
-        service: str,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-    ) -> None:
+    def on_service_call(self, link: Link, call: CallRequest) -> None:
         """Note in the audit log what a peer asks a service of the runtime for, if that is an act
         of administration.
         """
         # By processes that are no members: what members ask each other for is the daily work of
         # their supervisors.
-        if method not in ACTS.get(service, ()):
+        if call.method not in ACTS.get(call.actor, ()):
             return
         if link.peer.role == "client" and link.verified is not None:
             # Of the arguments only texts: a secret is bytes.
-            texts = [one for one in _first(args, kwargs) if isinstance(one, str)]
-            what = " ".join([method, *texts])
+            texts = [one for one in _first(call.args, call.kwargs) if isinstance(one, str)]
+            what = " ".join([call.method, *texts])
             self.audit.on_acted(link.verified, what)
 
     def _refused(self, peer: VerifiedPeer, name: str, method: str, why: str) -> NotAllowedError:
@@ -253,57 +240,40 @@ class CallAdmission:
             node=node,
         )
 
-    def _definition(
-        self, cell: ActorCell | None, method: str, args: tuple[object, ...]
-    ) -> MethodDefinition | None:
+    def _definition(self, cell: ActorCell | None, asked: AccessRequest) -> MethodDefinition | None:
         """The method whose rights count: of a batch of items, that of the items."""
         if cell is None:
             return None
+        method: object = asked.method
         if method in BATCH_METHODS:
-            method = args[0] if method == "@items" and args and isinstance(args[0], str) else ""
-        return cell.methods.get(method)
+            method = asked.args[0] if method == "@items" and asked.args else ""
+        return cell.methods.get(method) if isinstance(method, str) else None
 
     def _barred(
-        self,
-        peer: VerifiedPeer,
-        kind: CallKind,
-        address: Address | None,
-        definition: MethodDefinition | None,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        context: CallContext | None,
+        self, asked: AccessRequest, address: Address | None, definition: MethodDefinition | None
     ) -> str:
         """Why a peer may not call a method of an actor; "" if it may."""
-        if definition is not None and not may_call(peer.role, definition.allow):
-            return f"the role {peer.role!r} may not call {definition.name!r}"
+        role = asked.peer.role
+        if definition is not None and not may_call(role, definition.allow):
+            return f"the role {role!r} may not call {definition.name!r}"
         if address is None or self.authorize is None:
             return ""
-        return self._unauthorized(peer, kind, address, method, args, kwargs, context)
+        return self._unauthorized(asked, address)
 
-    def _unauthorized(
-        self,
-        peer: VerifiedPeer,
-        kind: CallKind,
-        address: Address,
-        method: str,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        context: CallContext | None,
-    ) -> str:
+    def _unauthorized(self, asked: AccessRequest, address: Address) -> str:
         """Why the application does not allow the call; "" if it does."""
         assert self.authorize is not None
         # It judges each item of a batch: how calls travel must not decide what is allowed.
-        calls = calls_in(method, args, kwargs)
+        calls = calls_in(asked.method, asked.args, asked.kwargs)
         if len(calls) > JUDGED_AT_ONCE:
             # In its turn, right before it runs; see `judge_items`.
             return ""
-        token = CURRENT.set(context)
+        token = CURRENT.set(asked.context)
         try:
             for called, its_args, its_kwargs in calls:
                 call = Call(
                     side="server",
-                    kind=kind,
+                    kind=asked.kind,
                     actor=address.name,
                     class_path=address.class_path,
                     method=called,
@@ -312,7 +282,7 @@ class CallAdmission:
                     incarnation=address.incarnation,
                     args=its_args,
                     kwargs=its_kwargs,
-                    peer=peer,
+                    peer=asked.peer,
                 )
                 if not is_allowed(self.authorize, call):
                     return "authorize did not return True"
@@ -327,17 +297,18 @@ class CallAdmission:
                 logging.ERROR,
                 "authorize raised for %s.%s, which is refused for that\n%s",
                 address.name,
-                method,
+                asked.method,
                 traceback_of(error),
             )
             return f"authorize raised {type(error).__name__}"  # noqa: ASYNC104
         finally:
             CURRENT.reset(token)
 
-    def _stops_its_own(self, peer: VerifiedPeer, method: str, args: tuple[object, ...]) -> bool:
+    def _stops_its_own(self, asked: AccessRequest) -> bool:
         """True for a client that asks to stop actors which it has started: it must be able to make
         room in its quota.
         """
+        peer, method, args = asked.peer, asked.method, asked.args
         if peer.role != "client":
             return False
         if method == "stop_actor":
@@ -362,19 +333,17 @@ class CallAdmission:
             and self.quotas.has_started(peer, name, epoch)
         )
 
-    def _unspawnable(
-        self, name: str, method: str, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> str:
+    def _unspawnable(self, asked: AccessRequest) -> str:
         """Why a call asks for the start of a class that others than nodes may not start; "" if it
         does not.
         """
         # What is no text is no listed class, and could not be looked up.
-        asked: list[object] = []
-        if name == "@node" and method in ("spawn", "spawn_many"):
-            asked.append(args[0] if args else None)
+        classes: list[object] = []
+        if asked.actor == "@node" and asked.method in ("spawn", "spawn_many"):
+            classes.append(asked.args[0] if asked.args else None)
         # Any method may be one that starts what it is given, as those of supervisors do.
-        asked += child_classes((args, kwargs))
-        for path in asked:
+        classes += child_classes((asked.args, asked.kwargs))
+        for path in classes:
             if not isinstance(path, str) or path not in self._spawnable:
                 return (
                     f"only nodes may start {short_repr(path)} here; for others a node lists "

@@ -25,6 +25,21 @@ from actors.supervisor import check_start
 from runtime.user_errors import guarded, repr_of, summary_of
 from runtime.wire.codec import Codec
 
+_read_all: Final = attrgetter(
+    "__client_filters__",
+    "__dict__",
+    "__getattribute__",
+    "__init__",
+    "__methods__",
+    "__new__",
+    "call_filters",
+    "handles_exits",
+    "on_start",
+    "on_stop",
+    "supervises",
+)
+"""Reads the attributes of a class of actors that are read where one is spawned."""
+
 
 @attrs.frozen
 class StartRequest:
@@ -233,22 +248,6 @@ def _no_actor_class(given: object) -> str:
         )
     hint = ": a name is an option, as in node.options(name=...).spawn(MyActor)"
     return f"takes a subclass of actors.Actor, not {repr_of(given)}{hint * isinstance(given, str)}"
-
-
-_read_all: Final = attrgetter(
-    "__client_filters__",
-    "__dict__",
-    "__getattribute__",
-    "__init__",
-    "__methods__",
-    "__new__",
-    "call_filters",
-    "handles_exits",
-    "on_start",
-    "on_stop",
-    "supervises",
-)
-"""Reads the attributes of a class of actors that are read where one is spawned."""
 
 
 def _checked_class(asked: str, given: object) -> type[Actor]:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, cast
 
 import trio
 
-from actors.call_context import CURRENT, CallContext
+from actors.call_context import CURRENT
 from actors.class_names import class_name
 from actors.documentation import A_CALL, shown_as
 from actors.errors import (
@@ -40,13 +40,7 @@ from actors.filters import Call
 from actors.identifiers import NodeId
 from actors.method import Bound, BoundMethod
 from actors.options import NO_CALL_OPTIONS
-from actors.retry import (
-    BUDGET_TOKENS,
-    GiveUp,
-    Retry,
-    RetryBudget,
-    RetryPolicy,
-)
+from actors.retry import BUDGET_TOKENS, GiveUp, Retry, RetryBudget, RetryPolicy
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.call_queues import CallQueues, is_service
 from runtime.calls.deadlines import Deadlines, Waiting, effective_deadline, wake
@@ -87,11 +81,9 @@ from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
 MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
 """Refusals of a call that perhaps only came to where its actor no longer is."""
 
-
 Args: TypeAlias = tuple[object, ...]
 
 Kwargs: TypeAlias = dict[str, object]
-
 
 CONFIRM_SECONDS = 0.5
 """Seconds after which the end of a repeatable call is confirmed, if few others have ended since. So
@@ -122,6 +114,7 @@ class CallSender(ABC):
         references: ReferenceManager,
         nursery: trio.Nursery,
         call_timeout: float | None = None,
+        store_identity: str = "",
     ) -> None:
         # A call that another thread made would have its task woken from this loop, which trio
         # forbids: it would end the link, and with it the calls of others.
@@ -129,9 +122,12 @@ class CallSender(ABC):
         self.environment = environment
         self.routes = routes
         self.lines = CallQueues(routes, environment)
+        """The calls that wait for their actors."""
         self.numbers = numbers
         self.budgets: dict[tuple[str, float], RetryBudget] = {}
+        """Of actors that calls failed at, by their names and the budgets' tokens."""
         self.confirmations: dict[NodeId, Confirmations] = {}
+        """Which of the repeatable calls to a peer have ended."""
         self._unconfirmed: dict[Link, Confirmations] = {}
         """Those that have something to confirm, and the links to the peers that it is for."""
         self._confirming = False
@@ -145,6 +141,8 @@ class CallSender(ABC):
         """Seconds for a call that is awaited and has no timeout of its own; None for no limit. The
         runtime's own calls have others.
         """
+        self.store_identity = store_identity
+        """What tells its cluster from others; "" if that is not known."""
         self.nursery = nursery
         """The nursery of tasks that belong to calls, and not to their callers."""
         self.references = references
@@ -297,15 +295,13 @@ class CallSender(ABC):
         self.check_thread(bound)
         await trio.lowlevel.checkpoint_if_cancelled()
         route = self.lines.free(bound)
-        context = CURRENT.get()
+        request = OutgoingRequest(bound, args, kwargs, math.inf, context=CURRENT.get())
         if route is None or (route.link is not None and route.link.is_crowded):
-            await self.lines.in_turn(
-                bound, self.numbers(), partial(self._send, bound, args, kwargs, context)
-            )
+            await self.lines.in_turn(bound, self.numbers(), partial(self._send, request))
         elif route.link is None:
-            self._send(bound, args, kwargs, context, route)
+            self._send(request, route)
         else:
-            frame, segments = self._one_way(bound, args, kwargs, context, route, route.link)
+            frame, segments = self._one_way(request, route, route.link)
             # No task waits for the answer: what bounds the memory that large ones take is room for
             # them.
             await route.link.room(sum(map(len, segments)))
@@ -325,47 +321,31 @@ class CallSender(ABC):
             method=bound._definition.name,
         )
 
-    def _send(
-        self,
-        bound: BoundMethod[..., Any],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        context: CallContext | None,
-        route: Route,
-    ) -> None:
+    def _send(self, request: OutgoingRequest, route: Route) -> None:
         link = route.link
         if link is None:
-            self._local.send(route.address, bound, args, kwargs, context)
+            self._local.send(route.address, request)
         else:
-            frame, segments = self._one_way(bound, args, kwargs, context, route, link)
+            frame, segments = self._one_way(request, route, link)
             link.post(frame, own_copies(segments), lane=route.place.actor)
 
     def _one_way(
-        self,
-        bound: BoundMethod[..., Any],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        context: CallContext | None,
-        route: Route,
-        link: Link,
+        self, request: OutgoingRequest, route: Route, link: Link
     ) -> tuple[bytes, list[Buffer]]:
         segments: list[Buffer] = Outgoing(link.peer.identity)
-        arguments = self._encoded(bound, args, kwargs, segments)
-        control = send_control(route.prefix, arguments, context)
+        arguments = self._encoded(request, segments)
+        control = send_control(route.prefix, arguments, request.context)
         return encode_frame(Kind.SEND, control, segments), segments
 
-    def _encoded(
-        self,
-        bound: Bound,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        segments: list[Buffer],
-    ) -> bytes:
+    def _encoded(self, request: OutgoingRequest, segments: list[Buffer]) -> bytes:
         """The arguments as they travel. Raises EncodeError, which names the parameter."""
+        args, kwargs = request.args, request.kwargs
         try:
             return self.codec.encode_arguments(args, kwargs, segments)
         except EncodeError as error:
-            raise refused_in_call(self.codec, error, bound, args, kwargs) from error.__cause__
+            raise refused_in_call(
+                self.codec, error, request.bound, args, kwargs
+            ) from error.__cause__
 
     # Ctrl-C may not come between the entry of a call and the wait for its answer, which would wake
     # a task that is not parked; nor while a link numbers and queues what is posted. It goes to
@@ -610,7 +590,7 @@ class CallSender(ABC):
         )
         if arguments is None:
             segments = Outgoing(link.peer.identity)
-            arguments = self._encoded(request.bound, args, kwargs, segments)
+            arguments = self._encoded(request, segments)
         remaining = None if deadline == math.inf else deadline - self.environment.now()
         first, state = request.first, request.state
         # The number itself says so already: nothing is added to the frame.
@@ -703,6 +683,12 @@ class CallSender(ABC):
             f"{self.timeout(bound):g} s; it was cancelled, but may have taken effect",
             **facts(call.place),
         )
+
+    def why_unmade(self, bound: Bound, route: Route | None) -> str:
+        """Return the end of a text about a call that was not made in time: why its node is not
+        reached, or why its actor does not run; "" if neither is known.
+        """
+        return why_unreached(route) or self.routes.directory.why_absent(bound._address.name)
 
     def timeout(self, bound: Bound) -> float:
         """Seconds that a call may take by its options, or else by those of the node."""

@@ -9,18 +9,14 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, cast
 
-from actors.errors import (
-    CallError,
-)
+from actors.errors import CallError
 from actors.method import BoundMethod
 from runtime.calls.call_sender import MOVED, CallSender
 from runtime.calls.deadlines import Waiting
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
 from runtime.calls.retrying_call import RetryingCall
 from runtime.calls.routes import Route
-from runtime.statistics.call_statistics import (
-    MethodStatistics,
-)
+from runtime.statistics.call_statistics import MethodStatistics
 
 
 class CallbackCall:
@@ -121,9 +117,10 @@ class CallbackCall:
     async def _make_again(self, error: CallError) -> object:
         request, number = self._request, self._call.number
         bound = cast("BoundMethod[..., Any]", request.bound)
-        rest = (self._expires, number, None, None)
         try:
-            again = RetryingCall(self._caller, bound, request.args, request.kwargs, *rest)
+            again = RetryingCall(
+                self._caller, bound, request.args, request.kwargs, self._expires, number
+            )
             value = await again.run(self._route, error)
         except BaseException as last:
             self._count(last)

@@ -7,9 +7,7 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 from actors.call_context import CURRENT, CallContext
-from actors.errors import (
-    CallError,
-)
+from actors.errors import CallError
 from actors.filters import Call
 from actors.method import BoundMethod, BoundStream, Stream
 from actors.peers import VerifiedPeer
@@ -18,9 +16,7 @@ from runtime.calls import first_attempts
 from runtime.calls.call_sender import Args, CallSender, Kwargs
 from runtime.calls.callback_call import CallbackCall
 from runtime.calls.pending_calls import OutgoingRequest
-from runtime.calls.protocol import (
-    TELL_DEPTH,
-)
+from runtime.calls.protocol import TELL_DEPTH
 from runtime.calls.retained_calls import call_retained
 from runtime.calls.retrying_call import RetryingCall
 from runtime.calls.routes import Route

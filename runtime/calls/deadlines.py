@@ -14,6 +14,11 @@ from runtime.calls.pending_calls import PendingCall
 from runtime.environment import Environment
 from runtime.statistics.histograms import Histogram
 
+Waiting = PendingCall[trio.lowlevel.Task]
+
+FEWEST_TO_CLEAR = 256
+"""Obsolete entries that are worth a pass over the heap."""
+
 # The deadline of a task, read without a function call for every scope around it.
 #
 # `trio.current_effective_deadline` recurses through all scopes and nurseries, which makes a tenth
@@ -38,13 +43,6 @@ def effective_deadline(task: Any) -> float:
         return deadline
     except AttributeError:
         return trio.current_effective_deadline()
-
-
-Waiting = PendingCall[trio.lowlevel.Task]
-
-
-FEWEST_TO_CLEAR = 256
-"""Obsolete entries that are worth a pass over the heap."""
 
 
 class Deadlines:

@@ -249,7 +249,7 @@ class DedupServer:
         cell = found[0]
         if cell.system:
             refused = not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
-            self._admission.on_service_call(link, call.actor, call.method, call.args, call.kwargs)
+            self._admission.on_service_call(link, call)
             if refused is not None:
                 client.records.on_not_executed(record)
                 self._refuse(link, call, refused)

@@ -58,7 +58,8 @@ from runtime.hosting.held_bytes import COUNTED_FROM, HeldBytes
 from runtime.hosting.host import ActorHost
 from runtime.hosting.requesters import not_its_own
 from runtime.limited_log import LimitedLog
-from runtime.links.link import BACKLOG_FRAMES, Link
+from runtime.links.link import Link
+from runtime.links.outbound import BACKLOG_FRAMES
 from runtime.references.values import StoredValue
 from runtime.wire.arrays import first_number
 from runtime.wire.codec import Codec
@@ -316,7 +317,7 @@ class Dispatch:
         """
         if running >= MOST_SERVICE_CALLS:
             return _too_many(link)
-        self._admission.on_service_call(link, call.actor, call.method, call.args, call.kwargs)
+        self._admission.on_service_call(link, call)
         return not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
 
     def _on_send(self, link: Link, frame: Frame) -> None:

@@ -32,6 +32,7 @@ from runtime.calls.filtered_calls import FilteredCaller, caller_for
 from runtime.calls.imports import Imports
 from runtime.calls.incoming_calls import ResultRetention
 from runtime.calls.local_calls import LocalCalls
+from runtime.calls.own_cluster import check_own_cluster, is_of_another_cluster
 from runtime.calls.replies import ReplyEncoder
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
 from runtime.calls.routes import PeerDirectory, Routes
@@ -56,6 +57,7 @@ from runtime.tracing import spans_of
 from runtime.wire.codec import Codec
 from runtime.wire.handshake import Introduction
 from runtime.wire.plain_writer import Extension
+from runtime.wire.standard_types import UnsendableError
 
 # Handles of the runtime's own services on other nodes: what these answer is checked against the
 # service's annotations.
@@ -66,8 +68,16 @@ from runtime.wire.plain_writer import Extension
 
 P = ParamSpec("P")
 
-
 R = TypeVar("R")
+
+HANDLE_TAG = 64_100
+
+MOST_NODE_SERVICES = 1024
+"""Handles of node services that are kept, each with its methods and their routes."""
+
+UNSHARED = MemoryOptions()
+
+NO_RULES = AdmissionRules()
 
 
 class ServiceMethod(BoundMethod[P, R]):
@@ -115,18 +125,6 @@ class ServiceHandle(Handle):
             bound = ServiceMethod(self._caller, bound._address, bound._definition, bound._options)
             self.__dict__[attribute] = bound
         return bound
-
-
-HANDLE_TAG = 64_100
-
-
-MOST_NODE_SERVICES = 1024
-"""Handles of node services that are kept, each with its methods and their routes."""
-
-
-UNSHARED = MemoryOptions()
-
-NO_RULES = AdmissionRules()
 
 
 class RpcEndpoint:
@@ -187,6 +185,7 @@ class RpcEndpoint:
             self.references,
             nursery,
             call_timeout,
+            introduction.peer.store,
         )
         self.users_caller = self._filter(filters)
         """Makes the calls of users' handles; `caller` makes those of the runtime."""
@@ -252,7 +251,7 @@ class RpcEndpoint:
     def _make_references(
         self, environment: Environment, numbers: Callable[[], int], memory: MemoryOptions
     ) -> ReferenceManager:
-        handles = Extension(HANDLE_TAG, Handle, _address_of_handle, self._read_handle)
+        handles = Extension(HANDLE_TAG, Handle, self._write_handle, self._read_handle)
         return ReferenceManager(
             self.identity,
             self.reference_service,
@@ -458,6 +457,19 @@ class RpcEndpoint:
             self.caller, Address(REFERENCE_SERVICE, node, incarnation), ReferenceService.__methods__
         )
 
+    def check_own(self, handle: Handle) -> Handle:
+        """Return the handle. Raises ValueError if it is of another cluster."""
+        check_own_cluster(handle, self.caller)
+        return handle
+
+    def _write_handle(self, handle: Any, segments: object) -> object:
+        if is_of_another_cluster(handle, self.caller):
+            raise UnsendableError(
+                "is a handle of another cluster, whose actors the receiver cannot call; let a "
+                "program that has both open make the call"
+            )
+        return handle.address
+
     def _read_handle(self, address: object) -> Any:
         if not isinstance(address, Address):
             raise ProtocolError(f"a handle whose address is a {type(address).__name__}")
@@ -466,7 +478,3 @@ class RpcEndpoint:
     def _rebuild(self, failure: FailedValue) -> Exception:
         place = CallPlace(failure.actor, failure.method, failure.node, failure.epoch)
         return rebuild(failure.code, failure.plain, place, self.codec.find_class)
-
-
-def _address_of_handle(handle: Any, segments: object) -> object:
-    return handle.address

@@ -94,6 +94,30 @@ exception's own.
 
 Plain = dict[str, object]
 
+_OWN = frozenset(
+    cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type)
+    and issubclass(cls, UnderstudyError)
+    and cls is not UnderstudyError
+    and not issubclass(cls, CallError)
+)
+
+_OF_ONE = ("exceptions", "fields", "attributes", "notes")
+"""Parts of a description that a repeatable error does not have: they belong to one error."""
+
+_LOOKED_AT = frozenset(
+    {
+        "__class__",
+        "__getattribute__",
+        "__dict__",
+        "__traceback__",
+        "__cause__",
+        "__context__",
+        "__suppress_context__",
+    }
+)
+
 
 @attrs.frozen
 class CallPlace:
@@ -228,16 +252,6 @@ def set_attempts(error: CallError, attempts: int) -> None:
     origin = _origin(error)
     if origin is None or "attempts" not in _fields(origin.plain):
         attributes_of(error)["attempts"] = attempts
-
-
-_OWN = frozenset(
-    cls
-    for cls in vars(errors).values()
-    if isinstance(cls, type)
-    and issubclass(cls, UnderstudyError)
-    and cls is not UnderstudyError
-    and not issubclass(cls, CallError)
-)
 
 
 def plain_error(raised: RemoteError) -> UnderstudyError | None:
@@ -531,10 +545,6 @@ class RepeatableError:
         return error
 
 
-_OF_ONE = ("exceptions", "fields", "attributes", "notes")
-"""Parts of a description that a repeatable error does not have: they belong to one error."""
-
-
 def _settle(error: RemoteError, plain: Plain, place: CallPlace, classes: dict[str, type]) -> None:
     """Add to a rebuilt error where it was raised. Attributes of the same names that user code has
     set stay as they are.
@@ -625,19 +635,6 @@ def _both_anew(original: type) -> type[_RebuiltError]:
     return cast(
         "type[_RebuiltError]", metaclass(original.__name__, (_RebuiltError, original), own | names)
     )
-
-
-_LOOKED_AT = frozenset(
-    {
-        "__class__",
-        "__getattribute__",
-        "__dict__",
-        "__traceback__",
-        "__cause__",
-        "__context__",
-        "__suppress_context__",
-    }
-)
 
 
 def _looks_false(original: type) -> bool:

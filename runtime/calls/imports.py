@@ -21,7 +21,7 @@ from actors.errors import DecodeError
 from actors.messages import import_path
 from actors.own_logger import own_logger
 from actors.supervisor import ChildSpec
-from runtime.environment import Environment
+from runtime.environment import Environment, NoThreadError
 from runtime.limited_log import LimitedLog
 from runtime.links.link import Link
 from runtime.wire.arrays import first_number, first_text
@@ -57,6 +57,9 @@ MOST_CLASSES = 256
 """Classes that one request may name and have imported."""
 
 logger = own_logger("understudy.calls")
+
+_CHILD_SPEC = import_path(ChildSpec)
+_CHILD_SPEC_BYTES = _CHILD_SPEC.encode()
 
 
 class Imports:
@@ -128,7 +131,12 @@ class Imports:
     async def _import(
         self, paths: list[str], key: tuple[Link, int], then: Callable[[], None]
     ) -> None:
-        for error in await self._environment.in_thread(functools.partial(_import_all, paths)):
+        errors: list[DecodeError | NoThreadError] = []
+        try:
+            errors += await self._environment.in_thread(functools.partial(_import_all, paths))
+        except NoThreadError as refused:
+            errors.append(refused)
+        for error in errors:
             # Limited, because peers choose what they name.
             self._log.log(
                 logging.INFO,
@@ -167,7 +175,3 @@ def _import_all(paths: list[str]) -> list[DecodeError]:
         except DecodeError as error:
             errors.append(error)
     return errors
-
-
-_CHILD_SPEC = import_path(ChildSpec)
-_CHILD_SPEC_BYTES = _CHILD_SPEC.encode()

@@ -6,18 +6,16 @@ state with its caller, and what could not be sent is refused here too.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from actors.call_context import CallContext
 from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
 from actors.filters import CallKind
-from actors.method import Address, Bound
+from actors.method import Address
 from actors.own_logger import own_logger
-from runtime.calls.admission import CallAdmission
+from runtime.calls.admission import AccessRequest, CallAdmission
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuild, told_plainly
@@ -147,26 +145,18 @@ class LocalCalls:
             log.on_over(self._host.cells.get(actor), RequestId(self._client, first))
         log.confirm(self._client, watermark)
 
-    def send(
-        self,
-        address: Address,
-        bound: Bound,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        context: CallContext | None,
-    ) -> None:
+    def send(self, address: Address, request: OutgoingRequest) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""
         awaited = self._host.awaited_claims
         if awaited.by_name and awaited.takes(address.name):
-            awaited.add(address.name, partial(self.send, address, bound, args, kwargs, context))
+            awaited.add(address.name, partial(self.send, address, request))
             return
-        request = OutgoingRequest(bound, args, kwargs, math.inf, context=context)
         invocation = self._invocation(address, request, None)
         refusal: CallError | None
         if isinstance(invocation, CallError):
             refusal = invocation
         else:
-            invocation.context = context
+            invocation.context = request.context
             refusal = self._host.deliver(invocation)
         if refusal is not None:
             self._lifetime.check()
@@ -225,19 +215,15 @@ class LocalCalls:
         definition = bound._definition
         if self._admission.authorize is not None or request.peer is not None:
             kind: CallKind = "stream" if definition.stream else "send" if call is None else "call"
-            refused = self._admission.refusal(
-                request.peer or self._admission.own,
-                kind,
-                address.name,
-                definition.name,
-                args,
-                kwargs,
-                request.context,
+            peer = request.peer or self._admission.own
+            asked = AccessRequest(
+                peer, kind, address.name, definition.name, args, kwargs, request.context
             )
+            refused = self._admission.refusal(asked)
             if refused is not None:
                 return refused
             if request.peer is not None:
-                self._admission.note_act(request.peer, address.name, definition.name, args, kwargs)
+                self._admission.note_act(asked)
         found = self._host.find(
             address.name,
             address.epoch,

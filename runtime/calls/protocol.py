@@ -52,7 +52,7 @@ from runtime.wire.arrays import (
     with_item,
 )
 from runtime.wire.codec import Codec
-from runtime.wire.frames import HEADER, Buffer, Kind, encode_frame
+from runtime.wire.frames import HEADER, LIMITS, Buffer, Kind, encode_frame
 
 KEEP_RESULT = 1
 """Flag of a CALL: the result stays at the callee, under the number of a reference that the caller
@@ -79,9 +79,13 @@ TELL_DEPTH = 32
 """Flag of a CALL: its REPLY may say how many other calls the actor has."""
 
 SHORT_REST = 4096
+"""Replies with up to this many bytes may say more beside their value; see `with_depth`."""
+
+UNCHECKED_REST = 128 * 1024
 """Frames with up to this many bytes after their number are within the limits of any peer; longer
 ones are checked before they are sent.
 """
+assert LIMITS.control >= UNCHECKED_REST + 16
 
 _CALL, _REPLY, _ITEM = int(Kind.CALL), int(Kind.REPLY), int(Kind.ITEM)
 """For the hot path: in CPython 3.11 the attribute of an enum costs as much as packing a header."""
@@ -126,7 +130,7 @@ def numbered_frame(
 
     Raises EncodeError if the frame is larger than any peer would accept.
     """
-    if number < SHORT_NUMBERS and not segments and len(rest) <= SHORT_REST:
+    if number < SHORT_NUMBERS and not segments and len(rest) <= UNCHECKED_REST:
         # The hot path. 6: the bytes of the array's head and of its number.
         return (
             SHORT_HEAD.pack(kind, flags, 0, 6 + len(rest), ARRAY + length, SHORT_NUMBER, number)
@@ -155,12 +159,16 @@ def call_frame(
     """
     if first or kept is not None or chain is not None or context is not None or attempt > 1:
         length, later = _later_items(remaining, first, kept, chain, context, attempt)
-        rest = prefix + arguments + later
     elif remaining is not None:
-        length, rest = 6, prefix + arguments + float_number(remaining)
+        length, later = 6, float_number(remaining)
     else:
-        length, rest = 5, prefix + arguments
-    return numbered_frame(_CALL, length, number, rest, segments, flags)
+        length, later = 5, b""
+    size = len(prefix) + len(arguments) + len(later)
+    if number < SHORT_NUMBERS and not segments and size <= UNCHECKED_REST:
+        # As in `numbered_frame`, but long arguments are copied once.
+        head = SHORT_HEAD.pack(_CALL, flags, 0, 6 + size, ARRAY + length, SHORT_NUMBER, number)
+        return b"".join((head, prefix, arguments, later))
+    return numbered_frame(_CALL, length, number, prefix + arguments + later, segments, flags)
 
 
 def _later_items(

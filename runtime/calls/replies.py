@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from actors.errors import (
-    AnswerDroppedError,
-    CallError,
-    EncodeError,
-    ReplyEncodeError,
-)
+from actors.errors import AnswerDroppedError, CallError, EncodeError, ReplyEncodeError
 from runtime.calls.error_codec import Plain, describe, raised_by_method, told_plainly
 from runtime.calls.plain_errors import PlainErrorEncoder
 from runtime.calls.protocol import error_frame, own_copies, reply_frame
@@ -23,7 +18,6 @@ SMALL_BYTES = 1024
 """Answers up to this size are not looked at one by one: their number is bounded by
 `BACKLOG_FRAMES`.
 """
-
 
 Reply = tuple[bytes, tuple[Buffer, ...]]
 """The head of a frame and its segments, as a link takes them."""

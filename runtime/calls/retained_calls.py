@@ -26,10 +26,7 @@ from runtime.calls.call_sender import MOVED, CallSender
 from runtime.calls.deadlines import Waiting
 from runtime.calls.error_codec import CallPlace, described, place_of
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
-from runtime.calls.protocol import (
-    KEEP_RESULT,
-    TELL_DEPTH,
-)
+from runtime.calls.protocol import KEEP_RESULT, TELL_DEPTH
 from runtime.calls.reply_handler import facts
 from runtime.calls.retrying_call import Retention, RetryingCall
 from runtime.calls.routes import Route

@@ -32,30 +32,18 @@ from actors.errors import (
 )
 from actors.filters import Call
 from actors.method import BoundMethod
-from actors.retry import (
-    WAIT_FOR_ACTOR,
-    GiveUp,
-    Retry,
-    RetryPolicy,
-    RetrySchedule,
-)
+from actors.retry import WAIT_FOR_ACTOR, GiveUp, Retry, RetryPolicy, RetrySchedule
 from runtime.calls.call_queues import Occupancy, where
 from runtime.calls.call_sender import (
     MOVED,
     CallSender,
     addresses_of,
     repeats_unknown,
-    why_unreached,
 )
 from runtime.calls.deadlines import Waiting, effective_deadline, wait_woken
 from runtime.calls.error_codec import set_attempts
 from runtime.calls.pending_calls import OutgoingRequest, PendingCall
-from runtime.calls.protocol import (
-    KEEP_RESULT,
-    REPEAT,
-    REPEATABLE,
-    TENTATIVE,
-)
+from runtime.calls.protocol import KEEP_RESULT, REPEAT, REPEATABLE, TENTATIVE
 from runtime.calls.routes import Route
 from runtime.links.transfers import QueuedFrame
 from runtime.references.table import ReferenceState
@@ -217,7 +205,7 @@ class RetryingCall:
             posted, call, route = self._sent, self._call, self._route
             self._end()
             ran = posted and call is not None and not call.recalled
-            raise self._timed_out(ran=ran, why=why_unreached(route))
+            raise self._timed_out(ran=ran, why=self._caller.why_unmade(self._bound, route))
         finally:
             # No circles with this frame and this object, which the traceback of the error has: the
             # arguments would stay until the cyclic garbage collector runs.
@@ -504,7 +492,10 @@ class RetryingCall:
                 await trio.sleep_until(deadline)
                 await trio.lowlevel.checkpoint()
             try:
-                raise self._timed_out(ran=False) if waited else self._final(error, decision)
+                why = self._caller.why_unmade(self._bound, route)
+                raise (
+                    self._timed_out(ran=False, why=why) if waited else self._final(error, decision)
+                )
             finally:
                 # No circle with this frame, which the traceback has; see `CallSender._failed`.
                 del error
@@ -629,7 +620,7 @@ class RetryingCall:
 
     def _timed_out(self, *, ran: bool, why: str = "") -> CallError:
         """The error of a call whose timeout has passed; `ran`: its last attempt may have run;
-        `why`: why its node was not reached.
+        `why`: why its node was not reached, or its actor does not run.
         """
         schedule = self._schedule
         what = (

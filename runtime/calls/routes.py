@@ -51,6 +51,10 @@ class PeerDirectory:
     """The link to that start of that node (name and incarnation); None if it is known to have
     ended.
     """
+    why_absent: Callable[[str], str] = lambda name: ""
+    """A sentence that says why an actor of this name does not run, while it is waited for; "" if
+    that is not known.
+    """
 
 
 class Route:

@@ -21,26 +21,18 @@ from actors.errors import (
 )
 from actors.method import BoundStream, Stream
 from actors.peers import VerifiedPeer
-from actors.retry import (
-    Retry,
-    RetrySchedule,
-)
+from actors.retry import Retry, RetrySchedule
 from runtime.calls.call_queues import Occupancy, where
 from runtime.calls.call_sender import CallSender
 from runtime.calls.deadlines import wait_woken, wake
 from runtime.calls.pending_calls import OutgoingRequest
-from runtime.calls.protocol import (
-    STREAM,
-    credit_frame,
-)
+from runtime.calls.protocol import STREAM, credit_frame
 from runtime.calls.reply_handler import StreamCall, facts
 from runtime.calls.retrying_call import NO_RETRIES, Denials
 from runtime.calls.routes import Route
 from runtime.hosting.cell import Invocation
 from runtime.hosting.chains import Chain
-from runtime.statistics.call_statistics import (
-    CallStatistics,
-)
+from runtime.statistics.call_statistics import CallStatistics
 
 T = TypeVar("T")
 
@@ -318,7 +310,8 @@ class StreamReader(Stream[T]):
         text = f"did not end within its timeout of {timeout:g} s; it was cancelled"
         if waits or (call is not None and call.recalled):
             cls = DeadlineExceededError
-            text = f"did not begin within its timeout of {timeout:g} s, and will not"
+            why = self._caller.why_unmade(self._bound, None)
+            text = f"did not begin within its timeout of {timeout:g} s, and will not{why}"
         return cls(
             f"{address.name}.{method} {text}",
             actor=address.name,

@@ -19,6 +19,7 @@ from actors.method import Stream
 from runtime.command_line.connect import ChosenCluster, cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.units import Number
+from runtime.command_line.usage import CommandOfValues
 from runtime.membership.cluster_client import ClusterClient
 from runtime.printable import plain_lines
 from runtime.wire.standard_types import TEXTS, named_tuple_fields
@@ -69,7 +70,10 @@ def _keywords(
     return named
 
 
-@click.command(epilog="Example:  understudy call counter add 5")
+@click.command(
+    cls=CommandOfValues,
+    epilog="Example:  understudy call counter add 5        understudy call counter add -5",
+)
 @click.argument("actor")
 @click.argument("method")
 @click.argument("arguments", nargs=-1)
@@ -137,7 +141,7 @@ async def _call(
     show: Callable[[object], None],
 ) -> None:
     async with connection as client:
-        handle = (await client.lookup(actor)).options(timeout=timeout)
+        handle = (await client.lookup(actor, timeout)).options(timeout=timeout)
         bound = _bound(handle, method)
         try:
             result: object = await bound(*arguments, **keywords)

@@ -20,7 +20,7 @@ from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
 from runtime.links.keyring import Keyring
 from runtime.links.transports import is_loopback, split_host_port
-from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -264,10 +264,7 @@ async def connect_with(
     network = system_network(environment, tls)
     async with open_client(
         chosen.address,
-        chosen.name,
-        keyring,
-        environment,
-        network,
+        ClusterAccess(chosen.name, keyring, environment, network),
         network.client_host(host_identity()),
         chosen_role() or network.role_within(needs),
     ) as client:

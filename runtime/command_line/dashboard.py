@@ -26,7 +26,7 @@ from runtime.environment import SystemEnvironment, host_identity, raise_alone
 from runtime.gateway.server import ServerLimits, serve
 from runtime.links.encryption import system_network
 from runtime.links.transports import is_loopback, split_host_port
-from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client
 
 DEFAULT_LISTEN = "127.0.0.1:0"
 TOKEN_VARIABLE = "UNDERSTUDY_DASHBOARD_TOKEN"
@@ -115,8 +115,10 @@ def dashboard(
     if allow_actions:
         warn_of_role(role, "operator", "nodes refuse the actions of the pages")
 
+    access = ClusterAccess(chosen.name, secret, environment, network)
+
     def dial(where: str) -> AbstractAsyncContextManager[ClusterClient]:
-        return open_client(where, chosen.name, secret, environment, network, host, role)
+        return open_client(where, access, host, role)
 
     sampler = Sampler(dial, chosen.address, environment, actions=allow_actions)
     application = DashboardApplication(sampler, token, base=base_path, actions=allow_actions)

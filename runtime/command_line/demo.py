@@ -15,6 +15,16 @@ from runtime.demonstration.scheduler import Progress
 
 WIDTH = 32
 
+_COLOURS: dict[str, str] = {
+    "killed": "red",
+    "detected": "yellow",
+    "rerun": "green",
+    "restarted": "green",
+    "joined": "green",
+    "left": "cyan",
+    "done": "green",
+}
+
 
 @click.command(epilog="Example:  understudy demo --json")
 @click.option(
@@ -116,14 +126,3 @@ class _DemoDisplay:
     def _clear(self) -> None:
         if self._bar:
             click.echo("\r\x1b[K", nl=False)
-
-
-_COLOURS: dict[str, str] = {
-    "killed": "red",
-    "detected": "yellow",
-    "rerun": "green",
-    "restarted": "green",
-    "joined": "green",
-    "left": "cyan",
-    "done": "green",
-}

@@ -112,7 +112,9 @@ COMMANDS = {
         "threads run."
     ),
     "status": "Show the nodes of a cluster, their actors and links.",
-    "stop": "Ask the node NAME to drain and leave, or stop the actor NAME.",
+    "stop": (
+        "Ask the node NAME to drain and leave, or stop the actor NAME, and wait until it has."
+    ),
     "timeline": (
         "Record what all nodes do in the next seconds, and write a file for "
         "https://ui.perfetto.dev: the turns and calls of actors, their starts and ends, and "

@@ -105,7 +105,12 @@ async def _one(session: ConsoleSession, code: str) -> int:
 def _lines(session: ConsoleSession) -> Lines:
     if not is_terminal():
         return PipedLines(sys.stdin)
-    return Terminal(session.completer(), shared_secret_path().with_name("shell_history"))
+    try:
+        history = shared_secret_path().with_name("shell_history")
+    except OSError:
+        # A user without a home directory keeps no history.
+        history = None
+    return Terminal(session.completer(), history)
 
 
 def _show_json(value: object) -> None:

@@ -19,6 +19,8 @@ from runtime.printable import many, plain
 
 RUNTIME = str(Path(runtime.__file__).parent)
 
+NOTHING: dict[str, Any] = {"tasks": [], "tasks_left_out": 0, "threads": [], "threads_left_out": 0}
+
 
 @click.command(epilog="Example:  understudy stack counter        understudy stack w1 --all")
 @click.argument("name")
@@ -57,9 +59,6 @@ async def _ask(name: str, chosen: ChosenCluster) -> dict[str, Any]:
                 ) from failure
             answer = {"blocked": blocked}
         return {"node": member["name"], "pid": member["pid"], "actor": actor, **NOTHING, **answer}
-
-
-NOTHING: dict[str, Any] = {"tasks": [], "tasks_left_out": 0, "threads": [], "threads_left_out": 0}
 
 
 async def _blocked(client: ClusterClient, member: Member) -> dict[str, Any] | None:

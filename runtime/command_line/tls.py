@@ -32,6 +32,14 @@ CA_DAYS, DAYS = 3650, 90
 BACKDATED = datetime.timedelta(minutes=5)
 """A certificate is valid a little before it is made, for machines whose clocks are behind."""
 
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=PathName(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Directory of ca.pem and ca-key.pem. Default: the current one.",
+)
+
 
 @click.group(cls=NamingGroup)
 def tls() -> None:
@@ -43,15 +51,6 @@ def tls() -> None:
             "certificates need an extra: pip install 'understudy-actors[tls]'; connections are "
             "encrypted without any"
         ) from None
-
-
-directory_option = click.option(
-    "--dir",
-    "directory",
-    type=PathName(path_type=Path, file_okay=False),
-    default=Path(),
-    help="Directory of ca.pem and ca-key.pem. Default: the current one.",
-)
 
 
 def _days(default: int) -> Callable[[F], F]:

@@ -23,6 +23,15 @@ from runtime.observation.tree import GONE, SILENT, Tree, draw_deaths, draw_tree,
 REDRAW = "\x1b[H\x1b[J"
 """To the first line of the terminal, and clear what is there."""
 
+_COLOURS: dict[str, str] = {
+    "running": "green",
+    "restarting": "yellow",
+    "starting": "yellow",
+    "stopping": "yellow",
+    SILENT: "red",
+    GONE: "red",
+}
+
 
 @click.command(epilog="Example:  understudy tree pipeline --watch --interval 0.5")
 @click.argument("name", required=False)
@@ -157,13 +166,3 @@ def _paint(state: str, text: str) -> str:
 
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-_COLOURS: dict[str, str] = {
-    "running": "green",
-    "restarting": "yellow",
-    "starting": "yellow",
-    "stopping": "yellow",
-    SILENT: "red",
-    GONE: "red",
-}

@@ -15,6 +15,8 @@ from runtime.environment import SystemEnvironment
 MOST = 1e9
 """The largest number that an option takes if it says no other: as seconds, 31 years."""
 
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
 
 class Number(click.FloatRange):
     """A finite number in a range: `nan` is in every range otherwise, and `inf` in most. Without a
@@ -70,9 +72,6 @@ def bytes_of(option: str, text: str) -> int:
             f"{option} takes a number of bytes such as 1000000, 512M or 2G, not {text!r}"
         )
     return int(found[1]) << (10 * " KMGT".index(found[2].upper() or " "))
-
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_ago(

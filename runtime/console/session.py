@@ -231,5 +231,5 @@ def _say(text: str) -> None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except OSError:
-        # Nobody reads it any more.
+        # No process reads it any more.
         return

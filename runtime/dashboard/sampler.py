@@ -75,7 +75,7 @@ class Sampler:
             now = self._environment.now()
             for topic in topics:
                 if self._questions is not None and topic not in self._schedule.wanted:
-                    # While nobody looked, no node was asked: that none has answered says nothing.
+                    # While no browser looked, no node was asked: a missing answer says nothing.
                     self._questions.heard = now
                 if not self._schedule.want(topic, now):
                     raise TooManyActorsError
@@ -156,7 +156,7 @@ class Sampler:
         """Why another client is needed; "" if none is."""
         now = self._environment.now()
         if "cluster" not in self._schedule.wanted:
-            # Nobody looks: nothing is asked, and so nothing is missed.
+            # No browser looks: nothing is asked, and so nothing is missed.
             questions.heard = now
         elif now - questions.heard > LOST_SECONDS:
             return f"no node has answered for {LOST_SECONDS:g} s"

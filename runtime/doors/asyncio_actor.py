@@ -40,6 +40,7 @@ from actors.actor import (
     Watch,
 )
 from actors.handle import Handle
+from actors.keywords import names_keywords
 from actors.method import Caller, MethodDefinition
 from actors.options import SpawnChanges
 from actors.pools import JournalSummary
@@ -61,6 +62,8 @@ HOOKS = ("on_start", "on_stop", "on_ended", "on_inspect")
 
 OF_METHOD: Final[ContextVar[Portal | None]] = ContextVar("OF_METHOD", default=None)
 """The portal of the method that the running asyncio task belongs to."""
+
+_BRIDGED: Final = "__bridged__"
 
 
 class AsyncioLoop:
@@ -95,8 +98,8 @@ class AsyncioLoop:
                 finally:
                     self.portal.close()
         finally:
-            # Shielded, so that the thread never outlives its actor. How long this takes is up to
-            # the actor's own tasks, as where a task under trio shields itself.
+            # Shielded, so that the thread never outlives its actor. The actor's own tasks decide
+            # how long this takes, as a task under trio does that shields itself.
             with trio.CancelScope(shield=True):
                 # It may be cancelled before the loop exists, which then could not be stopped.
                 await self._begun.wait()
@@ -109,8 +112,8 @@ class AsyncioLoop:
         return threading.current_thread() is self._thread
 
     async def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
-        """Run a coroutine function in the loop, and wait for it. Cancelled, it cancels it and waits
-        until it has ended, as a method that trio cancels does.
+        """Run a coroutine function in the loop, and wait for it. When this is cancelled, it cancels
+        the coroutine and waits until that has ended, as for a method under trio.
         """
         await self._begun.wait()
         async with trio.open_nursery() as nursery:
@@ -129,7 +132,8 @@ class AsyncioLoop:
             try:
                 await task.done.wait()
             except trio.Cancelled:
-                # After its start: the loop makes what is handed over here in this order.
+                # The loop runs these requests in their order, so the task has started before it is
+                # cancelled.
                 self._loop.call_soon_threadsafe(task.cancel)
                 with trio.CancelScope(shield=True):
                     await task.done.wait()
@@ -197,7 +201,7 @@ class ActorDoor(AioDoor):
         return await run_in(self.portal, function, undo)
 
     def here(self, value: T) -> T:
-        """The value, or what it is at this door if it is a handle or reference."""
+        """Return the value; a handle or reference as one of this door."""
         if isinstance(value, Handle):
             return cast("T", self.handle(value))
         if isinstance(value, Reference):
@@ -244,6 +248,10 @@ class AioContext:
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """Run a blocking function in a thread of the actor's, and return its result."""
         return await self._door.wait(lambda: self._context.in_thread(function))
+
+    async def call_in_thread(self, function: Callable[[], Any]) -> Any:
+        """Like `in_thread`, where the function is all that the running call runs."""
+        return await self._door.wait(lambda: self._context.call_in_thread(function))
 
     def supervise(self, supervisor: Any) -> Any:
         """Return the work of a supervisor that is hosted here."""
@@ -316,7 +324,7 @@ class AioNursery:
         check_task_function(function)
 
         async def task() -> None:
-            # No part of the method that starts it.
+            # The task is no part of the method that starts it.
             OF_METHOD.set(None)
             await function(*args)
 
@@ -358,6 +366,7 @@ class AioNode:
 
         return self._door.portal.call(members)
 
+    @names_keywords
     def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
         """Return a copy with other spawn options. Raises TypeError or ValueError for invalid
         values.
@@ -425,7 +434,8 @@ class AioNode:
         """Start a pool, or find the one of this name. Raises like `NodeInterface.pool`."""
         pool = await self._door.wait(
             lambda: self._node.pool(name, actor, *args, **options),
-            # One with a name stays: it can be found again, and others may have found it.
+            # A pool with a name is not stopped: the program can find it again, and other programs
+            # may have found it.
             Pool.stop if name is None else None,
         )
         return AioPool(self._door, cast("Pool[Any]", pool))
@@ -499,9 +509,6 @@ class AsyncioActor(Actor):
             context.nursery.start_soon(loop.serve, name=f"asyncio of {context.name}")
             self._asyncio = loop
         return self._asyncio
-
-
-_BRIDGED: Final = "__bridged__"
 
 
 def _bridged_definition(definition: MethodDefinition) -> MethodDefinition:

@@ -25,6 +25,7 @@ from actors.reference import (
 )
 from actors.short_repr import short_repr
 from runtime.calls.filtered_calls import FilteredCaller, belong_together
+from runtime.calls.own_cluster import check_own_cluster
 from runtime.doors.portal import MethodCall, Portal, Request, next_of
 
 R = TypeVar("R")
@@ -100,7 +101,7 @@ async def run_in(
 
     def on_lost(value: T) -> None:
         if undo is not None:
-            # Closed meanwhile: what was done can only be left.
+            # If the portal was closed meanwhile, what was done cannot be taken back.
             with suppress(NotAMemberError):
                 portal.future(partial(undo, value))
 
@@ -148,6 +149,7 @@ class AioDoor:
         """The handle of any door, at this one. Raises TypeError for what is no handle."""
         if not isinstance(handle, Handle):
             raise TypeError(f"a handle is expected, not {short_repr(handle)}")
+        check_own_cluster(handle, self.client)
         caller = handle._caller.client if isinstance(handle._caller, AioDoor) else handle._caller
         if isinstance(caller, FilteredCaller) and belong_together(caller, self.client):
             # The class of its actor may have filters besides those of the node.
@@ -160,8 +162,8 @@ class AioDoor:
         return door
 
     def handle_of_pool(self, handle: object) -> Any:
-        """A handle that a pool has chosen, at this door: its own caller, which counts the calls
-        that the pool's members have, goes on carrying them out.
+        """A handle that a pool has chosen, at this door: its calls go on through its own caller,
+        which counts the calls of each member of the pool.
         """
         assert isinstance(handle, Handle)
         return moved(handle, self._through(handle._caller))
@@ -170,6 +172,7 @@ class AioDoor:
         """The handle of any door, for trio."""
         if not isinstance(handle, Handle):
             raise TypeError(f"a handle is expected, not {short_repr(handle)}")
+        check_own_cluster(handle, self.client)
         return moved(handle, self.client)
 
     def reference(self, reference: Reference[R]) -> AioReference[R]:

@@ -73,7 +73,7 @@ class AioResults(Stream[R]):
         return await next_of(self._begun())
 
     def _begun(self) -> MapResults[R]:
-        # Made at the first use, in the loop of the connections.
+        # Called at the first use, in the loop of the connections.
         if self._results is None:
             self._results = self._make()
         return self._results

@@ -116,7 +116,8 @@ class _Pump(Generic[T]):
         try:
             async for item in self._generator:
                 if self._over:
-                    # It has caught its cancellation, and no task wants its items any more.
+                    # The generator has caught its cancellation, and no task wants its items any
+                    # more.
                     return
                 self._token.run_sync_soon(self._arrived, item)
                 await self.wanted.wait()

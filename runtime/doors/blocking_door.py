@@ -15,9 +15,10 @@ import trio
 
 from actors import errors
 from actors.blocking import BlockingReference, BlockingStream
-from actors.documentation import documented_as
-from actors.foreign_names import HasForeignNames, names_for_methods
+from actors.documentation import OfInstance, documented_as
+from actors.foreign_names import HasForeignNames, names_for_methods, names_for_streams
 from actors.handle import Handle
+from actors.keywords import names_keywords
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges
 from actors.process_bound import ProcessBound
@@ -52,7 +53,9 @@ class BlockingDoor:
     node: Node
 
     def wait(self, function: Callable[[], Awaitable[T]], what_ended: str = ANYTHING) -> T:
-        """Run it in the loop, and block until it has ended. `what_ended`: see `within_limit`."""
+        """Run the function in the loop, and block until it has ended. `what_ended`: see
+        `within_limit`.
+        """
         refuse_loops()
         self.session.check()
         try:
@@ -69,12 +72,14 @@ class BlockingDoor:
         self.session.portal.check()
 
     def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Run it in the loop. Does not block, and so may be asked for from anywhere."""
+        """Run the function in the loop. Does not block, so any thread may call it."""
         self.session.check()
         return self.session.portal.future(function)
 
     def now(self, function: Callable[[], T]) -> T:
-        """Call what does not wait in the loop's thread, as what belongs to it must be."""
+        """Call a function that does not wait, in the loop's thread: objects of the loop may be used
+        only there.
+        """
 
         async def called() -> T:
             return function()
@@ -101,6 +106,7 @@ class BlockingHandle(Handle):
         super().__init__(handle._caller, handle.address, handle._methods, handle._options)
 
     @documented_as(Handle.options)
+    @names_keywords
     def options(self, **changes: Unpack[CallChanges]) -> BlockingHandle:
         """Return a handle of the same actor with other call options."""
         return BlockingHandle(self._door, self._handle.options(**changes))
@@ -120,12 +126,17 @@ class BlockingHandle(Handle):
         return method
 
 
+def _signature_of(method: BlockingMethod[..., Any] | BlockingStreamMethod[..., Any]) -> object:
+    return getattr(method._bound, "__signature__")  # noqa: B009  none is in its type
+
+
 class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
     """A method of one actor, ready to be called by any thread, which blocks meanwhile. Cheap; keep
     it or make it anew.
     """
 
     _foreign_names = names_for_methods("")
+    __signature__ = OfInstance(_signature_of)
 
     def __init__(self, door: BlockingDoor, bound: BoundMethod[P, R]) -> None:
         super().__init__(bound._definition)
@@ -141,6 +152,7 @@ class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
         return self._door.wait(MethodCall(bound._caller, bound, args, kwargs), A_CALL)
 
     @documented_as(Method.options)
+    @names_keywords
     def options(self, **changes: Unpack[CallChanges]) -> BlockingMethod[P, R]:
         """Return the same method with other call options."""
         return BlockingMethod(self._door, self._bound.options(**changes))
@@ -173,8 +185,11 @@ class BlockingMethod(HasForeignNames, ProcessBound, Method[P, R]):
         return f"<blocking {repr(self._bound).removeprefix('<')}"
 
 
-class BlockingStreamMethod(ProcessBound, StreamMethod[P, T]):
+class BlockingStreamMethod(HasForeignNames, ProcessBound, StreamMethod[P, T]):
     """A generator method of one actor, whose items any thread can wait for."""
+
+    _foreign_names = names_for_streams("for")
+    __signature__ = OfInstance(_signature_of)
 
     def __init__(self, door: BlockingDoor, bound: BoundStream[P, T]) -> None:
         super().__init__(bound._definition)
@@ -190,6 +205,7 @@ class BlockingStreamMethod(ProcessBound, StreamMethod[P, T]):
         return BlockingItems(self._door, bound._caller.stream(bound, args, kwargs))
 
     @documented_as(StreamMethod.options)
+    @names_keywords
     def options(self, **changes: Unpack[StreamChanges]) -> BlockingStreamMethod[P, T]:
         """Return the same method with other options."""
         return BlockingStreamMethod(self._door, self._bound.options(**changes))
@@ -229,7 +245,7 @@ def refuse_loops() -> None:
             "a blocking call within a trio program, or in a callback of a future, would hold up "
             "everything else in it; open a node with runtime.open_node there and await its calls"
         )
-    # Not imported for this: where it was not, none of its loops runs.
+    # asyncio is not imported for this check: if it was not imported before, none of its loops runs.
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None and not _in_notebook():
         raise errors.WrongDoorError(

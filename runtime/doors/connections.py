@@ -58,7 +58,7 @@ def connection(
         )
     local = None
     if secret is None:
-        # Like the commands of this user: a local cluster that is open says how to come in.
+        # Like this user's commands: the announcement of an open local cluster has its secret.
         local = next(
             (
                 one
@@ -67,7 +67,8 @@ def connection(
             ),
             None,
         )
-    # One for both: while a single thread calls, the portal waits for it, and the node may spin.
+    # Portal and node share it: while a single thread calls, the portal waits for its next request,
+    # and the node may spin.
     handoff = Handoff()
     opening = partial(
         open_node,
@@ -80,7 +81,8 @@ def connection(
         tls=tls,
         tracing=tracing,
         role=role,
-        # Other threads of the program need the interpreter, but for the one that waits for a call.
+        # The node may spin only while one thread makes one call after the other: any other thread
+        # of the program needs the interpreter.
         platform=Platform(may_spin=handoff.is_on),
     )
     return OpenBlock(opening, f"the connection to {address}", _has_left, handoff)
@@ -139,8 +141,8 @@ async def _has_left(node: Node) -> str:
 
 
 def starting_on(node: Node, options: SpawnOptions) -> Spawner:
-    """Starts actors with these options: where nothing is said of their place, on the node with the
-    fewest, and not in the program that asks.
+    """Starts actors with these options. If the options do not say where, it chooses the node with
+    the fewest actors, and never the calling program.
     """
     if options.on is None and options.placement is None:
         options = attrs.evolve(options, placement="spread")
@@ -158,12 +160,13 @@ def handle_on(node: Node, handle: object) -> Handle:
     """
     if not isinstance(handle, Handle):
         raise TypeError(f"a handle is expected, not {short_repr(handle)}")
-    return moved(handle, internals_of(node).endpoint.users_caller_at(handle.address))
+    endpoint = internals_of(node).endpoint
+    return moved(endpoint.check_own(handle), endpoint.users_caller_at(handle.address))
 
 
 def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:
-    """What a connection looks like in a notebook: the members as it knows them. Nothing is asked
-    over the network, and its event loop for `HTML_SECONDS` at most.
+    """What a connection looks like in a notebook: the members as it knows them. This sends no
+    request over the network, and waits for the event loop for `HTML_SECONDS` at most.
     """
     members: tuple[Member, ...] | None = None
     problem = ""
@@ -172,7 +175,7 @@ def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:
         return node.members()
 
     if trio.lowlevel.in_trio_run():
-        # It may be that very loop.
+        # This may be the loop of the connection, which must not wait for itself.
         problem = "its nodes are not shown within a trio run"
     else:
         try:
@@ -189,8 +192,8 @@ def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:
 
 
 class WithoutNode:
-    """A cluster at a door of its own starts and finds actors itself, where a program on trio asks
-    `cluster.node`. The error of such a line says so.
+    """A cluster at the blocking door or asyncio's starts and finds actors itself: it has no `node`,
+    which a program on trio uses for that. The error for `cluster.node` says so.
     """
 
     if not TYPE_CHECKING:

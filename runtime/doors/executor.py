@@ -1,7 +1,7 @@
 """The `concurrent.futures.Executor` of a cluster: functions run in its worker processes.
 
-What waits for a place has a pending future, which `cancel` ends; what has been handed to the
-cluster is running. A worker process that dies ends only its own call.
+A function that waits for a place has a pending future, which can be cancelled; a function that was
+handed to the cluster is running. A worker process that dies ends only its own call.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ClusterExecutor(Executor):
             item.future.cancel()
         # Cancelled futures are taken from the queue by the same code as the others.
         self._start_more()
-        # All three: a function is in one of them until its future has its outcome.
+        # Until its future has its outcome, a function is in one of these three.
         if wait:
             with self._changed:
                 self._changed.wait_for(
@@ -186,7 +186,7 @@ class ClusterExecutor(Executor):
                 if running is not None:
                     self._running.add(running)
                 self._changed.notify_all()
-        # Added before its callback, which may run here and now and takes it out again.
+        # Added before the callback is: that may run at once, and removes the future again.
         if running is not None:
             running.add_done_callback(partial(self._ended, item))
 

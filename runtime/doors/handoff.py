@@ -2,10 +2,10 @@
 just answered. A machine without I/O or clock.
 
 A thread that makes one call after the other is woken by the outcome of each, and wakes the loop by
-its next request. Left alone, the loop goes to sleep in between, and to wake it takes a system call
-and a core that has to leave its idle state. Where the next request comes within some microseconds,
-the loop does better to wait for it in a lock, in the middle of its pass: the two threads then hand
-the interpreter to each other, and nothing else has to be woken.
+its next request. Between the two the loop would go to sleep; to wake it takes a system call, and a
+core that has to leave its idle state. Where the next request comes within some microseconds, the
+loop does better to wait for it in a lock, in the middle of its pass: the two threads then hand the
+interpreter to each other, and nothing else has to be woken.
 
 The loop runs nothing else meanwhile, so a wait is short, and is left out as soon as it often fails.
 """
@@ -55,7 +55,7 @@ class Handoff:
     def on_request(self, now: float) -> None:
         """A request has come."""
         if self._ended is None:
-            # Beside another one: its threads do not wait for each other.
+            # It comes while another request is under way: the threads do not wait for each other.
             self._streak = 0
             self.seconds = 0.0
             return

@@ -1,5 +1,5 @@
-"""The sources of a pool's items in programs without trio: what blocks must not block the loop of
-connections.
+"""The sources of a pool's items in programs without trio: reading them may block, and must not
+block the event loop of the connections.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def plain_source(items: Iterable[T]) -> Iterable[T] | AsyncIterable[T]:
 
 
 class _ThreadSource(AsyncIterable[T]):
-    """Each item, asked for in a thread: the source may block, and the loop must not."""
+    """Reads each item in a thread: the source may block, and the event loop must not."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = items

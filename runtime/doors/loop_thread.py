@@ -24,6 +24,37 @@ T = TypeVar("T")
 
 LOOP = "the event loop of this process's connections"
 
+NEEDS_SPARE_THREADS: Final = (3, 12, 0) <= sys.version_info[:3] <= (3, 12, 1)
+"""These versions of Python start no thread once the main thread has ended, and that is when open
+connections are closed. Later versions start threads until the last thread that is no daemon has
+ended (python/cpython#113964).
+"""
+
+SPARE_THREADS = 4
+"""Threads that are kept for the end of a program: for the store on disk, `on_stop`s that are plain
+functions, and the like.
+"""
+
+SPARE_SECONDS = 5.0
+"""Between two uses of the spare threads: trio ends those that were idle for ten seconds."""
+
+
+def keep_spare_threads() -> None:
+    """Have trio keep threads for `to_thread.run_sync` for ten seconds more, some of which are new
+    if need be. Does not wait for them.
+    """
+    # Each needs a thread of its own, for none of them returns before all are there.
+    all_there = threading.Barrier(SPARE_THREADS)
+    for _ in range(SPARE_THREADS):
+        try:
+            trio.lowlevel.start_thread_soon(
+                lambda: all_there.wait(SPARE_SECONDS), lambda outcome: None, "understudy spare"
+            )
+        except RuntimeError:
+            # The main thread has ended, and one of the threads has work.
+            all_there.abort()
+            return
+
 
 class DoorLoop:
     """A trio run in a thread. The thread, and one that waits for the program's end, keep the
@@ -37,8 +68,8 @@ class DoorLoop:
         self._stopped: trio.Event
         self._portal: Portal
         self._begun = threading.Event()
-        # No daemon: such a thread stands still in the middle of what it does when the interpreter
-        # exits, and what is open would be left to the leases of the cluster.
+        # No daemon thread: the interpreter stops those in the middle of a step when it exits. Then
+        # the node would not leave, and the cluster would wait until its lease has run out.
         self._thread = threading.Thread(target=self._run, name="understudy loop")
         self._watcher = threading.Thread(target=self._watch, name="understudy exit")
 
@@ -56,7 +87,7 @@ class DoorLoop:
 
     def add(self, session: OpenBlock[T]) -> None:
         """Enter a session that is to be closed, at the latest, at the program's end. Raises
-        NotAMemberError when that has come. Call it in the loop's thread.
+        NotAMemberError if the program is ending. Call it in the loop's thread.
         """
         if self._stopping.is_set():
             raise NotAMemberError("the program is ending, so no more connections can be opened")
@@ -101,13 +132,13 @@ class DoorLoop:
         # and closing may need one. This is when `threading` waits for the threads of the program.
         # Those may use their connections for as long as they run.
         main = threading.main_thread()
-        main.join()
+        _wait_for(main)
         while others := [
             thread
             for thread in threading.enumerate()
             if not thread.daemon and thread not in (main, self._thread, self._watcher)
         ]:
-            others[0].join()
+            _wait_for(others[0])
         self._portal.soon(self._stop)
 
     def _stop(self) -> None:
@@ -117,8 +148,15 @@ class DoorLoop:
             session.ask_to_close()
 
 
+def _wait_for(thread: threading.Thread) -> None:
+    while NEEDS_SPARE_THREADS and thread.is_alive():
+        keep_spare_threads()
+        thread.join(SPARE_SECONDS)
+    thread.join()
+
+
 class ProcessLoop:
-    """The one `DoorLoop` of a process: another one in each process that was forked from this."""
+    """The one `DoorLoop` of this process. Each process forked from it gets one of its own."""
 
     def __init__(self) -> None:
         self._loop: DoorLoop | None = None
@@ -159,8 +197,8 @@ class OpenBlock(Generic[T]):
     `over` returns, with the reason as a part of a sentence, when what was opened has ended by
     itself: then the block is left at once, and not at the next use. `handoff`: for its portal.
 
-    Its functions are for the loop's thread, and run there through the loop's portal, but for
-    `begin` and `check`.
+    Call its functions in the loop's thread, through the loop's portal; `begin`, `check` and
+    `give_up` may be called in any thread.
     """
 
     def __init__(
@@ -181,7 +219,7 @@ class OpenBlock(Generic[T]):
         self._error: BaseException | None = None
         self.loop: DoorLoop
         self.opened: T
-        """What the block is of. Only after `open`."""
+        """The object that the block has opened. Only after `open`."""
         self.portal: Portal
         """Runs what is asked of it. Only after `open`."""
 
@@ -205,7 +243,9 @@ class OpenBlock(Generic[T]):
             )
 
     def give_up(self) -> None:
-        """Have the block left, or not entered, from any thread, without waiting."""
+        """Request that the block is left, or not entered. Does not wait, and may be called in any
+        thread.
+        """
         try:
             self.loop.portal.soon(self._closing.set)
         except NotAMemberError:
@@ -252,17 +292,18 @@ class OpenBlock(Generic[T]):
         except Exception as error:
             if not started:
                 raise
-            # For the thread that closes it: no task waits for this one. If the block had ended by
-            # itself, every use of it says so, and closing it is no failure.
+            # Kept for the thread that closes the block: no task waits for this one. If the block
+            # had ended by itself, every use of it says so, and closing it is no failure.
             if not self._why:
                 self._error = error
         finally:
-            # Before it is discarded: that may end the loop, and with it the tasks that wait in
-            # `close`, unless these are awake.
+            # Set before the block is discarded, which may end the loop, and with it all tasks that
+            # still wait in `close`.
             self._ended.set()
             self.loop.discard(self)
 
     async def _watch_end(self, opened: T) -> None:
-        # Why, before the block is left: what is refused from then on says it.
+        # The reason is set before the block is left: requests that are refused from then on name
+        # it.
         self._why = self.portal.why = await self._over(opened)
         self._closing.set()

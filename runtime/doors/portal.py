@@ -1,4 +1,4 @@
-"""A portal: threads that run no trio have functions run in the trio run of another thread.
+"""A portal, through which threads without trio run functions in the trio run of another thread.
 
 A request is one such function. Its outcome comes back in the trio thread, by `ended`, and it can be
 cancelled from any thread; a call that is cancelled so is cancelled where it runs.
@@ -35,8 +35,8 @@ CONNECT_AGAIN = "connect again"
 
 
 MOST_IN_ONE_TASK = 32
-"""Requests that follow each other in one task. Then comes a new one, because those that wait for
-nothing leave the loop no turn in between.
+"""Requests that follow each other in one task. Then comes a new one, because requests that wait for
+nothing would leave the other tasks of the loop no turn.
 """
 
 
@@ -117,10 +117,11 @@ def _closed_meanwhile() -> OutcomeUnknownError:
 
 
 def _for_caller(error: BaseException) -> BaseException:
-    """What the thread that has made a request gets for an error that came out of it."""
+    """Return the error that the thread of a request gets for an error of the function."""
     error = unwrap(error)
     if type(error) is NotAMemberError and CONNECT_AGAIN not in str(error):
-        # The node says it before its block has ended, and knows of no connections.
+        # The node raises this before its block has ended, and its text does not speak of
+        # connections.
         error = NotAMemberError(
             f"{error}; {CONNECT_AGAIN}",
             actor=error.actor,
@@ -138,7 +139,7 @@ class Request(Generic[T]):
     __slots__ = ("cancelled", "context", "function", "scope")
 
     waited_for = True
-    """Whether a thread only waits for it, and may make its next request at once."""
+    """True if a thread does nothing but wait for it, and may make its next request at once."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self.function = function
@@ -168,7 +169,7 @@ class Request(Generic[T]):
         except BaseException as caught:  # noqa: ASYNC103  a cancellation goes on
             # Also a group that holds only cancellations, which nurseries of the function raise.
             if is_cancellation(caught):
-                # Not by its caller: the portal closes.
+                # The portal has cancelled it, because it closes; its caller has not.
                 self.ended(None, _closed_meanwhile())
                 raise
             error = _for_caller(caught)
@@ -243,7 +244,8 @@ class Portal:
     closed: bool = False
     why: str = ""
     handoff: Handoff | None = None
-    """Only where the loop is of the doors alone: it may stand still for a moment."""
+    """None where other tasks than those of doors run in the loop: it stands still while it waits.
+    """
     without_tasks: bool = False
     """Whether calls of methods may be made without tasks: where no deadline of a task, and no
     method that runs, covers them.
@@ -276,7 +278,8 @@ class Portal:
         portal is closed.
         """
         if self.closed:
-            # At once where that can be seen; where it is closed in this moment, `_start` says it.
+            # Refused at once if the portal is seen to be closed. If it closes at this moment,
+            # `_start` refuses the request.
             raise self._gone()
         self._submitted.append(cast("Request[object]", request))
         try:
@@ -284,8 +287,8 @@ class Portal:
         except IndexError:
             self.soon(self._take)
         else:
-            # Nobody else has it: `pop` gives it to one thread. The loop, if it has ceased to wait
-            # meanwhile, looks at what is submitted after it has missed its baton.
+            # Only one thread gets the baton from `pop`. If the loop has stopped waiting meanwhile,
+            # it looks at the submitted requests after that.
             baton.release()
 
     def cancel(self, request: Request[T]) -> None:
@@ -399,7 +402,9 @@ class Portal:
         return True
 
     def _on_outcome(self, request: Request[object], call: CallbackCall) -> None:
-        """The outcome of a call is there: in the middle of what the link has received."""
+        """Handle the outcome of a call. The link calls this while it still handles what it has
+        received.
+        """
         self._calls.pop(request, None)
         self._under_way -= 1
         if call.again is not None:
@@ -455,7 +460,7 @@ class Portal:
         baton.acquire()
         assert not self._batons, "the loop waits for one request at a time"
         self._batons.append(baton)
-        # What was submitted before the baton was there has released none.
+        # A request that was submitted before the baton was there has not released it.
         if not self._submitted and not baton.acquire(timeout=handoff.seconds):
             handoff.on_missed()
         # A thread that has taken the baton just now has submitted its request before: the caller

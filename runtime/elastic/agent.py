@@ -28,6 +28,14 @@ from runtime.elastic.workers import WorkerGroup, WorkerProcess
 from runtime.environment import Environment
 from runtime.rendezvous.parameters import RendezvousError
 
+logger = own_logger("understudy.elastic")
+
+CUT_OFF_GRACE = 1.0
+"""Seconds that workers have between SIGTERM and SIGKILL when others may take their places soon."""
+
+AGENT_CLOSE_SECONDS = 10.0
+"""How long an agent that ends may take to gather failures and to write how it has ended."""
+
 # Events of a job, as JSON lines in a file and as counters for monitoring.
 
 
@@ -111,17 +119,6 @@ def prometheus_text(
 def as_json(fields: dict[str, object]) -> str:
     """Encode the fields of an answer as JSON text."""
     return json.dumps(fields) + "\n"
-
-
-logger = own_logger("understudy.elastic")
-
-
-CUT_OFF_GRACE = 1.0
-"""Seconds that workers have between SIGTERM and SIGKILL when others may take their places soon."""
-
-
-AGENT_CLOSE_SECONDS = 10.0
-"""How long an agent that ends may take to gather failures and to write how it has ended."""
 
 
 @attrs.frozen

@@ -27,6 +27,11 @@ MAX_TEXT = 32 * 1024
 is.
 """
 
+MAX_KEPT = 256
+"""Entries of the list of restarts. Older ones are dropped, and the granted ones among them only
+counted.
+"""
+
 
 @attrs.frozen
 class WorkerFailure:
@@ -151,10 +156,6 @@ def report(job: str, failures: Iterable[WorkerFailure], text: str) -> str:
             lines.append(f"  error file: {failure.error_file}")
     lines.append(rule)
     return "\n".join(lines)
-
-
-MAX_KEPT = 256
-"""Entries of the list. Older ones are dropped, and the granted ones among them only counted."""
 
 
 @attrs.frozen

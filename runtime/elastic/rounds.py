@@ -50,6 +50,8 @@ from runtime.rendezvous.parameters import (
     StoreTimeoutError,
 )
 
+logger = own_logger("understudy.elastic")
+
 # Records that the agents of a job share across rounds, in the job's store: restarts, failures, and
 # which agents have finished.
 #
@@ -71,6 +73,28 @@ RESTARTS = "elastic/restarts"
 
 FAILURE_COUNT = "elastic/failures/count"
 """The key of a counter: the number of the latest failure."""
+
+MEMBER, PLACES = "elastic/members/{}", "elastic/places"
+"""Keys of a round: the description of an agent, by its rank in the rendezvous; all ranks."""
+
+ROLL_CALL, PRESENT = "elastic/roll-call", "elastic/here/{}"
+"""Keys of a round: an agent asks for a roll call; the answer of an agent, by its rank."""
+
+CUT_OFF_SECONDS = 3.0
+"""Seconds for which a handler that cannot reach its store is retried before this agent counts as
+cut off. Shorter than a lease, so that workers stop before others may replace them.
+"""
+
+PAUSE_SECONDS = 0.5
+"""Seconds between two attempts to follow a round, and between two equal changes of it."""
+
+FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
+"""Seconds between two attempts to join: doubled from the first to the longest."""
+
+OpenHandler = Callable[[], RendezvousHandler]
+"""Makes a handler for the job. If it is an asynchronous context manager, leaving it leaves the
+rendezvous.
+"""
 
 
 class Records:
@@ -214,31 +238,6 @@ def _done_key(agent: str) -> str:
     return f"elastic/done/{agent}"
 
 
-logger = own_logger("understudy.elastic")
-
-
-MEMBER, PLACES = "elastic/members/{}", "elastic/places"
-"""Keys of a round: the description of an agent, by its rank in the rendezvous; all ranks."""
-
-
-ROLL_CALL, PRESENT = "elastic/roll-call", "elastic/here/{}"
-"""Keys of a round: an agent asks for a roll call; the answer of an agent, by its rank."""
-
-
-CUT_OFF_SECONDS = 3.0
-"""Seconds for which a handler that cannot reach its store is retried before this agent counts as
-cut off. Shorter than a lease, so that workers stop before others may replace them.
-"""
-
-
-PAUSE_SECONDS = 0.5
-"""Seconds between two attempts to follow a round, and between two equal changes of it."""
-
-
-FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
-"""Seconds between two attempts to join: doubled from the first to the longest."""
-
-
 class RoundJoinError(Exception):
     """There is no round; `event` has the reason."""
 
@@ -248,12 +247,6 @@ class RoundJoinError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.event,), vars(self)
-
-
-OpenHandler = Callable[[], RendezvousHandler]
-"""Makes a handler for the job. If it is an asynchronous context manager, leaving it leaves the
-rendezvous.
-"""
 
 
 @attrs.define

@@ -28,6 +28,10 @@ _PR_SET_PDEATHSIG = 1
 
 _SIGKILL = 9
 
+P = ParamSpec("P")
+
+R = TypeVar("R")
+
 
 def write_error(error: BaseException, path: str, skip: str = "") -> None:
     """Write an exception to an error file in torchelastic's format, atomically. Frames of the file
@@ -154,11 +158,6 @@ def main(arguments: list[str]) -> None:
 
 # `record`: an exception of the decorated function is written to the worker's error file, which the
 # agent reads for its report.
-
-P = ParamSpec("P")
-
-
-R = TypeVar("R")
 
 
 def record(function: Callable[P, R]) -> Callable[P, R]:

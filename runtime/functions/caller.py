@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 import attrs
@@ -40,7 +40,14 @@ from runtime.functions.function_names import FunctionCall
 from runtime.functions.service import FUNCTION_SERVICE, FunctionService
 from runtime.membership.members import Members
 from runtime.supervision.actor_placement import ActorPlacement
-from runtime.supervision.placement import NodeLoad, choose_node
+from runtime.supervision.placement import (
+    NO_LOADS,
+    NO_REFUSALS,
+    NodeLoad,
+    Refusals,
+    StartRefusal,
+    choose_node,
+)
 from runtime.wire.codec import Codec
 
 ONCE: Final = RetryPolicy(max_retries=0)
@@ -116,16 +123,21 @@ class NodeFunctions:
         return self._endpoint.caller.budget(path, policy.budget)
 
     async def place(
-        self, options: SpawnOptions, avoided: set[NodeId], refusals: dict[NodeId, str]
+        self,
+        options: SpawnOptions,
+        avoided: Refusals,
+        refusals: dict[NodeId, StartRefusal],
     ) -> Member:
         """The node for a call: of those that fit, the one with the fewest calls of this node.
-        `refusals`: of nodes without room for it, which are forgotten when there may be some again.
-        Raises NodeNotFoundError and NoPlacementError.
+        `avoided`: nodes that run nothing, or are out of reach, which are asked again only where
+        there are no others. `refusals`: of nodes without room for it, which are forgotten when
+        there may be some again. Raises NodeNotFoundError and NoPlacementError.
         """
         if options.resources:
-            return await self._place_with_resources(options, refusals)
+            return await self._place_with_resources(options, avoided, refusals)
+        loads = {node: NodeLoad(count) for node, count in self._running.items()}
         try:
-            return self._chosen(options, avoided)
+            return self._chosen(options, avoided, loads)
         except (NodeNotFoundError, NoPlacementError) as error:
             unplaced = error
         # It may be up already, and this node not have heard of it yet: the store has.
@@ -137,12 +149,13 @@ class NodeFunctions:
             finally:
                 # No circle with this frame, which the traceback has.
                 del unplaced
-        return self._chosen(options, avoided)
+        return self._chosen(options, avoided, loads)
 
-    def _chosen(self, options: SpawnOptions, avoided: set[NodeId]) -> Member:
+    def _chosen(
+        self, options: SpawnOptions, avoided: Refusals, loads: Mapping[NodeId, NodeLoad]
+    ) -> Member:
         living = self._members.living()
         others = [one for one in living if one.node_id not in avoided]
-        loads = {node: NodeLoad(count) for node, count in self._running.items()}
         try:
             return choose_node(others, options, loads, self.draw())
         except (NodeNotFoundError, NoPlacementError):
@@ -151,7 +164,10 @@ class NodeFunctions:
         return choose_node(living, options, loads, self.draw())
 
     async def _place_with_resources(
-        self, options: SpawnOptions, refusals: dict[NodeId, str]
+        self,
+        options: SpawnOptions,
+        avoided: Refusals,
+        refusals: dict[NodeId, StartRefusal],
     ) -> Member:
         demand = (
             options.on,
@@ -161,22 +177,28 @@ class NodeFunctions:
         line = self._lines.setdefault(demand, trio.Lock())
         try:
             async with line:
-                return await self._when_there_is_room(options, refusals)
+                return await self._when_there_is_room(options, avoided, refusals)
         finally:
             # The next of the line has it already, if there is one.
             if not line.locked():
                 self._lines.pop(demand, None)
 
     async def _when_there_is_room(
-        self, options: SpawnOptions, refusals: dict[NodeId, str]
+        self,
+        options: SpawnOptions,
+        avoided: Refusals,
+        refusals: dict[NodeId, StartRefusal],
     ) -> Member:
+        skipped: Refusals = avoided
         while True:
             try:
-                return await self._placement.place(options, refusals)
+                return await self._placement.place(options, {**skipped, **refusals})
             except NoPlacementError:
                 pass
             # Raises it again, if no node would have as much at all.
-            choose_node(self._members.living(), options, {}, self.draw())
+            if self._chosen(options, skipped, NO_LOADS).node_id in skipped:
+                skipped = NO_REFUSALS
+                continue
             with trio.move_on_after(self._environment.timings.room_look):
                 async with trio.open_nursery() as nursery:
 
@@ -256,8 +278,8 @@ class _FunctionRun:
         self._functions = functions
         self._call = call
         self._path = call.path
-        self._avoided: set[NodeId] = set()
-        self._refusals: dict[NodeId, str] = {}
+        self._avoided: dict[NodeId, StartRefusal] = {}
+        self._refusals: dict[NodeId, StartRefusal] = {}
         self._elsewhere = False
         """True if the attempt that failed last says nothing about other nodes."""
         now = functions.now()
@@ -311,14 +333,14 @@ class _FunctionRun:
         try:
             return await functions.attempt(call, self._path, member, seconds)
         except NoRoomError as error:
-            self._refusals[node] = str(error)
+            self._refusals[node] = StartRefusal(str(error))
             raise
         except CallError as error:
             found = _of_function(error, call.path, member.name)
             # Once for each node, so that the search ends.
             self._elsewhere = isinstance(found, ELSEWHERE) and node not in self._avoided
             if self._elsewhere:
-                self._avoided.add(node)
+                self._avoided[node] = StartRefusal(str(found), is_full=False)
             if found is error:
                 raise
             try:

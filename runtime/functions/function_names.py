@@ -29,6 +29,8 @@ from runtime.calls.arguments import refused
 from runtime.user_errors import guarded, summary_of
 from runtime.wire.codec import Codec
 
+logger = own_logger("understudy.functions")
+
 OPTIONS: Final = frozenset(
     {
         "idempotent",
@@ -106,9 +108,6 @@ class FunctionCall:
             ) from error.__cause__
 
 
-logger = own_logger("understudy.functions")
-
-
 def function_path(function: object) -> str:
     """`module:qualified.name` of a function that other processes find by it. Raises
     FunctionNotImportableError, which says what to do instead.
@@ -181,7 +180,8 @@ def find_function(path: str) -> Callable[..., Any]:
             "functions of the main script are known to the nodes that run the same script, such as "
             "those of a local cluster; move it into a module"
             if module_name == "__main__"
-            else "install the same code on all nodes"
+            else "install the same code on all nodes, with the function at the top of the module, "
+            'not under `if __name__ == "__main__":`'
         )
         why = failures[0] if failures else "it cannot be called"
         raise FunctionNotImportableError(
@@ -192,11 +192,15 @@ def find_function(path: str) -> Callable[..., Any]:
 
 def hook_path(hook: object) -> str:
     """The path of a function that other processes call, given as itself or as its path. "" for
-    None. Raises FunctionNotImportableError.
+    None. Raises FunctionNotImportableError, and TypeError for what is neither.
     """
     if hook is None:
         return ""
     if not isinstance(hook, str):
+        if not callable(hook):
+            raise TypeError(
+                f"on_process_start is a function, or its 'module:function', not {short_repr(hook)}"
+            )
         return function_path(hook)
     find_function(hook)
     return hook

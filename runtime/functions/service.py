@@ -35,6 +35,7 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime.calls.error_codec import PassedOnError
 from runtime.environment import Environment
+from runtime.functions.function_names import FunctionCall
 from runtime.functions.pool import Effect, Lend, Refuse, StartWorker, StopWorker, WorkerPool
 from runtime.functions.worker import FunctionWorker
 from runtime.hosting.actor_start import ActorStart
@@ -252,7 +253,7 @@ class FunctionService(Actor):
         Raises what the function raises, and NotExecutedError, or OutcomeUnknownError.
         """
         try:
-            return await self._run(path, args, kwargs, options)
+            return await self._run(FunctionCall(path, None, args, dict(kwargs), options))
         except NoPlacementError as error:
             # Only nodes of the previous version ask in this way for a function with resources.
             raise RefusedElsewhereError(NoWorkerError(f"{path} was not run: {error}")) from error
@@ -269,17 +270,12 @@ class FunctionService(Actor):
         not run because less is left of them here, that in words, and None.
         """
         try:
-            return "", await self._run(path, args, kwargs, options)
+            call = FunctionCall(path, None, args, dict(kwargs), options)
+            return "", await self._run(call)
         except NoPlacementError as error:
             return str(error), None
 
-    async def _run(
-        self,
-        path: str,
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        options: SpawnOptions,
-    ) -> object:
+    async def _run(self, call: FunctionCall) -> object:
         """Raises NoPlacementError if less of the resources is left than the function takes, and
         for callers what `run` raises.
         """
@@ -287,18 +283,20 @@ class FunctionService(Actor):
         node = host.node.name
         if host.draining:
             raise RefusedElsewhereError(
-                NodeDrainingError(f"node {node} is leaving the cluster; {path} was not run there")
+                NodeDrainingError(
+                    f"node {node} is leaving the cluster; {call.path} was not run there"
+                )
             )
         try:
             worker = await (
-                self._workers.acquire(options.memory_limit)
-                if options.name is None
-                else self._workers.start_alone(options)
+                self._workers.acquire(call.options.memory_limit)
+                if call.options.name is None
+                else self._workers.start_alone(call.options)
             )
         except CallError as error:
             raise RefusedElsewhereError(error) from error
         try:
-            value = await self._run_in(worker, path, args, kwargs, node)
+            value = await self._run_in(worker, call, node)
         except trio.Cancelled:
             # The function may still run: its worker is used again only when the call has ended, and
             # killed if it does not end in time.
@@ -317,21 +315,14 @@ class FunctionService(Actor):
         await self._workers.give_back(worker, reusable=True)
         return value
 
-    async def _run_in(
-        self,
-        worker: RunningWorker,
-        path: str,
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-        node: str,
-    ) -> object:
-        begun = False
+    async def _run_in(self, worker: RunningWorker, call: FunctionCall, node: str) -> object:
+        path, begun = call.path, False
         try:
             if path not in worker.prepared:
                 await worker.handle.prepare(path)
                 worker.prepared.add(path)
             begun = True
-            return await worker.handle.call(path, args, kwargs)
+            return await worker.handle.call(path, call.args, call.kwargs)
         except RemoteError as error:
             raise PassedOnError(error) from None
         except CallError as error:

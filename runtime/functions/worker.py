@@ -50,7 +50,7 @@ class FunctionWorker(Actor):
             if inspect.iscoroutinefunction(function):
                 return await function(*values, **named)
             # In a tuple: trio refuses a coroutine as the result of a thread.
-            (result,) = await self._hosted().in_thread(
+            (result,) = await self._hosted().call_in_thread(
                 lambda: (function(*values, **named),),
             )
             if inspect.isawaitable(result):

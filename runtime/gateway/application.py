@@ -51,7 +51,9 @@ from runtime.plain_calls.service import IS_STREAM, LARGE_BODY
 from runtime.user_errors import summary_of
 
 KEEP_ALIVE_SECONDS = 15.0
-"""A stream of events without items says so often that it lives: proxies cut silent connections."""
+"""Seconds after which a stream without new items sends a sign of life: proxies cut silent
+connections.
+"""
 
 READERS = 2
 """Threads for large bodies."""
@@ -68,11 +70,6 @@ _STATIC = resources.files("runtime.gateway") / "static"
 _STYLE = (_STATIC / "page.css").read_text("utf-8")
 
 _SCRIPT = (_STATIC / "page.js").read_text("utf-8")
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
 
 PAGE = f"""<!doctype html>
 <html lang="en">
@@ -94,6 +91,11 @@ PAGE = f"""<!doctype html>
 </body>
 </html>
 """
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
 
 PAGE_POLICY = (
     f"default-src 'none'; style-src {_digest(_STYLE)}; script-src {_digest(_SCRIPT)}; "
@@ -313,7 +315,7 @@ class HttpGateway:
             nursery.start_soon(read)
             async with take:
                 await self._send_items(call, media_type, take, answer)
-            # The last item is sent; `watch` would wait for the client to go.
+            # The last item is sent; `watch` would wait until the client disconnects.
             nursery.cancel_scope.cancel()
 
     async def _send_items(
@@ -375,7 +377,9 @@ async def _gone(receive: Receive) -> None:
 async def _next(
     items: trio.MemoryReceiveChannel[PlainOutcome], media_type: str, answer: ResponseWriter
 ) -> PlainOutcome | None:
-    """The next item, None at the end. While none comes, something is sent now and then."""
+    """The next item, None at the end. While none comes, a sign of life is sent every
+    `KEEP_ALIVE_SECONDS`.
+    """
     while True:
         # No item is lost by the time-out: a receive that is cancelled has taken none.
         with trio.move_on_after(KEEP_ALIVE_SECONDS):

@@ -58,7 +58,7 @@ LONGEST_WAIT = 0.5
 """Seconds between two looks for an actor that is moving."""
 
 _MOVED = frozenset({"ActorNotFoundError", "StaleEpochError", "NodeDrainingError"})
-"""What a node says that the actor has just left, or has not reached yet."""
+"""Errors of a node that the actor has just left, or has not reached yet."""
 
 ONCE = NO_CALL_OPTIONS
 REPEATED = CallOptions(retry=LONG_POLL)
@@ -272,7 +272,8 @@ class GatewayCalls:
         environment = internals_of(self._node).environment
         began = environment.now()
         deadline = math.inf if call.seconds is None else began + call.seconds
-        # Bounded also for a call without a time-out: an actor that moves and moves is an error.
+        # Bounded also for a call without a time-out: an actor that moves again and again is an
+        # error.
         patience, wait = began + environment.timings.denial_patience, FIRST_WAIT
         while True:
             left = None if deadline == math.inf else deadline - environment.now()

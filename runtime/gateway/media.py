@@ -147,7 +147,9 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _meant(value: object) -> object:
-    """The value with its marks read: from the outside, as the inside of `$dict` is no mark."""
+    """The value with its marks replaced by what they stand for. The outer marks first: what is
+    inside of `$dict` is no mark.
+    """
     if isinstance(value, list):
         return [_meant(one) for one in cast("list[object]", value)]
     if not isinstance(value, dict):
@@ -172,7 +174,7 @@ def _marked(key: str, value: object) -> object:
 
 
 def _sayable(value: object) -> object:
-    """The value without what JSON cannot say."""
+    """The value in types of JSON, with marks for what JSON does not have."""
     if isinstance(value, dict):
         return {key: _sayable(one) for key, one in cast("dict[str, object]", value).items()}
     if isinstance(value, list):

@@ -64,7 +64,7 @@ class DescribedActors:
     definitions: dict[str, object] = attrs.field(factory=dict)
 
     def add(self, answer: dict[str, object]) -> None:
-        """Add what one node says."""
+        """Add what one node has answered about its actors."""
         actors, definitions = answer.get("actors"), answer.get("definitions")
         if isinstance(actors, list) and isinstance(definitions, dict):
             self.actors += [one for one in cast("list[object]", actors) if isinstance(one, dict)]

@@ -63,7 +63,9 @@ _BY_OUTCOME = {
     "raised": errors.RemoteError,
     "unknown": errors.OutcomeUnknownError,
 }
-"""What explains an error that has no explanation of its own: of the user's, or of a newer node."""
+"""The error whose explanation is shown, by outcome, if the error itself has none: it is the user's,
+or a newer node's.
+"""
 
 OF_SERVERS = frozenset(
     {
@@ -101,7 +103,7 @@ them as well.
 
 
 class ProblemError(Exception):
-    """A request is answered with a problem. Never leaves the gateway. `headers`: besides those that
+    """Raised within the gateway to answer a request with a problem. `headers`: besides those that
     every answer has.
     """
 
@@ -174,7 +176,7 @@ def problem_of(outcome: PlainOutcome, actor: str, method: str) -> Problem:
         if status == 503:
             headers = (("retry-after", str(RETRY_AFTER)),)
     else:
-        # Also what a newer node may say that we do not know.
+        # Also an outcome that a newer node has reported and this version does not know.
         status = 504
     known = outcome.outcome if outcome.outcome in _NEXT else "unknown"
     return Problem(status, error, detail, known, next_step, more, headers)

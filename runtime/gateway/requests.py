@@ -44,8 +44,8 @@ _SINGLE = (
     "sec-fetch-site",
     "understudy-timeout",
 )
-"""Headers that a request has once: of two, one would be obeyed here and perhaps the other by what
-stands before the gateway.
+"""Headers that a request may have only once: of two, the gateway might obey one, and a proxy before
+it the other.
 """
 
 _SECONDS = re.compile(r"\d{1,7}(\.\d{1,6})?")
@@ -78,7 +78,7 @@ class Access:
     hosts: frozenset[str] = frozenset()
 
     def check(self, head: RequestHead, *, open_to_all: bool = False) -> None:
-        """Raises ProblemError. `open_to_all`: what is asked for tells nothing of the cluster."""
+        """Raises ProblemError. `open_to_all`: the answer says nothing about the cluster."""
         self._check_host(head)
         self._check_origin(head)
         if self.token is not None and not open_to_all:
@@ -147,8 +147,9 @@ class RequestHead:
             if len(headers.get(name, ())) > 1:
                 _refuse(400, "HeaderTwice", f"the header {name} is there twice", "send it once")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy in front may go by the other of the two, and take what follows for a request
-            # of another client: so nothing more is read (RFC 9112, section 6.1).
+            # A proxy before the gateway may obey the other of the two headers, and take what
+            # follows for a request of another client. So nothing more is read (RFC 9112, section
+            # 6.1).
             _refuse(
                 400,
                 "HeaderTwice",
@@ -226,7 +227,8 @@ class RequestHead:
     def media_type(self) -> str:
         """Return the media type of the body. Raises ProblemError for a type that calls cannot have.
 
-        A page of another site cannot send these types without asking first, which is refused.
+        The browser lets a page of another site send these types only after it has asked the gateway
+        (CORS), which refuses.
         """
         given = self.header("content-type")
         if self.header("content-encoding") not in (None, "identity"):

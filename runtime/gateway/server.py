@@ -159,8 +159,10 @@ class _BoundedStream:
                 try:
                     await self._stream.send_all(view[start : start + PIECE_BYTES])
                 except trio.BusyResourceError:
-                    # hypercorn closes the connection from the task that reads, when more comes than
-                    # a request that ends it. Otherwise each would be a traceback in the log.
+                    # If a client sends more after a request that ends the connection, hypercorn
+                    # closes it from the task that reads, while another task may still be sending.
+                    # hypercorn expects this error there; trio's own would be a traceback in the
+                    # log.
                     raise trio.BrokenResourceError("the connection is being closed") from None
             if patience.cancelled_caught:
                 await trio.aclose_forcefully(self._stream)

@@ -60,6 +60,15 @@ GROUP_LOOK_SECONDS = 30.0
 
 logger = own_logger("understudy.groups")
 
+P = ParamSpec("P")
+
+R = TypeVar("R")
+
+A = TypeVar("A")
+
+MOST_AT_ONCE = 100
+"""How many calls of one `call_all` may be under way at once."""
+
 
 class Followed:
     """A group that this node follows: its view, and events of its changes."""
@@ -357,18 +366,6 @@ class ActorGroupsAdapter:
 
 
 # A group as users have it: the implementation of `actors.groups.Group`.
-
-P = ParamSpec("P")
-
-
-R = TypeVar("R")
-
-
-A = TypeVar("A")
-
-
-MOST_AT_ONCE = 100
-"""How many calls of one `call_all` may be under way at once."""
 
 
 class GroupSource(Protocol):

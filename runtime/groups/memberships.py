@@ -28,6 +28,11 @@ PREFIX = "groups/"
 RECORD_MEMBERS = 200
 """Members in one record. Each change writes its whole record anew."""
 
+MOST_RECORDS = 10
+"""Records in one transaction: together below etcd's default limit for a request, however long the
+names are.
+"""
+
 
 @attrs.frozen
 class GroupMembership:
@@ -154,12 +159,6 @@ class GroupView:
         return frozenset(
             NodeId(record.node, record.incarnation) for record in self._records.values()
         )
-
-
-MOST_RECORDS = 10
-"""Records in one transaction: together below etcd's default limit for a request, however long the
-names are.
-"""
 
 
 @attrs.define(eq=False)

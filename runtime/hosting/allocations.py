@@ -28,6 +28,11 @@ _MORE = Fraction(TOLERANCE)
 NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
+def left_of(name: str, left: float, has: float) -> str:
+    """Say how much is left of the resource `name` on a node that `has` so much in all."""
+    return f"{max(left, 0.0):g} {name} left of {has:g}" if has else f"no {name}"
+
+
 @attrs.frozen(eq=False)
 class Allocation:
     """What one actor takes of its node, by resource, where that is not nothing."""
@@ -68,9 +73,9 @@ class Allocations:
             has = self._has.get(name, Fraction())
             left = has - self._taken.get(name, 0)
             if left + _MORE < Fraction(amount):
+                what_is_left = left_of(name, float(left), float(has))
                 raise NoPlacementError(
-                    f"node {self._node} has {max(float(left), 0.0):g} {name} left of "
-                    f"{float(has):g}, and {actor} asks for {amount:g}",
+                    f"node {self._node} has {what_is_left}, and {actor} asks for {amount:g}",
                     actor=actor,
                     node=self._node,
                 )

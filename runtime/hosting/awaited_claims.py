@@ -27,6 +27,8 @@ class AwaitedClaim:
     """How many starts claim it. At most one of them succeeds."""
     is_over: bool = False
     """True once the calls are about to be handled, in a task of their own."""
+    over: trio.Event | None = None
+    """Set when it is over; there once a task waits for that."""
 
 
 class AwaitedClaims:
@@ -52,12 +54,26 @@ class AwaitedClaims:
         # other one. They are handled once, whichever ends last.
         if (succeeded or not claim.under_way) and not claim.is_over:
             claim.is_over = True
+            if claim.over is not None:
+                claim.over.set()
             if claim.calls:
                 # Not before the cell is there: the caller goes on to make it in the same step.
                 self._nursery.start_soon(self._handle, name, claim)
             else:
                 # What arrives from now on finds the cell, or that there is none.
                 del self.by_name[name]
+
+    async def wait_over(self, name: str) -> bool:
+        """Wait until a claim of this name has succeeded, or all that are under way have failed.
+        False at once if none is under way.
+        """
+        claim = self.by_name.get(name)
+        if claim is None or claim.is_over:
+            return False
+        if claim.over is None:
+            claim.over = trio.Event()
+        await claim.over.wait()
+        return True
 
     def takes(self, name: str) -> bool:
         """True if a call for this name has to wait, and there is room for it; see `add`."""

@@ -19,14 +19,13 @@ import trio
 
 from actors.call_context import CURRENT
 from actors.method import MethodDefinition
-from runtime.hosting.cell import ActorCell, Invocation
+from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError
 from runtime.hosting.running_batch import RunningBatch
 from runtime.hosting.thread_signal import ThreadSignal
 from runtime.hosting.threads import THREAD_TURN
 
 MOST_BATCHES = 16
 """Batches in one turn. The next one waits for a turn of its own, so that a turn has an end."""
-
 
 SHORT_SECONDS = 0.02
 """A batch that takes less is over before the caller has had the answer to the one before it, if
@@ -103,7 +102,15 @@ class BatchThread:
             with trio.CancelScope(shield=True):
                 # Again for what was added when the thread was about to end.
                 while self._waiting:
-                    await in_thread(partial(self._work, signal))
+                    try:
+                        await in_thread(partial(self._work, signal))
+                    except RefusedElsewhereError:
+                        # There is no thread. The call of the first batch is refused, if that has
+                        # not run; it has its outcomes otherwise, and the items of those behind it
+                        # count as not started.
+                        if self._first in self._waiting:
+                            raise
+                        break
         finally:
             # No thread runs now: it is waited for, also when this is cancelled.
             signal.close()

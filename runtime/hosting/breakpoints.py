@@ -24,7 +24,7 @@ import attrs
 import trio
 
 from actors.own_logger import own_logger
-from runtime.environment import Environment
+from runtime.environment import Environment, NoThreadError
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.debug_conversation import DebugConversation
 from runtime.hosting.post_mortem import FailureRecord
@@ -52,6 +52,11 @@ MOST_STEPS: Final = 1000
 
 logger = own_logger("understudy.debug")
 
+ASYNCIO_RUN: ContextVar[AsyncioRun] = ContextVar("ASYNCIO_RUN")
+"""In a task of asyncio: the run of the method, or of the actor's own task, that the task belongs
+to.
+"""
+
 
 class BlockingCall(Protocol):
     """Runs a function in trio, in the nursery of a task, and blocks a thread until it has ended."""
@@ -68,10 +73,6 @@ class AsyncioRun:
     task: trio.lowlevel.Task
     call: BlockingCall
     token: trio.lowlevel.TrioToken
-
-
-ASYNCIO_RUN: ContextVar[AsyncioRun] = ContextVar("ASYNCIO_RUN")
-"""In tasks of asyncio: that of the method, or of the actor's own task, that they belong to."""
 
 
 class Breakpoints:
@@ -137,9 +138,10 @@ class Breakpoints:
         trace = _traceback(record)
         try:
             # Guarded: what values in the frames raise ends the debugger alone.
-            await self._environment.in_thread(
-                partial(guarded, partial(debugger.post_mortem, trace), lambda error: None)
-            )
+            with suppress(NoThreadError):
+                await self._environment.in_thread(
+                    partial(guarded, partial(debugger.post_mortem, trace), lambda error: None)
+                )
         finally:
             talk.end()
 
@@ -286,12 +288,18 @@ class Breakpoints:
         if talk is None:
             logger.warning(
                 "a breakpoint() of %s is passed over: %d debuggers are open: %s",
-                *(actor, MOST_DEBUGGERS, _at(frame)),
+                actor,
+                MOST_DEBUGGERS,
+                _at(frame),
             )
             return None
         logger.warning(
             "%s of %s waits at a breakpoint(), %s: understudy debug %s --address %s",
-            *(what, actor, _at(frame), actor, self.address),
+            what,
+            actor,
+            _at(frame),
+            actor,
+            self.address,
         )
         return talk
 

@@ -43,7 +43,9 @@ from runtime.user_errors import raised_at, summary_of, traceback_of
 
 
 class RefusedElsewhereError(Exception):
-    """The runtime of the other process ended a call with `error`; the method did not raise."""
+    """The runtime, here or in another process, ended a call with `error`; the method did not
+    raise.
+    """
 
     def __init__(self, error: CallError) -> None:
         super().__init__(str(error))
@@ -243,10 +245,12 @@ class Invocation:
         method that computes without waiting blocks the loop, so nothing could ask meanwhile.
         """
         self.runner: Runner | None = None
+        """What runs it; None while nothing does."""
         self.estimate: ServiceTimeEstimate | None = None
         """What counts it while it waits; None if it does not wait, or its method has no estimate.
         """
         self.cancelled = False
+        """True once its caller has given up: it is skipped, or is being stopped."""
         self.held_bytes: HeldBytes | None = None
         """The bytes of its arguments, if they are counted."""
         self.needs: Needs | None = None
@@ -359,6 +363,7 @@ class ActorCell:
         """
         self._turn: Invocation | None = None
         self._beside: set[Invocation] | None = None
+        """The invocations that run beside the turn; None if there are none."""
         self._service_times: ServiceTimes | None = None
         """How long its methods take; None while no run has been measured."""
         self.slow = False
@@ -386,7 +391,9 @@ class ActorCell:
         the room.
         """
         self.ended: ExitReason | None = None
+        """Why it has ended, or is ending: it takes no more mail. None while it does."""
         self.served = 0
+        """How many invocations have begun."""
         self.supervises_since: float | None = None
         """Seconds on the node's clock; None if it is no supervisor."""
         self.quiet: trio.Event | None = None
@@ -510,7 +517,7 @@ class ActorCell:
         self.busy = False
         if self.quiet is not None:
             # If the last of the mail was cancelled, no run ends and calls `finish`.
-            self.tell_if_quiet()
+            self.wake_if_quiet()
         return None
 
     def put_back(self, invocation: Invocation) -> None:
@@ -561,7 +568,7 @@ class ActorCell:
             if not self._beside:
                 self._beside = None
         if self.quiet is not None:
-            self.tell_if_quiet()
+            self.wake_if_quiet()
 
     def _estimate_of(self, method: str) -> ServiceTimeEstimate:
         """The estimate for a method that has been measured. At its first run the calls that wait
@@ -602,10 +609,10 @@ class ActorCell:
                     _uncount(invocation, invocation.estimate)
             self.mailbox.clear()
             self.mailbox.extend(kept)
-            self.tell_if_quiet()
+            self.wake_if_quiet()
         return self.waiting < self.limit
 
-    def tell_if_quiet(self) -> None:
+    def wake_if_quiet(self) -> None:
         """Wake the tasks in `wait_quiet` if no invocation runs or waits."""
         if self.quiet is not None and not self.running and not self.mailbox:
             self.quiet.set()
@@ -637,12 +644,12 @@ class ActorCell:
         """End the pause and report what was held back; True if there is mail and the cell must be
         submitted.
         """
-        # In the order in which the runs ended. The list is taken first: what `tell` leads to may
-        # pause the actor again.
+        # In the order in which the runs ended. The list is taken first: what a report leads to
+        # may pause the actor again.
         self.paused = False
         held, self.held = self.held or (), None
-        for _, tell in held:
-            tell()
+        for _, report in held:
+            report()
         return self.started and not self.busy and bool(self.mailbox)
 
     def end(self, reason: ExitReason) -> list[Invocation]:
@@ -654,7 +661,7 @@ class ActorCell:
         self.mailbox = self._service_times = None
         # No run ends any more that would wake the tasks that wait for quiet, such as a node that
         # drains. Wake them here.
-        self.tell_if_quiet()
+        self.wake_if_quiet()
         held, self.held = self.held or (), None
         for invocation, _ in held:
             # It ran while the lease was in doubt: it may have taken effect, and the name's next

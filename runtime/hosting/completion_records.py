@@ -37,7 +37,6 @@ MOST_IN_ONE = 32
 one transaction.
 """
 
-
 KEY_CLIENT = "@key"
 """The client name of calls that a key identifies. No peer can have this name."""
 

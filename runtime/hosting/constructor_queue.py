@@ -18,6 +18,7 @@ from typing import Any
 import trio
 
 from runtime.environment import Environment
+from runtime.hosting.start_scope import StartScope
 from runtime.user_errors import Ran
 
 LOOK_SECONDS = 0.001
@@ -40,18 +41,28 @@ class _Construction:
         self.function = function
         self.context: Context = copy_context()
         self.task: trio.lowlevel.Task | None = task
-        """None once it was cancelled."""
+        """None once it goes on, perhaps because it was cancelled."""
         self.ran: Ran[Any] | None = None
+
+    @trio.lowlevel.enable_ki_protection
+    def wake(self) -> None:
+        """Let its task go on, unless it does already."""
+        task, self.task = self.task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
 
 class _Visit:
-    """A visit to a thread. `begun` is set there, and `abandoned` on the loop."""
+    """A visit to a thread. `begun` and `ran`, the constructors that it has run, are set there, and
+    `abandoned` on the loop.
+    """
 
-    __slots__ = ("abandoned", "begun")
+    __slots__ = ("abandoned", "begun", "ran")
 
     def __init__(self) -> None:
         self.begun = False
         self.abandoned = False
+        self.ran = 0
 
 
 class ConstructorQueue:
@@ -80,17 +91,25 @@ class ConstructorQueue:
         self._ended: deque[_Construction] = deque()
         self._delivered = 0
         self._visits: set[_Visit] = set()
+        self._shared = False
+        """True if the last visit to end has run several: the next one is likely to come with others
+        again, and waits for them.
+        """
         self._looked_after = False
 
-    async def run(self, function: Callable[[], Any]) -> Any:
+    async def run(self, function: Callable[[], Any], scope: StartScope) -> Any:
         """Return what `function` returns in a thread. Raises what it raises. It is abandoned when
-        cancelled, and not begun if it still waits.
+        cancelled, by `scope` or otherwise, and not begun if it still waits.
         """
-        if (self._alone or self._visits) and not self._nursery.cancel_scope.cancel_called:
-            return await self._run_in_turn(function)
-        return await self._run_alone(function)
+        # While there are visits, their tasks notice that the node ends, and give back what waits.
+        if self._visits or (
+            (self._alone or self._shared) and not self._nursery.cancel_scope.cancel_called
+        ):
+            return await self._run_in_turn(function, scope)
+        return await self._run_alone(function, scope)
 
-    async def _run_alone(self, function: Callable[[], Any]) -> Any:
+    async def _run_alone(self, function: Callable[[], Any], scope: StartScope) -> Any:
+        scope.enter()
         self._alone += 1
         try:
             return await self._environment.in_thread(function, self._limiter, abandon=True)
@@ -98,7 +117,7 @@ class ConstructorQueue:
             self._alone -= 1
 
     @trio.lowlevel.enable_ki_protection
-    async def _run_in_turn(self, function: Callable[[], Any]) -> Any:
+    async def _run_in_turn(self, function: Callable[[], Any], scope: StartScope) -> Any:
         await trio.lowlevel.checkpoint_if_cancelled()
         waiting = _Construction(function, trio.lowlevel.current_task())
         self._waiting.append(waiting)
@@ -109,10 +128,12 @@ class ConstructorQueue:
             waiting.task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
+        scope.wake_by(waiting.wake)
         await trio.lowlevel.wait_task_rescheduled(abort)
         if waiting.ran is None:
-            # Its node has ended meanwhile, and no visit will take it.
-            return await self._run_alone(function)
+            # Its node has ended meanwhile, and no visit will take it; or the scope was cancelled,
+            # and is entered now: the next checkpoint raises, before the function begins.
+            return await self._run_alone(function, scope)
         return waiting.ran.value()
 
     def _begin_visit(self) -> None:
@@ -143,6 +164,7 @@ class ConstructorQueue:
             raise
         finally:
             self._visits.discard(visit)
+            self._shared = visit.ran > 1
             self._deliver()
         # Perhaps one came when the thread was about to end.
         if self._waiting and self._all_begun():
@@ -159,9 +181,7 @@ class ConstructorQueue:
 
     def _give_back_waiting(self) -> None:
         while self._waiting:
-            waiting = self._waiting.popleft()
-            if waiting.task is not None:
-                trio.lowlevel.reschedule(waiting.task)
+            self._waiting.popleft().wake()
 
     def _work(self, visit: _Visit, token: trio.lowlevel.TrioToken) -> None:
         """In the thread."""
@@ -172,6 +192,7 @@ class ConstructorQueue:
             except IndexError:
                 return
             if waiting.task is not None:
+                visit.ran += 1
                 waiting.ran = waiting.context.run(Ran, waiting.function)
                 self._ended.append(waiting)
         # No task of the queue is left that would deliver it.
@@ -183,8 +204,7 @@ class ConstructorQueue:
             ended = self._ended.popleft()
             self._delivered += 1
             # A task that was cancelled meanwhile goes on already.
-            if ended.task is not None:
-                trio.lowlevel.reschedule(ended.task)
+            ended.wake()
 
     async def _look_after(self) -> None:
         while self._visits:

@@ -62,7 +62,7 @@ class Departure:
                 if not _ends_what_runs(cell):
                     await cell.wait_quiet()
         await self.stop_all(
-            ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"), moved=left
+            ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"), left
         )
 
     def _moving(self) -> Iterator[list[Address]]:
@@ -81,14 +81,14 @@ class Departure:
             gone = set(names)
 
     async def stop_all(
-        self, reason: ExitReason, moved: ExitReason | None = None, *, in_all: float = math.inf
+        self, reason: ExitReason, moved: ExitReason, *, in_all: float = math.inf
     ) -> None:
         """Stop all actors, the latest first; actors that are supervised here by stopping the top of
         their tree.
 
-        `moved`: the exit reason of actors that are supervised on other nodes, `reason` by default.
-        After `in_all` seconds, or at the end of an earlier such time, all that are left are
-        cancelled.
+        `moved`: the exit reason of actors that are supervised on other nodes: it must be no failure
+        of theirs, because their supervisors count those. After `in_all` seconds, or at the end of
+        an earlier such time, all that are left are cancelled.
         """
         # The stop of an actor is shielded, and the stops follow each other. Without this bound, a
         # slow `on_stop` or a store that does not answer would cost its time for each actor.
@@ -103,14 +103,10 @@ class Departure:
             for one in (top, cell) if top is not cell else (cell,):
                 # It was starting when the node began to leave: its supervisor on another node
                 # starts it again.
-                elsewhere = (
-                    moved is not None
-                    and self._supervisors.get(one.address.name, one.address.name) not in self._cells
-                )
+                supervisor = self._supervisors.get(one.address.name)
+                elsewhere = supervisor is not None and supervisor not in self._cells
                 await self._stop(
-                    one.address.name,
-                    one.address.epoch,
-                    moved if moved is not None and elsewhere else reason,
+                    one.address.name, one.address.epoch, moved if elsewhere else reason
                 )
 
     def _top_of(self, cell: ActorCell) -> ActorCell:

@@ -23,7 +23,9 @@ from actors.errors import (
     CallCycleError,
     CallError,
     MethodNotFoundError,
+    NameTakenError,
     NodeDrainingError,
+    NoPlacementError,
     NotExecutedError,
     SpawnError,
     StaleEpochError,
@@ -59,7 +61,7 @@ from runtime.hosting.filtered_methods import filtered, has_filters
 from runtime.hosting.held_bytes import COUNTED_FROM, ByteBudget
 from runtime.hosting.instances import name_part, plain_instance
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
-from runtime.hosting.lazy_nursery import LazyNursery, own_task_of
+from runtime.hosting.lazy_nursery import LazyNursery, NurseryEndedError, own_task_of
 from runtime.hosting.orderly_stop import (
     STOP_SECONDS,
     STOPS_IN_A_ROW,
@@ -68,6 +70,7 @@ from runtime.hosting.orderly_stop import (
     usual_seconds,
 )
 from runtime.hosting.post_mortem import PostMortems
+from runtime.hosting.start_scope import StartScope
 from runtime.hosting.starts import STARTING, EndedInStartError, Starts, starts_at_once
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
@@ -82,6 +85,13 @@ from runtime.user_errors import (
     is_interrupt,
     traceback_of,
 )
+
+logger = own_logger("understudy.actors")
+
+StopAnswer = Literal["stopped", "gone", "busy"]
+"""The answer about an actor that was to be stopped at once: it has ended now, was not here, or
+needs its time.
+"""
 
 # What a hosted actor sees of its host, and what a host needs from the store.
 
@@ -178,6 +188,12 @@ class Hosted:
         """Run a blocking function in one of the actor's threads, and return its result."""
         return await self._host.threads.method(function, self._cell.threads)
 
+    async def call_in_thread(self, function: Callable[[], Any]) -> Any:
+        """Like `in_thread`, where the function is all that the running call runs; see
+        `Threads.call`.
+        """
+        return await self._host.threads.call(function, self._cell.threads)
+
     @property
     def watching(self) -> Any:
         """The actor's watches and links."""
@@ -211,9 +227,6 @@ class Hosted:
         if self.start_turn is not None:
             work.begin_in_start = partial(self._host.turns.take_part, self.start_turn)
         return work
-
-
-logger = own_logger("understudy.actors")
 
 
 # Features that higher rooms add to actors: each makes a part for every actor, and is notified when
@@ -265,12 +278,6 @@ class Extensions:
         """The actor has ended: pass that on to all extensions."""
         for extension in tuple(self._all.values()):
             extension.on_ended(address, reason)
-
-
-StopAnswer = Literal["stopped", "gone", "busy"]
-"""The answer about an actor that was to be stopped at once: it has ended now, was not here, or
-needs its time.
-"""
 
 
 class ActorHost:
@@ -326,8 +333,13 @@ class ActorHost:
         """The bytes of large arguments of all calls that wait or run here."""
         self.now, self.in_thread = environment.now, environment.in_thread
         self.cells: dict[str, ActorCell] = {}
+        """By name; also those of actors that are starting or ending."""
         self.draining = False
+        """True once this node takes no new actors, and no new calls from other nodes."""
         self._nurseries: dict[ActorCell, LazyNursery] = {}
+        """Of the actors that have asked for theirs."""
+        self._under_way: dict[ActorCell, StartScope] = {}
+        """By the actors that are starting."""
         self.supervisors: dict[str, str] = {}
         """The supervisors' names, by the names of the supervised actors here."""
         self.exits = Exits(node, self.cells)
@@ -354,8 +366,12 @@ class ActorHost:
         of failures.
         """
         self.breakpoints = Breakpoints(
-            *(self._environment, nursery, self.workers, lambda: STARTING.get(None)),
-            *(own_task_of, address),
+            self._environment,
+            nursery,
+            self.workers,
+            lambda: STARTING.get(None),
+            own_task_of,
+            address,
         )
         self.workers.prepare_by(self.breakpoints.prepare, self.breakpoints.inner_tasks)
         self.workers.context.run(OF_NODE.set, self.breakpoints)
@@ -376,19 +392,19 @@ class ActorHost:
 
     def nursery_of(self, cell: ActorCell) -> LazyNursery:
         """Return the nursery of the actor's own tasks, made when it is first asked for."""
-        nursery_of = self._nurseries.get(cell)
-        if nursery_of is None:
-            nursery_of = LazyNursery(
+        nursery = self._nurseries.get(cell)
+        if nursery is None:
+            nursery = LazyNursery(
                 self._nursery,
                 cell.address.name,
                 lambda error: self.crash(cell, error),
                 self.workers.inner_tasks,
             )
             if cell.ended is None:
-                self._nurseries[cell] = nursery_of
+                self._nurseries[cell] = nursery
             else:
-                nursery_of.cancel()
-        return nursery_of
+                nursery.cancel()
+        return nursery
 
     def add_system(self, name: str, instance: Actor, *, ahead: bool = False) -> None:
         """Host one of the runtime's own services under a fixed name; it takes no part in names,
@@ -549,7 +565,8 @@ class ActorHost:
         of that in its options.
 
         Raises `NameTakenError`, `ActorStartError`, `NodeDrainingError`, or `NoPlacementError` if
-        less of a resource is left here than the actor takes.
+        less of a resource is left here than the actor takes, for another reason than that an actor
+        of its name has it.
         """
         if self.draining:
             raise NodeDrainingError(
@@ -567,11 +584,30 @@ class ActorHost:
         over = self.starts.announce(name)
         try:
             # Before the claim, which other nodes see: what is refused here leaves no trace there.
-            allocation = self.allocations.take(name, start.options.resources)
+            allocation = await self._allocate(name, start.options.resources)
             epoch = await self._claim(name, start, allocation)
             return await self.start_claimed(name, epoch, start, allocation)
         finally:
             self.starts.on_over(name, over)
+
+    async def _allocate(self, name: str, amounts: Mapping[str, float]) -> Allocation | None:
+        """Like `Allocations.take`. Raises NameTakenError if an actor of this name is here: what is
+        missing may be what that one takes, and a caller of `get_or_spawn` is to find it.
+        """
+        while True:  # noqa: ASYNC913  each turn waits for a claim, or is the last
+            try:
+                return self.allocations.take(name, amounts)
+            except NoPlacementError:
+                if name in self.cells:
+                    raise NameTakenError(
+                        f"the name {name!r} is taken by an actor on node {self.node.name}",
+                        actor=name,
+                        node=self.node.name,
+                    ) from None
+                # A start of the same name has taken it, and the store may not show the name yet:
+                # the caller would look it up in vain. The claim decides whether it is an error.
+                if not await self.awaited_claims.wait_over(name):  # noqa: ASYNC120
+                    raise
 
     async def start_claimed(
         self, name: str, epoch: int, start: ActorStart, allocation: Allocation | None
@@ -587,8 +623,12 @@ class ActorHost:
         self, address: Address, start: ActorStart, allocation: Allocation | None
     ) -> Address:
         name = address.name
-        self.allocations.assign(allocation, address.actor_id)
+        if allocation is not None:
+            self.allocations.assign(allocation, address.actor_id)
         try:
+            if self.draining:
+                # Since the claim of its name has begun: no stop would find it, as the node drains.
+                raise EndedInStartError.of(address, ExitReason("node left", "it has not begun"))
             if start.on_behalf_of:
                 self.supervisors[name] = start.on_behalf_of
             if self.spans is NO_SPANS:
@@ -657,22 +697,38 @@ class ActorHost:
         class_path = class_of(address)
         self.counts.starting.add(class_path)
         within = STARTING.set(cell)
+        scope = self._under_way[cell] = StartScope()
         try:
-            with self.turns.start(address, before) as turn:
-                context.start_turn = turn
-                await self._construct(start, instance)
-                on_start = instance.on_start
-                # Most classes have none of their own.
-                if getattr(on_start, "__func__", None) is not Actor.on_start:
-                    await self.threads.hook(on_start)
+            try:
+                with self.turns.start(address, before) as turn, scope:
+                    context.start_turn = turn
+                    await self._construct(start, instance, scope)
+                    on_start = instance.on_start
+                    # Most classes have none of their own.
+                    if getattr(on_start, "__func__", None) is not Actor.on_start:
+                        scope.enter()
+                        await self.threads.hook(on_start)
+            finally:
                 context.start_turn = None
+                del self._under_way[cell]
         except BaseException as error:
             if self.post_mortems is not None and not is_cancellation(error):
                 self.post_mortems.on_failure(cell, "its start", error)
             with trio.CancelScope(shield=True):
                 await self._release_resources(address)
-            self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
-            raise
+            ended = cell.ended
+            if (
+                ended is None
+                or not scope.cancel_called
+                or is_cancellation(error)
+                or is_interrupt(error)
+            ):
+                failed = ExitReason(kind="start failed", text=f"{address.name} did not start")
+                self._end(cell, failed)
+                raise
+            self._end(cell, ended)
+            # What its code made of the cancellation says nothing. It is none of the caller's.
+            raise EndedInStartError.of(address, ended) from error  # noqa: ASYNC104
         finally:
             self.counts.starting.add(class_path, count=-1)
             STARTING.reset(within)
@@ -681,7 +737,7 @@ class ActorHost:
             with trio.CancelScope(shield=True):
                 await self._release_resources(address)
             self._end(cell, cell.ended)
-            raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
+            raise EndedInStartError.of(address, cell.ended)
         self._on_started(cell, start.options, began)
 
     def _make_cell(self, start: ActorStart, address: Address) -> tuple[ActorCell, Hosted]:
@@ -722,7 +778,7 @@ class ActorHost:
             cell.busy = True
             self.workers.submit(cell)
 
-    async def _construct(self, start: ActorStart, instance: Actor) -> None:
+    async def _construct(self, start: ActorStart, instance: Actor, scope: StartScope) -> None:
         """Call the constructor in a thread: it may compute, read and wait without blocking the
         node.
         """
@@ -735,7 +791,7 @@ class ActorHost:
             # An actor proxy, or a class without a constructor of the user's: it does not block.
             construct()
         else:
-            await self.threads.construct(construct)
+            await self.threads.construct(construct, scope)
 
     async def stop(
         self,
@@ -764,6 +820,7 @@ class ActorHost:
         if cell.ended is not None:
             return await self.exits.wait(name, cell.address.epoch)
         invocations = cell.end(reason)
+        self._cancel_start(cell)
         for invocation in invocations:
             invocation.sink.refused(invocation, cell.gone())
         self.extensions.on_ending(cell)
@@ -782,19 +839,29 @@ class ActorHost:
         self._end(cell, reason)
         return reason
 
+    def _cancel_start(self, cell: ActorCell) -> None:
+        """Cancel the start of an actor that has ended before it was over. That of a supervisor ends
+        by its `on_stop`, which stops its children.
+        """
+        under_way = self._under_way.get(cell)
+        if under_way is not None and type(cell.instance).supervises is not True:
+            under_way.cancel()
+
     async def _release_resources(self, address: Address) -> None:
-        """Release what the actor takes, once its own tasks are over. One of them is that of the
-        process of an isolated actor: only when that is gone is its device free.
+        """Release what the actor takes, once its start and its own tasks are over. One of them is
+        that of the process of an isolated actor: only when that is gone is its device free.
         """
         if address.actor_id in self.allocations.holders:
             cell = self.cells.get(address.name)
-            nursery_of = None if cell is None else self._nurseries.get(cell)
-            if nursery_of is not None:
-                # Bounded: a task that ignores its cancellation does not keep the resources.
+            if cell is not None:
+                # Bounded: code that ignores its cancellation does not keep the resources.
                 with trio.move_on_at(
                     min(trio.current_time() + STOP_SECONDS, self._departure.leaves_by)
                 ):
-                    await nursery_of.close()
+                    if (under_way := self._under_way.get(cell)) is not None:
+                        await under_way.wait_over()
+                    if (nursery := self._nurseries.get(cell)) is not None:
+                        await nursery.close()
             self.allocations.release(address.actor_id)
 
     async def take_back(self, name: str, epoch: int) -> None:
@@ -878,16 +945,18 @@ class ActorHost:
         self.take_no_new_work()
         await self._departure.drain(seconds, in_all)
 
-    async def stop_all(self, reason: ExitReason, *, in_all: float) -> None:
+    async def stop_all(self, reason: ExitReason, *, moved: ExitReason, in_all: float) -> None:
         """Stop all actors within `in_all` seconds, as `Departure.stop_all` does."""
-        await self._departure.stop_all(reason, in_all=in_all)
+        await self._departure.stop_all(reason, moved, in_all=in_all)
 
     def pause_names(self) -> None:
         """Pause all named actors, because other nodes may get the names soon: mail waits and
         outcomes are held back.
         """
         if not self.names_paused:
-            logger.warning(
+            logger.log(
+                # A node that leaves may have been left by the one that keeps the store.
+                logging.INFO if self.draining else logging.WARNING,
                 "node %s has not renewed its lease in time, since the store of the cluster does "
                 "not answer, or the node itself stood still: its named actors pause until it has",
                 self.node.name,
@@ -951,14 +1020,18 @@ class ActorHost:
 
     def crash(self, cell: ActorCell, error: BaseException) -> None:
         """End the actor now: one of its own tasks raised, or a method asked to exit."""
+        reason = reason_of_crash(error)
         if cell.ended is not None:
-            logger.error(
+            # A supervisor that gives up because its nodes leave ends in any case. So does a task
+            # that goes on once more before it is cancelled, and begins another one then.
+            expected = reason.kind != "raised" or type(error) is NurseryEndedError
+            logger.log(
+                logging.DEBUG if expected else logging.ERROR,
                 "a task of %s raised while it was ending\n%s",
                 cell.address.name,
                 traceback_of(error),
             )
             return
-        reason = reason_of_crash(error)
         # SystemExit comes from a method, and the workers have kept that failure.
         if self.post_mortems is not None and not issubclass(type(error), SystemExit):
             self.post_mortems.on_failure(cell, "a task of its own", error)
@@ -982,6 +1055,7 @@ class ActorHost:
     def end_at_once(self, cell: ActorCell, reason: ExitReason) -> None:
         """End an actor without `on_stop`; its running methods and tasks are cancelled."""
         waiting = cell.end(reason)
+        self._cancel_start(cell)
         for invocation in waiting:
             invocation.sink.refused(invocation, cell.gone())
         for invocation in tuple(cell.running):
@@ -1055,9 +1129,9 @@ class ActorHost:
             self.counts.living.add(class_path, count=-1)
             self.counts.ends.add(class_path, reason.kind)
         self.completion_log.forget(cell)
-        nursery_of = self._nurseries.pop(cell, None)
-        if nursery_of is not None:
-            nursery_of.cancel()
+        nursery = self._nurseries.pop(cell, None)
+        if nursery is not None:
+            nursery.cancel()
         self.exits.add(cell.address.actor_id, reason)
         self.extensions.on_ending(cell)
         self.extensions.on_ended(cell.address, reason)

@@ -22,6 +22,7 @@ from actors.actor import Actor
 from actors.errors import BadArgumentsError, CallError, MethodNotFoundError, NotExecutedError
 from actors.method import MethodDefinition
 from actors.short_repr import short_repr
+from runtime.environment import raise_alone
 from runtime.hosting.batch_thread import BatchThread, ThreadedBatch
 from runtime.hosting.cell import REPORTED, ActorCell, Invocation, RefusedElsewhereError
 from runtime.hosting.filtered_methods import FilteredMethod
@@ -209,8 +210,11 @@ class ItemBatches:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(close)
-                await thread.run(nursery, cast("Any", cell.instance)._hosted().in_thread)
+                await thread.run(nursery, cast("Any", cell.instance)._hosted().call_in_thread)
                 nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            # The nursery is internal: `RefusedElsewhereError` is expected as it is.
+            raise_alone(group)
         finally:
             if is_turn:
                 cell.following = None
@@ -368,7 +372,8 @@ def calls_in(
 async def _run_items(
     instance: Actor, method: object, batch: object, rows: object, /
 ) -> tuple[float, list[Outcome]]:
-    return await cast("Any", instance)._context.run_items(method, batch, rows)  # type: ignore[no-any-return]
+    context = cast("Any", instance)._context
+    return await context.run_items(method, batch, rows)  # type: ignore[no-any-return]
 
 
 async def _recall_items(instance: Actor, batch: object, /) -> int:

@@ -19,6 +19,18 @@ from runtime.user_errors import is_cancellation, is_interrupt
 
 Ts = TypeVarTuple("Ts")
 
+_INSTEAD = {
+    "start": "start_soon the function, and wait for an Event that it sets when it is ready",
+    "cancel_scope": "all tasks are cancelled when the actor ends; to end one of them earlier, let "
+    "its function return, for example when an Event is set",
+    "create_task": "start_soon takes the function and its arguments, as in start_soon(self.work, "
+    "5)",
+}
+
+
+class NurseryEndedError(RuntimeError):
+    """The actor has ended, so that it can start no more tasks."""
+
 
 class LazyNursery:
     """Implements `actors.actor.ActorNursery` in a task of the node's nursery. `crashed(error)` is
@@ -57,7 +69,7 @@ class LazyNursery:
         self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...], name: str | None
     ) -> None:
         if self._scope.cancel_called:
-            raise RuntimeError(f"{self.name} has ended; it can start no more tasks")
+            raise NurseryEndedError(f"{self.name} has ended; it can start no more tasks")
         if self._own is not None:
             self._own.start_soon(self.run, function, args, name=name or function)
             return
@@ -128,15 +140,6 @@ def missing_in_nursery(name: str) -> AttributeError:
     return AttributeError(
         f"self.nursery of an actor has start_soon, and no {name!r}: {instead}", name=name
     )
-
-
-_INSTEAD = {
-    "start": "start_soon the function, and wait for an Event that it sets when it is ready",
-    "cancel_scope": "all tasks are cancelled when the actor ends; to end one of them earlier, let "
-    "its function return, for example when an Event is set",
-    "create_task": "start_soon takes the function and its arguments, as in start_soon(self.work, "
-    "5)",
-}
 
 
 def awaitable_of(given: Awaitable[object]) -> Awaitable[object]:

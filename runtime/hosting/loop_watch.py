@@ -32,6 +32,26 @@ RULE = "authorize"
 
 _WIRE = os.path.dirname(codec.__file__)
 
+_ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
+    TaskWorkers._run.__code__: lambda found: found["invocation"].cell.address.name,
+    ActorHost.begin.__code__: lambda found: found["address"].name,
+    run_on_stop.__code__: lambda found: found["cell"].address.name,
+    LazyNursery.run.__code__: lambda found: found["self"].name,
+}
+
+_ACTORS_CODE: dict[CodeType, Callable[[dict[str, Any]], str]] = {
+    TaskWorkers._run.__code__: lambda found: found["invocation"].full_name,
+    ActorHost.begin.__code__: lambda found: f"on_start of {found['address'].name}",
+    run_on_stop.__code__: lambda found: f"on_stop of {found['cell'].address.name}",
+    LazyNursery.run.__code__: lambda found: f"a task of {found['self'].name}",
+    is_allowed.__code__: lambda found: (
+        f"{RULE}, asked about {found['call'].actor}.{found['call'].method}"
+    ),
+}
+"""The functions of the runtime that run users' code, and how to name that code from their
+variables.
+"""
+
 
 class LoopWatch:
     """Measures how long a loop has stood still.
@@ -132,25 +152,3 @@ def actor_of_code(frame: FrameType) -> str:
     """
     find = _ACTORS.get(frame.f_code)
     return str(find(frame.f_locals)) if find is not None else ""
-
-
-_ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
-    TaskWorkers._run.__code__: lambda found: found["invocation"].cell.address.name,
-    ActorHost.begin.__code__: lambda found: found["address"].name,
-    run_on_stop.__code__: lambda found: found["cell"].address.name,
-    LazyNursery.run.__code__: lambda found: found["self"].name,
-}
-
-
-_ACTORS_CODE: dict[CodeType, Callable[[dict[str, Any]], str]] = {
-    TaskWorkers._run.__code__: lambda found: found["invocation"].full_name,
-    ActorHost.begin.__code__: lambda found: f"on_start of {found['address'].name}",
-    run_on_stop.__code__: lambda found: f"on_stop of {found['cell'].address.name}",
-    LazyNursery.run.__code__: lambda found: f"a task of {found['self'].name}",
-    is_allowed.__code__: lambda found: (
-        f"{RULE}, asked about {found['call'].actor}.{found['call'].method}"
-    ),
-}
-"""The functions of the runtime that run users' code, and how to name that code from their
-variables.
-"""

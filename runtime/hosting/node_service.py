@@ -34,7 +34,7 @@ from runtime.hosting.actor_start import NO_KEYWORDS, ActorStart
 from runtime.hosting.cell import RefusedElsewhereError, with_note
 from runtime.hosting.client_quotas import ClientQuotas
 from runtime.hosting.host import ActorHost, StopAnswer
-from runtime.hosting.named_starts import may_be_claimed_together, start_named
+from runtime.hosting.named_starts import NamedStarts, may_be_claimed_together
 from runtime.hosting.start_batches import StartBatch, UnfinishedStarts
 from runtime.hosting.start_tickets import StartTickets
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
@@ -43,16 +43,6 @@ from runtime.wire.classes import find_class, import_class, is_imported
 
 NODE_SERVICE = "@node"
 STORE_SERVICE = "@store"
-
-
-def store_service(identity: str) -> str:
-    """Return the name of the service of one store.
-
-    The identity is in the name so that a new store at the same address, begun after a loss, is not
-    mistaken for this one: there, the same lease number may belong to another node.
-    """
-    return f"{STORE_SERVICE}-{identity[:12]}"
-
 
 _NOT_COUNTED = nullcontext()
 """For nodes, whose actors are in no quota."""
@@ -69,11 +59,20 @@ TURN_SECONDS = 0.002
 FAILURE_CHARACTERS = 1024 * 1024
 """Of the texts and tracebacks of failed starts in one answer, which users choose: above some MiB it
 takes longer than the call waits before it is repeated, and is too large to be kept for that; above
-some more it cannot be sent, and nobody knows what has started.
+some more it cannot be sent, and what has started is not known.
 """
 
 SHORT_CHARACTERS = 400
 """Of the text of each further failure, where all failures of a request are in its answer."""
+
+
+def store_service(identity: str) -> str:
+    """Return the name of the service of one store.
+
+    The identity is in the name so that a new store at the same address, begun after a loss, is not
+    mistaken for this one: there, the same lease number may belong to another node.
+    """
+    return f"{STORE_SERVICE}-{identity[:12]}"
 
 
 @message
@@ -219,8 +218,8 @@ class NodeService(Actor):
             epochs = [0 for _ in rows]
             failures = StartFailures()
             if names and may_be_claimed_together(cls, options, rows):
-                start_of_each = ActorStart(cls, class_path, options)
-                outcomes = await start_named(self._host, names, start_of_each, started)
+                alike = NamedStarts(self._host, ActorStart(cls, class_path, options), started)
+                outcomes = await alike.start_each(names)
                 for number, outcome in enumerate(outcomes):
                     if isinstance(outcome, Address):
                         found[number], epochs[number] = outcome.name, outcome.epoch
@@ -297,6 +296,12 @@ class NodeService(Actor):
             peer = self._host.asking_peer()
             caller = None if peer is None else NodeId(peer.node, peer.incarnation)
             return found, epochs, failures.all, self._unfinished.add(ticket, batch, caller)
+
+    async def answered(self) -> None:
+        """Wait until other nodes have the answers to all starts that they have asked for. Without
+        these, they would not know of starts on a node that leaves whether they were made.
+        """
+        await self._tickets.wait_none()
 
     def on_node_gone(self, node: NodeId) -> None:
         """A node has ended: take back what it has started by `spawn_each` and not asked for."""

@@ -24,6 +24,11 @@ STOPS_IN_A_ROW = 50
 turns: about a millisecond's work.
 """
 
+LAST_SECONDS = 1.0
+"""Seconds that `on_stop`, and an actor's own tasks, get at least when methods have used all of the
+time.
+"""
+
 
 def usual_seconds(cell: ActorCell) -> float | None:
     """Return the time for an actor to stop that nothing was said about, as `ChildSpec` has it: no
@@ -32,15 +37,9 @@ def usual_seconds(cell: ActorCell) -> float | None:
     return None if type(cell.instance).supervises is True else STOP_SECONDS
 
 
-LAST_SECONDS = 1.0
-"""Seconds that `on_stop`, and an actor's own tasks, get at least when methods have used all of the
-time.
-"""
-
-
 async def bring_to_an_end(
     cell: ActorCell,
-    nursery_of: LazyNursery | None,
+    own_tasks: LazyNursery | None,
     reason: ExitReason,
     seconds: float | None,
     nursery: trio.Nursery,
@@ -49,13 +48,14 @@ async def bring_to_an_end(
     """Let the invocations of the cell finish, and call `on_stop`, within `seconds`; then cancel the
     rest. Must not be cancelled itself.
 
-    Returns False if anything had to be cancelled or was left behind: it did not stop in its time.
+    `own_tasks`: the nursery of the actor's own tasks, None if it was never used. Returns False if
+    anything had to be cancelled or was left behind: it did not stop in its time.
 
     A supervisor's `on_stop` comes first, because it ends the supervisor's running methods. Code
     that cannot be cancelled, because it shields itself, is left behind in `nursery`, which is the
     node's.
     """
-    if nursery_of is None and stops_at_once(cell):
+    if own_tasks is None and stops_at_once(cell):
         return True
     until = trio.current_time() + (math.inf if seconds is None else seconds)
     if type(cell.instance).supervises is True:
@@ -70,8 +70,8 @@ async def bring_to_an_end(
             and finished
         )
     with trio.move_on_after(LAST_SECONDS):
-        if nursery_of is not None:
-            await nursery_of.close()
+        if own_tasks is not None:
+            await own_tasks.close()
     return in_time
 
 

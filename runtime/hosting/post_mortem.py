@@ -11,6 +11,7 @@ import linecache
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from types import FrameType, TracebackType
@@ -19,7 +20,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from runtime.environment import Environment
+from runtime.environment import Environment, NoThreadError
 from runtime.hosting.bounded_text import bounded_line, cut
 from runtime.hosting.cell import ActorCell
 from runtime.user_errors import guarded, leaves, summary_of, traceback_object
@@ -227,9 +228,11 @@ class PostMortems:
             with scope:
                 # Guarded as a whole: nothing that user code brings about ends the node's task.
                 describe = partial(guarded, partial(describe_frames, walked), lambda error: ())
-                frames = await self._environment.in_thread(describe, abandon=True)
+                with suppress(NoThreadError):
+                    frames = await self._environment.in_thread(describe, abandon=True)
             if not frames:
-                # A `__repr__` has not returned. Where it failed is known all the same.
+                # A `__repr__` has not returned, or there was no thread. Where it failed is known
+                # all the same.
                 frames = tuple(_frame(frame, line) for frame, line in walked)
             record = attrs.evolve(record, frames=frames)
             self._keep(record)

@@ -50,6 +50,11 @@ MOST_TEXT = 300
 
 LEFT_OUT = "(left out: too many different stacks)"
 
+_WAITS_IN = ("_io_epoll.py", "_io_kqueue.py", "_thread_cache.py", "stack_thread.py")
+
+_OF_NO_USER = (threading.__file__, f"{Path(__file__).parents[1]}{os.sep}")
+"""The files of a thread that runs nothing of a user's."""
+
 
 @attrs.define
 class _ThreadSamples:
@@ -191,12 +196,6 @@ def _is_idle(innermost: FrameType) -> bool:
     # A thread of the runtime that waits for work, as the one that writes to stderr. What waits in a
     # plain method is shown: it is why the method takes long.
     return all(frame.f_code.co_filename.startswith(_OF_NO_USER) for frame in outwards(innermost))
-
-
-_WAITS_IN = ("_io_epoll.py", "_io_kqueue.py", "_thread_cache.py", "stack_thread.py")
-
-_OF_NO_USER = (threading.__file__, f"{Path(__file__).parents[1]}{os.sep}")
-"""The files of a thread that runs nothing of a user's."""
 
 
 def _actors_of(innermost: FrameType) -> set[str]:

@@ -82,6 +82,14 @@ class RemotePdb(pdb.Pdb):
         self._within = within
         self._over = over
         self._on_loop = on_loop
+        self._outermost: FrameType | None = None
+
+    def set_trace(self, frame: FrameType | None = None, **options: Any) -> None:
+        """Stop in this frame: before Python 3.13 at its next line, since then at the line that has
+        called `breakpoint()`, like pdb itself.
+        """
+        self._outermost = None if frame is None else _outermost_user_frame(frame)
+        super().set_trace(frame, **options)
 
     def post_mortem(self, trace: TracebackType) -> None:
         """Debug the frames of a failure until the user has left."""
@@ -100,15 +108,26 @@ class RemotePdb(pdb.Pdb):
         return super().trace_dispatch(frame, event, arg)
 
     def stop_here(self, frame: FrameType) -> bool:
-        """True where the debugger stops: in the task that it debugs alone."""
-        return self._within() and super().stop_here(frame)
+        """True where the debugger stops: in the task that it debugs alone, and in what its code
+        calls there.
+        """
+        return self._within() and super().stop_here(frame) and self._is_called_by_user(frame)
 
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
         """Stop where an exception passes, but not in the runtime below the method: bdb does, for
         the StopIteration with which a coroutine returns.
         """
-        if not _is_runtime(frame):
+        if not _is_runtime(frame) and self._is_called_by_user(frame):
             super().user_exception(frame, exc_info)
+
+    def _is_called_by_user(self, frame: FrameType) -> bool:
+        """False for functions of libraries that the runtime calls around the method, and trio
+        between two steps of its task: there the debugger could not wait for a line.
+        """
+        caller: FrameType | None = frame
+        while caller is not None and caller is not self._outermost:
+            caller = caller.f_back
+        return caller is self._outermost
 
     def get_stack(
         self, f: FrameType | None, t: TracebackType | None
@@ -132,6 +151,7 @@ class RemotePdb(pdb.Pdb):
     def do_continue(self, arg: str) -> bool | None:
         """c(ont(inue)): Let the code go on; the debugger ends."""
         super().do_continue(arg)
+        self._outermost = None
         self._on_loop(self._conversation.end)
         return True
 
@@ -145,9 +165,21 @@ class RemotePdb(pdb.Pdb):
 
     def _release(self) -> None:
         if sys.gettrace() == self.trace_dispatch:
+            # Besides this, it lets go of the frames: Python 3.13 traced each of their instructions.
+            self.set_continue()
             sys.settrace(None)
+        self._outermost = None
         if self._conversation.state != "ended":
             self._on_loop(self._conversation.end)
+
+
+def _outermost_user_frame(frame: FrameType) -> FrameType:
+    found, caller = frame, frame.f_back
+    while caller is not None:
+        if not _is_runtime(caller):
+            found = caller
+        caller = caller.f_back
+    return found
 
 
 def _is_runtime(frame: FrameType) -> bool:

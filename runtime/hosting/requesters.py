@@ -22,6 +22,9 @@ Asker = Callable[[Sequence[object]], object]
 if they name none.
 """
 
+NOBODY: Final = object()
+"""What an `Asker` returns for a call in which no node is named, as it may be."""
+
 
 def named_at(place: int) -> Asker:
     """Read the asking node's name at position `place` and its incarnation at the next one."""
@@ -36,10 +39,6 @@ def hosting_at(place: int) -> Asker:
         return (address.node, address.incarnation) if isinstance(address, Address) else None
 
     return asker
-
-
-NOBODY: Final = object()
-"""What an `Asker` returns for a call in which no node is named, as it may be."""
 
 
 def reader_at(place: int) -> Asker:

@@ -39,6 +39,17 @@ MOST_THREADS = 200
 MOST_LINE = 200
 """Characters of a source line in an answer."""
 
+_NURSERY_CODE = LazyNursery.run.__code__
+
+_TRAPS = trio.lowlevel.wait_task_rescheduled.__code__.co_filename
+
+_OPAQUE = frozenset(
+    {"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"}
+)
+
+_WAY_IN = ("runtime.", "actors.", "greenback.", "outcome.", "trio.")
+_DEBUGGER = frozenset({"runtime.hosting.breakpoints", "runtime.hosting.remote_pdb"})
+
 
 @attrs.frozen
 class StackLine:
@@ -120,9 +131,6 @@ def _owner_of_nursery(task: trio.lowlevel.Task) -> str:
     return ""
 
 
-_NURSERY_CODE = LazyNursery.run.__code__
-
-
 def stack_of(awaitable: object) -> list[StackLine]:
     """Return the lines at which a suspended coroutine waits, the outermost first. For a method that
     the runtime steps by hand, only the method's own lines.
@@ -149,9 +157,6 @@ def stack_of(awaitable: object) -> list[StackLine]:
     return _lines(frames)
 
 
-_TRAPS = trio.lowlevel.wait_task_rescheduled.__code__.co_filename
-
-
 def _step(awaitable: object) -> tuple[FrameType | None, object | None]:
     """Return the frame of an awaitable, and the awaitable that it waits for itself."""
     if isinstance(awaitable, CoroutineType):
@@ -167,11 +172,6 @@ def _step(awaitable: object) -> tuple[FrameType | None, object | None]:
             if isinstance(referent, CoroutineType | AsyncGeneratorType | GeneratorType):
                 return None, referent
     return None, None
-
-
-_OPAQUE = frozenset(
-    {"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"}
-)
 
 
 def _is_portal(frame: FrameType) -> bool:
@@ -201,10 +201,6 @@ def _through_portal(
     # The runtime's way in, and what a debugger does at a breakpoint(), are not the user's.
     inside = itertools.dropwhile(lambda one: _module(one).startswith(_WAY_IN), frames)
     return list(itertools.takewhile(lambda one: _module(one) not in _DEBUGGER, inside)), None
-
-
-_WAY_IN = ("runtime.", "actors.", "greenback.", "outcome.", "trio.")
-_DEBUGGER = frozenset({"runtime.hosting.breakpoints", "runtime.hosting.remote_pdb"})
 
 
 def _module(frame: FrameType) -> str:

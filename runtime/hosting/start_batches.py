@@ -32,8 +32,8 @@ LONGEST_SECONDS = 0.05
 """A batch is answered this long after the first have ended, also while others end."""
 
 UNASKED_SECONDS = 60.0
-"""A start that nobody has asked for so long after the answer is taken back: its caller has ended,
-or has lost the answer.
+"""A start that no caller has asked for so long after the answer is taken back: its caller has
+ended, or has lost the answer.
 """
 
 TURN_SECONDS = 0.002
@@ -176,9 +176,9 @@ class StartBatch:
 
 
 class UnfinishedStarts:
-    """The starts of answered batches that nobody has asked for yet, by the ticket of their batch
-    and their number. `take_back` stops an actor that nobody has a handle of. `nursery`: for the
-    starts, and for tasks that look whether they are asked for.
+    """The starts of answered batches that no caller has asked for yet, by the ticket of their
+    batch and their number. `take_back` stops an actor that no caller has a handle of.
+    `nursery`: for the starts, and for tasks that look whether they are asked for.
     """
 
     def __init__(

@@ -54,6 +54,11 @@ class StartTickets:
         _, started = self._kept.pop(ticket, (0.0, []))
         return started
 
+    async def wait_none(self) -> None:
+        """Wait until no start is under way. Those that begin meanwhile are waited for as well."""
+        while self._under_way:
+            await next(iter(self._under_way.values())).wait_over()
+
 
 class StartTicket:
     """A start for another process, with the actors that it has started so far. It is under way

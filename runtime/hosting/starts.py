@@ -15,14 +15,10 @@ from functools import partial
 import trio
 
 from actors.actor import Actor, Ignore, NodeInterface
-from actors.errors import (
-    ActorNotNeededError,
-    ActorNotPlacedError,
-    ActorStartError,
-    CallCycleError,
-)
+from actors.errors import ActorNotNeededError, ActorNotPlacedError, ActorStartError, CallCycleError
 from actors.identifiers import ActorId
 from actors.method import Address
+from actors.supervision import ExitReason
 from runtime.hosting.actor_turns import ActorTurns, start_mark
 from runtime.hosting.cell import ActorCell, why_not_started, with_note
 from runtime.hosting.chains import Chain
@@ -32,13 +28,22 @@ START_FAILURES_KEPT = 1024
 """How many errors of the latest failed starts are kept, for callers that wait for the same start.
 """
 
-
 STARTING: ContextVar[ActorCell] = ContextVar("STARTING")
 """The actor whose constructor or `on_start` the running task is in."""
 
 
 class EndedInStartError(RuntimeError):
-    """An actor was stopped, or one of its own tasks raised, before `on_start` had returned."""
+    """An actor has ended while it was starting. `epoch` and `reason` are known where it started."""
+
+    epoch = 0
+    reason = ExitReason("start failed")
+
+    @classmethod
+    def of(cls, address: Address, reason: ExitReason) -> EndedInStartError:
+        """Make the error of the actor at `address`."""
+        error = cls(f"{address.name} ended while it was starting: {reason}")
+        error.epoch, error.reason = address.epoch, reason
+        return error
 
 
 def starts_at_once(cls: type[Actor]) -> bool:

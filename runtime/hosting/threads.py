@@ -18,10 +18,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import trio
 
-from runtime.environment import Environment
-from runtime.hosting.cell import Invocation
+from actors.errors import NotExecutedError
+from runtime.environment import Environment, NoThreadError
+from runtime.hosting.cell import Invocation, RefusedElsewhereError
 from runtime.hosting.constructor_queue import ConstructorQueue
 from runtime.hosting.own_context import in_own_context
+from runtime.hosting.start_scope import StartScope
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,30 +89,53 @@ class Threads:
         finally:
             of_actor.release_on_behalf_of(borrower)
 
-    async def construct(self, function: Callable[[], object]) -> None:
-        """Run a constructor in a thread. It is abandoned when cancelled: its object has not become
-        an actor, and no task waits for it.
+    async def call(
+        self, function: Callable[[], T], of_actor: trio.CapacityLimiter | None = None
+    ) -> T:
+        """Like `method`, where the function is all that a call runs: without a thread nothing of
+        the call has run. Raises `RefusedElsewhereError` then, by which the call ends as not
+        executed.
+        """
+        begun = False
+
+        def run() -> T:
+            nonlocal begun
+            begun = True
+            return function()
+
+        try:
+            return await self.method(run, of_actor)
+        except NoThreadError as error:
+            if begun:
+                # Code of the user has asked for another thread.
+                raise
+            raise RefusedElsewhereError(NotExecutedError(f"it was not run: {error}")) from None
+
+    async def construct(self, function: Callable[[], object], scope: StartScope) -> None:
+        """Run a constructor in a thread. It is abandoned when cancelled, by `scope` or otherwise:
+        its object has not become an actor, and no task waits for it.
         """
         # In a tuple: trio refuses a coroutine as the result of a thread.
-        (result,) = await self._constructors.run(lambda: (function(),))
+        (result,) = await self._constructors.run(lambda: (function(),), scope)
+        if result is None:
+            return
         if inspect.iscoroutine(result):
             # Never awaited on purpose: closed, so that Python does not warn of it as well.
             result.close()
             raise TypeError("__init__ cannot be `async def`; await in `on_start`")
-        if result is not None:
-            raise TypeError(f"__init__ should return None, not {type(result).__name__}")
+        raise TypeError(f"__init__ should return None, not {type(result).__name__}")
 
     async def hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run `on_start` or `on_stop`: on the loop if it is `async def`, in a thread if it is
         plain. A thread is abandoned when cancelled. What the hook sets in its context does not stay
         in the task, which may be that of the code that starts the actor.
         """
-        await in_own_context(self._hook(hook, *args, **kwargs))
-
-    async def _hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         if inspect.iscoroutinefunction(hook):
-            await hook(*args, **kwargs)
-            return
+            await in_own_context(hook(*args, **kwargs))
+        else:
+            await in_own_context(self._plain_hook(hook, *args, **kwargs))
+
+    async def _plain_hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         # In a tuple: trio refuses a coroutine as the result of a thread.
         (result,) = await self._environment.in_thread(
             lambda: (hook(*args, **kwargs),), self._hooks, abandon=True

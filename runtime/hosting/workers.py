@@ -42,7 +42,9 @@ from runtime.limited_log import LimitedLog
 from runtime.links.spinner import Spinner
 from runtime.statistics.call_statistics import LONG_TURN_SECONDS, CallStatistics, CallTimer
 from runtime.tracebacks import drop_earlier_runs
-from runtime.user_errors import is_cancellation, is_interrupt
+from runtime.user_errors import guarded, is_cancellation, is_interrupt
+
+logger = own_logger("understudy.actors")
 
 NOT_ON_ASYNCIO: Final = (
     "asyncio runs no loop here, for actors run on trio: use trio's functions (trio.sleep for "
@@ -50,8 +52,16 @@ NOT_ON_ASYNCIO: Final = (
 )
 """The note at the error of a method that uses a library of asyncio."""
 
-NOT_OF_TRIO: Final = "trio.run received unrecognized yield message"
-"""How trio's error begins where a method awaits a future of asyncio."""
+OF_ASYNCIO: Final = (
+    "no running event loop",
+    # What `asyncio.gather` and others raise that look for the loop of the thread.
+    "There is no current event loop",
+    # What waits by a future of its loop, such as `asyncio.Queue.get`, has None for a loop.
+    "'NoneType' object has no attribute 'create_future'",
+    # Trio's own, where a method awaits a future of asyncio.
+    "trio.run received unrecognized yield message",
+)
+"""How errors begin where a method uses a library of asyncio."""
 
 NOT_IN_A_THREAD: Final = (
     "a plain `def` method runs in a thread, where trio runs no loop: write the method as "
@@ -59,67 +69,18 @@ NOT_IN_A_THREAD: Final = (
 )
 """The note at the error of a plain method that uses trio."""
 
-# Arguments that are references, fetched before their method starts.
-
-
-async def with_values(
-    invocation: Invocation, needs: Needs
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Return the arguments of an invocation with the values of references in their places.
-
-    The values are fetched concurrently. Raises ArgumentLostError if one cannot be fetched.
-    """
-    found: dict[int | str, object] = {}
-    lost: list[tuple[int | str, Exception]] = []
-    nursery: trio.Nursery | None = None
-
-    async def fetch(place: int | str, reference: Reference[object]) -> None:
-        try:
-            found[place] = await reference.fetch()
-        except Exception as error:
-            lost.append((place, error))
-            if nursery is not None:
-                nursery.cancel_scope.cancel()
-
-    if len(needs) == 1:
-        # A nursery for a single reference would cost more than reading a value in place.
-        await fetch(*needs[0])
-    else:
-        async with trio.open_nursery() as nursery:
-            for place, reference in needs:
-                nursery.start_soon(partial(fetch, place, reference))
-    if lost:
-        place, error = lost[0]
-        name = invocation.full_name
-        what = f"argument {place!r}" if isinstance(place, str) else f"argument number {place + 1}"
-        raise ArgumentLostError(
-            f"{name} was not run: its {what} is a reference without a value: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    return (
-        tuple(found.get(index, argument) for index, argument in enumerate(invocation.args)),
-        {name: found.get(name, argument) for name, argument in invocation.kwargs.items()},
-    )
-
-
-logger = own_logger("understudy.actors")
-
-
 CHECKPOINT_EVERY = 64
 """Invocations that a worker runs before it yields to the rest of the event loop."""
-
 
 CHECKPOINT_SECONDS = 0.005
 """Seconds after which a worker yields in any case, because the node's heartbeats and all its other
 actors wait meanwhile.
 """
 
-
 PAUSED_SECONDS = 0.05
 """Seconds between two checks by a method that waits in its turn for the end of its actor's
 pause.
 """
-
 
 CLOCK_LOOK_MASK = 3
 """A bit mask: the clock is read after every fourth invocation."""
@@ -184,11 +145,12 @@ def _advise(error: BaseException) -> None:
     """
     # Only at what asyncio and trio themselves raise, which has no notes: nothing of a user's class
     # is run.
-    if type(error) in (RuntimeError, TypeError) and not hasattr(error, "__notes__"):
+    expected = (RuntimeError, TypeError, AttributeError)
+    if type(error) in expected and not hasattr(error, "__notes__"):
         text = error.args[0] if len(error.args) == 1 else None
         if type(text) is not str:
             return
-        if text == "no running event loop" or text.startswith(NOT_OF_TRIO):
+        if text.startswith(OF_ASYNCIO):
             error.add_note(NOT_ON_ASYNCIO)
         elif text == "must be called from async context":
             error.add_note(NOT_IN_A_THREAD)
@@ -214,11 +176,56 @@ def _refuse(cell: ActorCell, invocation: Invocation, error: CallError) -> None:
         invocation.sink.refused(invocation, error)
 
 
-def _does_not_fit(cell: ActorCell, error: TypeError) -> BadArgumentsError:
+def _does_not_fit(invocation: Invocation, error: TypeError) -> BadArgumentsError:
+    if isinstance(error, BadArgumentsError):
+        return error
+    name = invocation.cell.address.name
+    # In the words of a caller that knows the class: Python's count the actor as an argument.
+    # Guarded, for the signature of a function may be code of users.
+    refusal = guarded(
+        lambda: invocation.definition.refusal(name, invocation.args, invocation.kwargs),
+        lambda error: None,
+    )
+    return refusal or BadArgumentsError(f"{name}.{error}")
+
+
+async def with_values(
+    invocation: Invocation, needs: Needs
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return the arguments of an invocation with the values of references in their places.
+
+    The values are fetched concurrently. Raises ArgumentLostError if one cannot be fetched.
+    """
+    found: dict[int | str, object] = {}
+    lost: list[tuple[int | str, Exception]] = []
+    nursery: trio.Nursery | None = None
+
+    async def fetch(place: int | str, reference: Reference[object]) -> None:
+        try:
+            found[place] = await reference.fetch()
+        except Exception as error:
+            lost.append((place, error))
+            if nursery is not None:
+                nursery.cancel_scope.cancel()
+
+    if len(needs) == 1:
+        # A nursery for a single reference would cost more than reading a value in place.
+        await fetch(*needs[0])
+    else:
+        async with trio.open_nursery() as nursery:
+            for place, reference in needs:
+                nursery.start_soon(partial(fetch, place, reference))
+    if lost:
+        place, error = lost[0]
+        name = invocation.full_name
+        what = f"argument {place!r}" if isinstance(place, str) else f"argument number {place + 1}"
+        raise ArgumentLostError(
+            f"{name} was not run: its {what} is a reference without a value: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     return (
-        error
-        if isinstance(error, BadArgumentsError)
-        else BadArgumentsError(f"{cell.address.name}.{error}")
+        tuple(found.get(index, argument) for index, argument in enumerate(invocation.args)),
+        {name: found.get(name, argument) for name, argument in invocation.kwargs.items()},
     )
 
 
@@ -249,7 +256,7 @@ class TaskWorkers:
         self._crashed = crashed
         self._doubt = doubt
         self._replay = replay
-        self._in_thread = threads.method
+        self._in_thread = threads.call
         self.context = copy_context()
         """The context in which the worker tasks start."""
         self.names_until = math.inf
@@ -270,9 +277,11 @@ class TaskWorkers:
         self.spinner: Spinner | None = None
         """What the node's connections share that may spin; None if none may."""
         self._queue: deque[ActorCell | Invocation] = deque()
+        """Cells that have mail, and invocations of concurrent methods, as they were submitted."""
         self._ahead: deque[Invocation] = deque()
         """Invocations that are taken before those of `_queue`; see `submit_ahead`."""
         self._parked: list[trio.lowlevel.Task] = []
+        """Workers that wait for something to run."""
         self._ready = 0
         """Workers that run or are about to, and are not suspended inside a method."""
         self.running: dict[trio.lowlevel.Task, Invocation] = {}
@@ -510,7 +519,7 @@ class TaskWorkers:
         else:
             cell.busy = False
             # If the last of the mail was refused at its turn, no run ends and calls `finish`.
-            cell.tell_if_quiet()
+            cell.wake_if_quiet()
 
     async def _run(
         self, invocation: Invocation, worker: TaskWorker, task: trio.lowlevel.Task
@@ -527,7 +536,7 @@ class TaskWorkers:
             else:
                 coroutine = self._with_values(invocation, invocation.needs)
         except TypeError as error:
-            invocation.sink.refused(invocation, _does_not_fit(cell, error))
+            invocation.sink.refused(invocation, _does_not_fit(invocation, error))
             return
         # Nothing that takes time may come between this look at the clock and the first step.
         if cell.leased and not self.may_run(cell):
@@ -644,7 +653,7 @@ class TaskWorkers:
         except ArgumentLostError as error:
             raise RefusedInTurnError(error) from error
         except TypeError as error:
-            raise RefusedInTurnError(_does_not_fit(cell, error)) from error
+            raise RefusedInTurnError(_does_not_fit(invocation, error)) from error
         try:
             while not self.may_run(cell):
                 # Fetching took time: another node may have the name by now, so check again.

@@ -210,8 +210,8 @@ class ActorProxy(Actor):
 
     async def on_stop(self, reason: ExitReason) -> None:
         """Stop the actor in its process. The host bounds the time."""
-        # Before the await: the process ends while it is asked, and that end must not count as one
-        # that the actor came to by itself.
+        # Before the await: the process ends while the request is under way, and that must not count
+        # as an end by the actor itself.
         self._stopping = True
         if self._process is not None and self._process.reason is None:
             try:
@@ -261,7 +261,7 @@ class ActorProxy(Actor):
     ) -> object:
         """Call the isolated actor. Raises its errors in the form that hosts understand."""
         if name == "@items" and len(args) == 3:
-            # Here: its process has no rules.
+            # Items are judged here, on the node: the actor's process has no rules.
             await cast("Any", self._hosted()).judge_items(args[2])
         try:
             return await self._method(name)(*args, **kwargs)
@@ -296,7 +296,7 @@ class ActorProxy(Actor):
             # the call keeps its turn: the next call would be lost as well, and could not end as one
             # that never ran.
             await trio.sleep(END_SECONDS)
-            # To its callers the process is no node, but the actor itself.
+            # Callers know the actor and not its process: for them the actor has ended, and no node.
             why = self._process.reason if self._process is not None else None
             text = (
                 f"{self.name} on {self.node.name} ended while the call was running: "
@@ -306,8 +306,8 @@ class ActorProxy(Actor):
         return RefusedElsewhereError(self._by_its_name(error))
 
     def _by_its_name(self, error: CallError) -> CallError:
-        """Return the error that callers get: in its process the actor has another name, which says
-        nothing to them, and so has the process.
+        """Return the error that callers get, with the names that they know: in its process the
+        actor has another name, and callers know neither that name nor the process's.
         """
         if type(error) is ActorNotFoundError:
             why = self._process.reason if self._process is not None else None
@@ -338,7 +338,7 @@ class ActorProxy(Actor):
                 self._failure = error
                 return
             finally:
-                # They are for the start alone: an actor may have much to begin with.
+                # Only the start needs the arguments, and they may be large.
                 self._args, self._kwargs = (), {}
                 self._begun.set()
             reason = await process.wait_ended()
@@ -352,7 +352,7 @@ class ActorProxy(Actor):
     def _launch_request(self) -> LaunchRequest:
         address = self.address
         path = address.class_path or import_path(self._cls)
-        # Who the members are is added at the last moment.
+        # The members are added when the process takes the request.
         return LaunchRequest(
             class_path=path,
             args=self._args,

@@ -21,6 +21,7 @@ from actors.functions import RunsFunctions
 from actors.groups import checked_group_name
 from actors.handle import Handle
 from actors.identifiers import NodeId
+from actors.keywords import names_keywords
 from actors.method import Address
 from actors.options import SpawnChanges, SpawnOptions, check_name
 from actors.pools import JournalSummary
@@ -35,7 +36,7 @@ from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.isolation.node_api import NodeApi
 from runtime.lifetime import AskingBlock
-from runtime.pools.member_plan import PoolSize, for_members
+from runtime.pools.member_plan import PoolSize, check_places, for_members
 from runtime.user_errors import CHECKS, repr_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class _NodeOptions(RunsFunctions):
     _functions: FunctionCaller
     _options: SpawnOptions
 
+    @names_keywords
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
         return _NodeOptions(
             self._endpoint, self._starter, self._functions, self._options.changed(**changes)
@@ -181,7 +183,8 @@ class _NodeOptions(RunsFunctions):
                 # it is found now.
                 continue
             except NoPlacementError as error:
-                # Another caller has started it first, and it takes what was left.
+                # Another caller has started the actor first, and that actor takes the resources
+                # which this start lacked.
                 unplaced = error
             found = await self._starter.find_started(name)
             if found is not None:
@@ -229,6 +232,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         async def stop(self, handle: object, *, reason: str = "stopped") -> None: ...
 
     @documented_as(SpawnOptions)
+    @names_keywords
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
         """Return a way to start actors and run functions with these options."""
         options = SpawnOptions(**changes) if changes else _USUAL
@@ -269,15 +273,17 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
     @overload
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
-        """The handle of the actor of this name, wherever it runs; waits while its supervisor
-        restarts it.
+        """The handle of the actor of this name, wherever it runs; waits while its supervisor, or
+        the candidates of a singleton, restart it, for as long as a call may take by
+        `open_node(call_timeout=...)`.
 
-        Raises `ActorNotFoundError`, `ClassMismatchError` if it is not of class `actor`, and
-        `DirectoryUnavailableError` while the store is away.
+        Raises `ActorNotFoundError`, `ClassMismatchError` if it is not of class `actor`,
+        `DirectoryUnavailableError` while the store is away, and `DeadlineExceededError`, which says
+        why the actor does not run.
         """
         with CHECKS:
             name = _checked_name("an actor", name)
-        address = await self._api.lookup(name)
+        address = await self._api.lookup(name, self._endpoint.caller.call_timeout)
         return cast("A", self._endpoint.typed_handle(address, actor))
 
     async def wait_ended(self, handle: object) -> Ended:
@@ -286,7 +292,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """
         if not isinstance(handle, Handle):
             raise TypeError(f"watching and linking take a handle, not {short_repr(handle)}")
-        return await self._api.wait_ended(handle.address)
+        return await self._api.wait_ended(self._endpoint.check_own(handle).address)
 
     async def put(self, value: T) -> Reference[T]:
         """Keep a copy of a value on this node, for as long as there is a reference to it. Raises
@@ -312,7 +318,9 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         from runtime.pools.pool import member_of, open_pool
 
         with CHECKS:
-            count, spawn = PoolSize.of(size, per_node, min, max), SpawnOptions(**options)
+            check_places(name, actor)
+            count = PoolSize.of(size, per_node, min, max, bool(args))
+            spawn = SpawnOptions(**options)
             for_members(spawn)
             if name is not None:
                 check_name("name", name)
@@ -342,6 +350,7 @@ class BaseNode(HasForeignNames, ProcessBound, RunsFunctions):
         """
         return await self._journal_client().listed()
 
+    @names_keywords
     async def remove_pool_journal(self, name: str, *, unused_for: float = 0.0) -> bool:
         """Remove the journal of a map, so that the next map under this name begins anew; only if it
         was not used for `unused_for` seconds. Returns True if it was removed. Raises

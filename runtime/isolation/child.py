@@ -72,11 +72,26 @@ from runtime.user_errors import guarded, is_cancellation, is_interrupt, text_of
 from runtime.wire.classes import import_class
 from runtime.wire.handshake import Introduction, Peer
 
+logger = own_logger("understudy.isolation")
+
+CHILD_GOODBYE_SECONDS = 1.0
+"""Seconds that the process of an isolated actor has to close its links."""
+
+CHILD_LOG_BYTES = 128 * 1024
+"""Lines of the log that wait in a child for their way to the node; the node keeps them."""
+
+LAST_LINES_SECONDS = 0.2
+"""Seconds to write log lines when the process ends at once."""
+
+FORWARD_SECONDS = 2.0
+"""How long the node may take for lines of the log; a tenth of it is between two sendings."""
+
 
 class SavedStatesClient(CompletionLog):
     """Saves states by asking the node. Only the node knows the identity of the running call; this
-    process knows whether it is the call whose turn it is. Also the `NameClaims` of the host of this
-    process, of which nothing else is called: it keeps no completion records, and claims no name.
+    process knows whether it is the call whose turn it is. It also takes the place of `NameClaims`
+    in the host of this process. The host calls only these methods, because it keeps no completion
+    records and claims no names.
     """
 
     def __init__(self, api: NodeApi, workers: TaskWorkers, environment: Environment) -> None:
@@ -101,17 +116,6 @@ class SavedStatesClient(CompletionLog):
         await trio.lowlevel.checkpoint()
 
 
-logger = own_logger("understudy.isolation")
-
-
-CHILD_GOODBYE_SECONDS = 1.0
-"""Seconds that the process of an isolated actor has to close its links."""
-
-
-CHILD_LOG_BYTES = 128 * 1024
-"""Lines of the log that wait in a child for their way to the node; the node keeps them."""
-
-
 class LogForwarder:
     """Sends what this process logs to the log of its node."""
 
@@ -127,7 +131,7 @@ class LogForwarder:
             while self._capture.last <= self._sent:
                 await self._capture.wait_changed()
             await self.send()
-            # What comes meanwhile goes together.
+            # Lines that come during the pause are sent together.
             await trio.sleep(FORWARD_SECONDS / 10)
 
     async def send(self) -> None:
@@ -136,17 +140,10 @@ class LogForwarder:
             chosen, left = fitting(
                 self._capture.entries(), LogQuestion(after=self._sent), onwards=True
             )
-            # Before it is sent: of two that send at once, one sends.
+            # Before the lines are sent: of two tasks that send at once, only one sends them.
             self._sent = chosen[-1].number if chosen and left else self._capture.last
             with suppress(CallError):
                 await self._service.add([entry.plain() for entry in chosen])
-
-
-LAST_LINES_SECONDS = 0.2
-"""Seconds to write log lines when the process ends at once."""
-
-FORWARD_SECONDS = 2.0
-"""How long the node may take for lines of the log; a tenth of it is between two sendings."""
 
 
 @attrs.frozen(kw_only=True)
@@ -232,7 +229,7 @@ def run(argument: bytes, report: Callable[[bytes], None]) -> None:
     settings = ChildSettings(**fields)
     write_logs(settings.level, "json" if settings.log_format == "json" else "text", times=False)
     settle_collector()
-    # Before there is a thread or a loop here: what it sets up may need its own.
+    # Before this process has a thread or an event loop: the function may start its own.
     call_hook(settings.on_process_start)
     tracing = Tracing() if settings.tracing else None
     try:
@@ -430,7 +427,7 @@ def _lease_of(place: str) -> Callable[[], float]:
 async def _end_with_node(link: Link, patience: float, safe_for: Callable[[], float]) -> None:
     """End this process at once when its node is gone, or silent for `patience` seconds more, unless
     the node's second thread renews its lease: then no other node can have the actor's name for the
-    seconds that `safe_for` tells.
+    seconds that `safe_for` returns.
     """
     while True:
         await link.disconnected()

@@ -1,6 +1,6 @@
 """Failures and debuggers in the process of an isolated actor, as on a node. Its node keeps the
-failures, as text, because they outlive the process; debuggers it reaches through the service
-`@child-debug` here.
+failures, as text, because they outlive the process; it reaches debuggers through the service
+`@child-debug` of the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.hosting.post_mortem import FailureRecord, PostMortems
 from runtime.isolation.messages import CHILD_DEBUG_SERVICE
 
 PASS_ON_SECONDS = 2.0
-"""How long the node may take for a failure; then it is lost there."""
+"""How many seconds the node may take to keep a failure, which it does not have afterwards."""
 
 KeptFailures = Literal["", "text", "frames"]
 """The part of failures that a node keeps: nothing, their text, or also the frames, for debuggers.

@@ -78,8 +78,8 @@ class GroupsClient:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read, group, reference)
             while (followed := reference()) is not None:
-                # A weak reference has no event for its end. Let go of before the next look: this
-                # task would keep alive what it waits for the end of.
+                # A weak reference has no event for the end of its object, so this task looks now
+                # and then. It drops its own reference meanwhile, which would keep the object alive.
                 del followed
                 await trio.sleep(FOLLOWED_GROUP_LOOK_SECONDS)
             nursery.cancel_scope.cancel()

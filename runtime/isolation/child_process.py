@@ -98,7 +98,7 @@ class ChildProcessHandle:
         """
         link = self._endpoint.peers.links.get(self.identity)
         if link is not None:
-            # A silent process is no dead one: the actor may block it for long. The operating system
+            # A silent process may be alive: the actor may block it for long. The operating system
             # reports its end.
             link.watched = True
         await self._assigned.wait()
@@ -179,8 +179,8 @@ class ChildProcessHandle:
         return answer
 
     def why_stopped(self) -> str:
-        """Say that the process was stopped, which no time-out tells apart from a busy one; "" if it
-        runs.
+        """Say that the process was stopped by a signal; "" if it runs. A time-out could not
+        distinguish it from a busy process.
         """
         if not self.pid or state_of(self.pid) != "T":
             return ""

@@ -66,7 +66,7 @@ class WatchingClient:
         delivery.invocation = invocation = Invocation(
             cell, definition, (notice,), {}, delivery, None, notice.watch, math.inf
         )
-        # That of the code that watches: the node calls this service in it.
+        # The context of the code that watches: the node calls this service in that context.
         invocation.context = CURRENT.get()
         # Regardless of the mailbox's limit: the node sends one notice at a time, and the actor has
         # asked for each of them.
@@ -89,7 +89,7 @@ class WatchingClient:
         """
         if number in self._cancelled:
             return
-        # First here: a notice may be on its way from the node, which learns of this only later.
+        # Noted here before the node is asked, because a notice may be on its way from the node.
         self._cancelled.add(number)
         delivery = self._deliveries.get(number)
         if delivery is not None:

@@ -18,8 +18,8 @@ SIZE = 8
 
 
 class LeasePage:
-    """The node's side. `place`: where processes of the same user find it, while this object is
-    there. Raises OSError if there is no memory or no file descriptor.
+    """The node's side. `place`: where processes of the same user find it, while this object exists.
+    Raises OSError if there is no memory or no file descriptor.
     """
 
     def __init__(self) -> None:

@@ -222,15 +222,17 @@ class NodeApi:
             return await self._spawner.find_started(name, waits=waits)
 
     @operation
-    async def lookup(self, name: str) -> Address:
+    async def lookup(self, name: str, seconds: float | None) -> Address:
         """Return the address of the actor of this name, from this node's view if it follows the
-        names. Raises `ActorNotFoundError`, with a name that is like it: see `NameSuggestions`.
+        names, within so many seconds. Raises `ActorNotFoundError`, with a name that is like it: see
+        `NameSuggestions`; and DeadlineExceededError, which says why the actor does not run.
         """
         with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
             try:
-                return await self._lookups.locate(name)
+                return await self._names.locate_within(name, seconds, self._lookups.locate)
             except ActorNotFoundError as error:
-                # Without the frames in which it was found: people see those that they call.
+                # Without the frames of the search in its traceback: users see only those of their
+                # own call.
                 missing = error.with_traceback(None)
             raise await self._suggestions.added(missing, name)
 
@@ -262,7 +264,8 @@ class NodeApi:
         with self._lifetime.asking(
             lambda: f"{name} was not stopped", acts=True, alone=here, waits=False
         ) as asking:
-            # Where the handle says, if it is there: the store is asked only if it is not.
+            # First where the handle says that the actor is: the store is asked only if it is not
+            # there.
             stopped = await self._spawner.stop_together(address, why, asking)
         if stopped:
             self._lookups.forget(name)
@@ -332,8 +335,8 @@ class NodeApi:
         async for members in held.watch():
             yield tuple(member.address for member in members)
 
-    # For the actor of that name and epoch, which is one of this node. Each raises RuntimeError if
-    # it has ended.
+    # Operations for an actor of this node, given by its name and epoch. Each raises RuntimeError if
+    # that actor has ended.
 
     @operation
     async def watch(self, name: str, epoch: int, address: Address) -> tuple[int, str, int]:

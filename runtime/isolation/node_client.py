@@ -13,6 +13,7 @@ from actors.actor import Member
 from actors.errors import CallError, UnderstudyError
 from actors.handle import Handle
 from actors.identifiers import NodeId
+from actors.keywords import names_keywords
 from actors.messages import import_path
 from actors.method import Address
 from actors.short_repr import short_repr
@@ -175,7 +176,9 @@ class NodeClient(BaseNode):
         self._functions = ChildFunctions(api, endpoint)
         self._group_source = groups
         self._journals = None
-        """A journal's driver is known by the lease of its node, which this process outlives not."""
+        """The store knows the driver of a journal by the lease of its node, and this process ends
+        before that lease does.
+        """
         self._members: tuple[Member, ...] = ()
 
     def see(self, members: tuple[Member, ...]) -> None:
@@ -197,6 +200,7 @@ class NodeClient(BaseNode):
             # The connection to the node is gone, and soon this process.
             return
 
+    @names_keywords
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
         """See `NodeInterface.stop`. An actor that stops itself ends when its method has
         returned.

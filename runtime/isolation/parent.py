@@ -240,8 +240,8 @@ class IsolatedProcesses:
             await before.started()
             self._spares.append(await self._new(module))
             assert len(self._spares) == 1, "one spare is made at a time, when there is none"
-        except (ProcessError, OSError) as error:
-            # The next actor tries again, and tells.
+        except ProcessError as error:
+            # The start of the next actor tries again, and reports the error.
             logger.info("there is no spare process for the next isolated actor: %s", error)
         finally:
             self._adding = False
@@ -260,6 +260,13 @@ class IsolatedProcesses:
             child = await self._fork(
                 cbor2.dumps(self._settings(ticket, identity)), identity.name, module
             )
+        except OSError as error:
+            del self._children[ticket]
+            raise ProcessError(
+                f"the system grants no further process here: {error}; raise the limit of "
+                "processes (`ulimit -u`, pids.max of the control group, --pids-limit of a "
+                "container) or of open files (`ulimit -n`)"
+            ) from error
         except BaseException:
             # A process that was forked all the same is refused when it asks with this ticket.
             del self._children[ticket]

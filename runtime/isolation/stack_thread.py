@@ -2,8 +2,9 @@
 or a profile of them, while the event loop there is blocked: isolated actors may block it.
 
 Its node connects to a Unix socket in Linux's abstract namespace, named by the process's identity,
-sends a question as JSON, shuts down its side, and reads until the end. Only processes of the same
-user are answered, and asked: names in that namespace belong to the first process, of any user.
+sends a question as JSON, shuts down its side, and reads until the end. It answers, and the node
+asks, only processes of the same user: in that namespace a name belongs to the first process that
+binds it, whatever its user.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WAITING = 4
 """Connections that wait for an answer; more are refused."""
 
 WRITE_SECONDS = 1.0
-"""How long one who asks may take to read the answer."""
+"""How many seconds a node that asks may take to read the answer."""
 
 logger = own_logger("understudy.isolation")
 

@@ -38,18 +38,31 @@ def run_delay() -> Callable[[], float] | None:
     Each call reads a file of the proc file system, which takes about ten microseconds.
     """
 
+    last = 0.0
+
     def delay() -> float:
-        descriptor = os.open(DELAY_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        nonlocal last
         try:
-            return int(os.read(descriptor, 100).split()[1]) / 1e9
-        finally:
-            os.close(descriptor)
+            last = _read_delay()
+        except OSError:
+            # The process is out of descriptors, which says nothing about cores. Its connections,
+            # which ask while they receive, must not break by it.
+            pass
+        return last
 
     try:
-        delay()
+        last = _read_delay()
     except (OSError, ValueError, IndexError):
         return None
     return delay
+
+
+def _read_delay() -> float:
+    descriptor = os.open(DELAY_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(descriptor, 100).split()[1]) / 1e9
+    finally:
+        os.close(descriptor)
 
 
 def _group_paths(root: Path) -> dict[str, list[str]]:
@@ -80,6 +93,6 @@ def _share(quota: str, period: str) -> float:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""

@@ -36,6 +36,11 @@ MOST_RULES = 1000
 
 logger = own_logger("understudy.links")
 
+CLOCK_SECONDS = 1.0
+"""Seconds that are waited after the end of a certificate: OpenSSL counts whole seconds, and would
+still accept it.
+"""
+
 
 @attrs.frozen
 class CertificateFiles:
@@ -145,7 +150,7 @@ def client_context() -> ssl.SSLContext:
 def _server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Nobody resumes: a ticket would only be two more records for each connection.
+    # No process resumes: a ticket would only be two more records for each connection.
     context.num_tickets = 0
     return context
 
@@ -406,9 +411,6 @@ def _load(context: ssl.SSLContext, pem: str) -> None:
 # closed, and the session goes on over another one, after a handshake by what holds then. A peer
 # whose certificate does not hold any more is refused in that handshake; for all others nothing is
 # lost, as when a connection breaks.
-
-CLOCK_SECONDS = 1.0
-"""After the end of a certificate: OpenSSL counts whole seconds, and would still accept it."""
 
 
 class Validity:

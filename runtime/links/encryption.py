@@ -116,6 +116,13 @@ VERDICTS: Final = {
 
 logger = own_logger("understudy.links")
 
+MOST_HALF_OPEN = 1024
+"""Connections, at most, that have not proven themselves, however many descriptors the process may
+have: each takes memory as well.
+"""
+
+LEAST_HALF_OPEN = 16
+
 
 @attrs.frozen(kw_only=True)
 class Tls:
@@ -253,11 +260,6 @@ class TlsPolicy:
 # The connections of peers that have not proven themselves yet. Strangers may open them faster than
 # they time out, and each takes a descriptor, which the node needs for its members, its processes
 # and its files.
-
-MOST_HALF_OPEN = 1024
-"""However many descriptors a process may have: each connection takes memory as well."""
-
-LEAST_HALF_OPEN = 16
 
 
 def most_half_open() -> int:
@@ -671,7 +673,8 @@ def _may_be_relayed(connection: Connection) -> bool:
     """
     dialled = connection.peer_address() if isinstance(connection, SocketConnection) else None
     users = listening_users(*dialled) if dialled is not None else None
-    # None where the system does not tell. Nobody: who has listened there may have gone to hide it.
+    # None: the system does not say. Empty: the process that listened there has ended, perhaps to
+    # hide its user.
     return users is not None and not (users and users <= {0, os.geteuid()})
 
 

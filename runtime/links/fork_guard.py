@@ -40,12 +40,19 @@ class ForkGuard:
         connections = [one for one in self._connections if one.descriptor >= 0]
         if not connections:
             return
-        null = os.open(os.devnull, os.O_RDWR)
-        for connection in connections:
+        descriptors = [connection.descriptor for connection in connections]
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+        except OSError:
+            # The process is out of descriptors: here the first of the sockets makes room.
+            os.close(descriptors[0])
+            null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in descriptors:
             # Not closed: trio would take the socket out of the loop's epoll, which is the parent's
             # as well.
-            os.dup2(null, connection.descriptor)
-        os.close(null)
+            os.dup2(null, descriptor)
+        if null not in descriptors:
+            os.close(null)
         if trio.lowlevel.in_trio_run():
             trio.lowlevel.add_instrument(_EndOfFork(os.getpid()))
 

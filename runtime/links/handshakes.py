@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from typing import Final
 
 import attrs
 import trio
@@ -16,6 +17,24 @@ from runtime.links.encryption import is_certificate_refused, tls_reason
 from runtime.links.transports import Connection
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import ANY_NAME, Acceptor, Channel, Dialer, Peer
+
+_OTHERS: Final = {
+    b"HTTP/": "an HTTP server",
+    b"<": "an HTTP server",
+    b"SSH-": "an SSH server",
+    b"-ERR": "Redis",
+    b"-NOAUTH": "Redis",
+    b"-DENIED": "Redis",
+    b"220": "a mail or FTP server",
+    b"+OK": "a POP3 server",
+    b"* OK": "an IMAP server",
+    b"RFB ": "a VNC server",
+    b"\x15\x03": "a TLS server",
+}
+"""Which servers begin an answer so. None of these is how a frame of the handshake begins."""
+
+_SHOWN = 24
+"""Bytes of another answer that are shown."""
 
 
 class RefusedCertificateError(EncryptionError):
@@ -52,9 +71,12 @@ async def shake_hands(
     (`ClosedEarlyError`) and OSError.
     """
     reader = FrameReader(UNPROVEN)
+    dialled = isinstance(side, Dialer)
     answer = side.start() if isinstance(side, Dialer) else None
     while True:
-        step = await _step(connection, reader, answer, seconds, over=side.peer is not None)
+        step = await _step(
+            connection, reader, answer, seconds, over=side.peer is not None, dialled=dialled
+        )
         if step is None:
             assert side.peer is not None
             verified = verified_peer(side.peer, connection.channel)
@@ -68,7 +90,7 @@ async def shake_hands(
         if isinstance(side, Acceptor) and side.error is not None:
             # The refusal goes to the dialer first, so that both sides name the same reason.
             if answer is not None:
-                await _step(connection, reader, answer, seconds, over=True)
+                await _step(connection, reader, answer, seconds, over=True, dialled=dialled)
             raise side.error
 
 
@@ -79,6 +101,7 @@ async def _step(
     seconds: float,
     *,
     over: bool,
+    dialled: bool,
 ) -> Frame | None:
     """Send what the last frame of a handshake is answered with, and take the next one, unless
     it is `over`.
@@ -91,7 +114,7 @@ async def _step(
             await send_frame(connection, *answer)
         if over:
             return None
-        frame, *more = await _next_frames(connection, reader)
+        frame, *more = await _next_frames(connection, reader, dialled=dialled)
         if more:
             raise ProtocolError("the peer sent more than one frame at a time during the handshake")
         return frame
@@ -108,7 +131,7 @@ async def next_in_time(
     came with it. Raises HandshakeTimeoutError.
     """
     with trio.move_on_after(seconds):
-        return await _next_frames(connection, reader)
+        return await _next_frames(connection, reader, dialled=False)
     raise HandshakeTimeoutError(f"the peer sent no {what} within {seconds:g} s")
 
 
@@ -145,8 +168,26 @@ async def send_frame(connection: Connection, kind: Kind, control: bytes) -> None
             await connection.wait_writable()
 
 
-async def _next_frames(connection: Connection, reader: FrameReader) -> list[Frame]:
-    """Return the next frames, at least one."""
+def _is_of_another_protocol(data: bytes) -> bool:
+    """True if no frame of the handshake begins so."""
+    return bool(data) and not Kind.HELLO <= data[0] <= Kind.REFUSED
+
+
+def _other_protocol(data: bytes) -> ProtocolError:
+    """Return the error for a peer that has sent something else than frames of the handshake."""
+    for begin, what in _OTHERS.items():
+        if data.startswith(begin):
+            return ProtocolError(f"it answers as {what} does")
+    return ProtocolError(f"it sent {data[:_SHOWN]!r}, which no node sends")
+
+
+async def _next_frames(
+    connection: Connection, reader: FrameReader, *, dialled: bool
+) -> list[Frame]:
+    """Return the next frames, at least one. `dialled`: this side has chosen the address, so errors
+    say what is there, if that is no node.
+    """
+    begun = b""
     while True:
         try:
             data = await connection.receive()
@@ -156,6 +197,16 @@ async def _next_frames(connection: Connection, reader: FrameReader) -> list[Fram
             kind = RefusedCertificateError if is_certificate_refused(error) else EncryptionError
             raise kind(f"the peer refused the connection: {tls_reason(error)}") from None
         if not data:
+            if dialled and _is_of_another_protocol(begun):
+                raise _other_protocol(begun)
             raise ClosedEarlyError("the peer closed the connection during the handshake")
-        if frames := reader.feed(data):
+        # Of bytes that have not proven anything a reader keeps few.
+        begun = begun or data
+        try:
+            frames = reader.feed(data)
+        except ProtocolError:
+            if dialled and _is_of_another_protocol(begun):
+                raise _other_protocol(begun) from None
+            raise
+        if frames:
             return frames

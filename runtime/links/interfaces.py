@@ -15,8 +15,21 @@ _FAR_AWAY = (("192.0.2.1", "9"), ("2001:db8::1", "9"))
 them begins like the route to any machine outside.
 """
 
+ADDRESSES = "/proc/net/if_inet6"
+"""The IPv6 addresses of this machine: digits, number, prefix, scope, flags and name of the
+interface.
+"""
+
+_GLOBAL_SCOPE, _UNUSABLE = 0x00, 0x48
+"""The latter: IFA_F_TENTATIVE and IFA_F_DADFAILED of rtnetlink(7)."""
+
 _FLAGS, _ADDRESS, _UP = 0x8913, 0x8915, 0x1
 """SIOCGIFFLAGS, SIOCGIFADDR and IFF_UP of netdevice(7)."""
+
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+"""See proc(5). The kernel lists the sockets that listen first."""
+
+_LISTENS = "0A"
 
 
 def is_unspecified(host: str) -> bool:
@@ -45,7 +58,9 @@ def own_address(endpoint: str, family: socket.AddressFamily | None = None) -> st
         found = _source_for(far, number, family)
         if found and not ipaddress.ip_address(found).is_loopback:
             return found
-    return _of_an_interface() or ("::1" if family == socket.AF_INET6 else "127.0.0.1")
+    found = "" if family == socket.AF_INET6 else _ipv4_of_an_interface()
+    found = found or ("" if family == socket.AF_INET else _ipv6_of_an_interface())
+    return found or ("::1" if family == socket.AF_INET6 else "127.0.0.1")
 
 
 def _source_for(host: str, port: str, wanted: socket.AddressFamily | None) -> str:
@@ -64,7 +79,7 @@ def _source_for(host: str, port: str, wanted: socket.AddressFamily | None) -> st
     return found.partition("%")[0]
 
 
-def _of_an_interface() -> str:
+def _ipv4_of_an_interface() -> str:
     """The first IPv4 address of an interface that is up, where no route leads out of the machine;
     "" if there is none.
     """
@@ -82,21 +97,32 @@ def _of_an_interface() -> str:
     return ""
 
 
+def _ipv6_of_an_interface() -> str:
+    """The first IPv6 address that is valid beyond one link, where there is no other way out; "" if
+    there is none.
+    """
+    try:
+        with open(ADDRESSES, encoding="ascii") as table:
+            rows = [row.split() for row in table]
+    except OSError:
+        # No IPv6, or no Linux.
+        return ""
+    for digits, _, _, scope, flags, _ in rows:
+        if int(scope, 16) == _GLOBAL_SCOPE and not int(flags, 16) & _UNUSABLE:
+            return str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+    return ""
+
+
 # Whose sockets listen at an address, as the kernel knows it.
 #
 # Any user may listen at a port of the loopback interface that is free, so also at one where others
 # expect a node. A process there can pass all bytes on to the node: without encryption the two ends
 # would prove the secret to each other through it, and it could read and change what follows.
 
-TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-"""See proc(5). The kernel lists the sockets that listen first."""
-
-_LISTENS = "0A"
-
 
 def listening_users(host: str, port: int) -> frozenset[int] | None:
     """Return the ids of the users whose sockets listen at an IP address and port of this machine;
-    empty where the kernel names none. None on systems without these tables.
+    empty where the kernel names none, or cannot be asked now. None on systems without these tables.
     """
     target = ipaddress.ip_address(host.partition("%")[0])
     found: set[int] = set()
@@ -106,9 +132,12 @@ def listening_users(host: str, port: int) -> frozenset[int] | None:
             with open(path, encoding="ascii") as table:
                 tables += 1
                 found.update(_users(table, target, port))
-        except OSError:
+        except FileNotFoundError:
             # No IPv6, or no Linux.
             continue
+        except OSError:
+            # This process is out of descriptors, for example.
+            return frozenset()
     return frozenset(found) if tables else None
 
 

@@ -40,13 +40,7 @@ import attrs
 from actors.errors import ProtocolError
 from runtime.environment import Environment
 from runtime.shared_memory.mappings import NotLendableError, WritableMapping
-from runtime.shared_memory.pool import (
-    HEADER_SIZE,
-    KEY_SIZE,
-    Block,
-    FinalizerQueue,
-    MemoryPool,
-)
+from runtime.shared_memory.pool import HEADER_SIZE, KEY_SIZE, Block, FinalizerQueue, MemoryPool
 from runtime.wire.frames import HEADER, LIMITS, Buffer, Frame, Kind, Segment, encode_frame
 
 FEATURE: Final = "shared-memory"

@@ -63,17 +63,17 @@ from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
 LEFT = "this node has left"
 """Why the links of a node end that leaves."""
 
-TOLD_AFTER = 6
+WARNED_AFTER = 6
 """Failed dials after which a warning says that a node was never reached: perhaps others cannot dial
 the addresses that it announces.
 """
 
-TOLD_AFTER_BROKEN = 24
+WARNED_AFTER_BROKEN = 24
 """Failed dials, some seconds of them, after which the same warning is given if connections were
 made but did not last. Fewer are normal while many nodes meet, or while the network is bad.
 """
 
-TOLD_AFTER_SECONDS = 20.0
+WARNED_AFTER_SECONDS = 20.0
 """After so long it is given in any case: what is dialled may take a connection and say nothing."""
 
 LINES_OF_PEER = 2
@@ -166,18 +166,22 @@ class Peers:
         self._log = LimitedLog(logger, environment.now)
         self._dial_log = LimitedLog(logger, environment.now, burst=LINES_OF_PEER)
         self._latest_link = 0
+        """The number of the latest link: later ones have higher numbers."""
         self.ended_links = LinkCounters()
         """The counters of all links that have ended."""
         self.refused = LabelledCount()
         """Connections that were refused, by reason."""
         self._dialling: dict[Link, trio.CancelScope] = {}
+        """The dials under way. An accepted connection of the same session cancels its dial."""
         self._turns = DialTurns(environment.now, environment.random)
         self._kept: set[Link] = set()
+        """Links that have a task in `_redial`."""
         self._refusals: dict[Link, tuple[float, str]] = {}
         """Since when, and why, peers have refused the certificate of this process. Of links that
         are dialled.
         """
         self._closing = False
+        self._leaving = False
 
     @property
     def identity(self) -> NodeId:
@@ -267,7 +271,7 @@ class Peers:
         except ProtocolError as error:
             self.refused.add(reason_of(error))
             self._log.warning("closed a connection: %s", error)
-        except (OSError, trio.ClosedResourceError) as error:
+        except (OSError, MemoryError, trio.ClosedResourceError) as error:
             logger.debug("a connection broke while it was being set up: %s", error)
         finally:
             connection.close()
@@ -366,10 +370,14 @@ class Peers:
         """End a link whose peer may live: the session is over, its calls do not report a death, and
         a later link may begin.
         """
+        self.forget(link)
+        link.end(reason)
+
+    def forget(self, link: Link) -> None:
+        """Take a link that has ended, or is to end, out of the table."""
         # A later link of the same peer may have its place already.
         if self.links.get(link.peer.identity) is link:
             del self.links[link.peer.identity]
-        link.end(reason)
 
     def is_unreachable(self, peer: NodeId) -> bool:
         """True if the peer could not be reached for longer than a redial takes. It may be alive:
@@ -452,6 +460,12 @@ class Peers:
         )
         return max(silent + self._timings.beat, now) + self._timings.link_look
 
+    def on_leaving(self) -> None:
+        """Note that this node begins to leave: others may be gone by now that leave as well, and
+        addresses that lead to none are not to be looked into.
+        """
+        self._leaving = True
+
     async def close(self, seconds: float) -> None:
         """Send all that was posted, then a GOODBYE to each peer, within `seconds`."""
         self._closing = True
@@ -532,7 +546,7 @@ class Peers:
                     failures, since = 0, self._environment.now()
                 else:
                     failures += 1
-                    logged = logged or self._tell_of_unreached(link, failures, since)
+                    logged = logged or self._warn_of_unreached(link, failures, since)
                 # The exponent is bounded as well, because 2.0 ** 1024 overflows. Full jitter: after
                 # a partition many nodes redial at the same moment.
                 longest = min(most, first * 2.0 ** min(failures, 10))
@@ -544,7 +558,7 @@ class Peers:
         finally:
             self._kept.discard(link)
 
-    def _tell_of_unreached(self, link: Link, failures: int, since: float) -> bool:
+    def _warn_of_unreached(self, link: Link, failures: int, since: float) -> bool:
         """Log a warning, once, that a node was never reached in `failures` dials `since` then,
         where its addresses may be wrong; True if it was logged.
         """
@@ -553,13 +567,14 @@ class Peers:
             not link.dial_errors
             or link.counters.connections
             or (
-                link.unanswered < TOLD_AFTER
-                and failures < TOLD_AFTER_BROKEN
-                and self._environment.now() - since < TOLD_AFTER_SECONDS
+                link.unanswered < WARNED_AFTER
+                and failures < WARNED_AFTER_BROKEN
+                and self._environment.now() - since < WARNED_AFTER_SECONDS
             )
         ):
             return False
-        logger.warning(
+        logger.log(
+            logging.INFO if self._leaving else logging.WARNING,
             "node %s has not been reached yet, and calls to it wait: %s",
             link.peer.name,
             link.undialled(),
@@ -680,7 +695,7 @@ class Peers:
             if isinstance(error, WrongSecretError):
                 # While the secret is being changed: the peer may know another one of ours.
                 link.secret_turn += 1
-            self._tell_of_dial(link, error)
+            self._log_failed_dial(link, error)
             if isinstance(error, ExpelledError) and error.proven:
                 # For good: what waits for this peer would wait until the block of the node ends.
                 self.give_up(link, LEFT)
@@ -691,7 +706,7 @@ class Peers:
                 link.dial_errors.setdefault(address, str(error))
             else:
                 link.dial_errors[address] = str(error)
-        except (OSError, ValueError, trio.ClosedResourceError) as error:
+        except (OSError, ValueError, MemoryError, trio.ClosedResourceError) as error:
             link.dial_errors[address] = why_not_dialled(error)
         finally:
             self._dial_is_over(link, scope)
@@ -707,7 +722,7 @@ class Peers:
         if self._dialling.get(link) is scope:
             del self._dialling[link]
 
-    def _tell_of_dial(self, link: Link, error: HandshakeError | ProtocolError) -> None:
+    def _log_failed_dial(self, link: Link, error: HandshakeError | ProtocolError) -> None:
         """Log what went wrong with a dial. What passes by itself is no warning: the dial is
         repeated in any case.
         """
@@ -840,8 +855,8 @@ class Peers:
                 self._dial_is_over(link, scope)
                 await self._run(link, connection, *opened)
         except (HandshakeError, ProtocolError) as error:
-            self._tell_of_dial(link, error)
-        except (OSError, trio.ClosedResourceError) as error:
+            self._log_failed_dial(link, error)
+        except (OSError, MemoryError, trio.ClosedResourceError) as error:
             logger.debug(
                 "the connection to %s broke while it was being set up: %s", link.peer.name, error
             )
@@ -930,9 +945,7 @@ class Peers:
             )
             self.give_up(link, f"{link.peer.name} broke the protocol: {error}")
         if link.ended is not None:
-            # Another one may have begun to the same peer meanwhile.
-            if self.links.get(link.peer.identity) is link:
-                del self.links[link.peer.identity]
+            self.forget(link)
         elif not self._closing:
             self._membership.on_broken(link)
 

@@ -21,8 +21,10 @@ SHORT_WAIT = 1e-3
 LEAST_GAIN = 0.15
 """A spin that does not shorten the waits by this part is not worth its core."""
 
-SMALL_RECEIVE = 16 * 1024
-"""Bytes: more than this is no single small call, so there is more to do than to wait."""
+SMALL_RECEIVE = 100 * 1024
+"""Bytes: more than this is no single call whose values travel in the frame itself, see
+`MAX_IN_PLACE` in `runtime.wire.codec`: there is more to do than to wait.
+"""
 
 STREAK = 32
 """Short waits for small receives, one after the other, before a trial begins; and those of a trial,
@@ -38,6 +40,24 @@ LEAST_SECONDS = 30e-6
 MOST_SECONDS = SHORT_WAIT
 MOST_ROUNDS = 256
 """Bounds of one spin."""
+
+LONGEST_COUNTED = 2.0
+"""A wait of more than so many times what the spin may last counts as one of that length."""
+
+QUIET_TURN = 3.0
+"""A turn of the event loop that took more than this many times the quickest was used by others.
+One in which the reader has two steps takes 2.2 times as long as one in which it has none.
+"""
+
+LOOKING_TURNS = 6.0
+"""After two that were not: for so many of the quickest turns a task looks again and again before it
+gives others the next turn. A look takes a fraction of a turn, and what arrives is found sooner.
+"""
+
+MOST_LOOKING = 50e-6
+"""Seconds: no longer than this, where even the quickest turn so far was used. Timers, and what
+arrives elsewhere, wait meanwhile.
+"""
 
 CREDIT = 40
 MISS = 4
@@ -58,7 +78,7 @@ time is added up, as in a leaky bucket, and must not reach so many seconds: one 
 and goes is nothing, one that stays ends the spin within two or three windows.
 """
 
-FIRST_PAUSE = 0.2
+FIRST_PAUSE = 0.05
 PAUSE_GROWTH = 4
 MOST_PAUSE = 10.0
 PROVEN_SECONDS = 1.0
@@ -82,8 +102,10 @@ class Spin:
         "_most",
         "_not_before",
         "_pause",
+        "_quickest",
         "_slept",
         "_streak",
+        "_turn",
         "_wait",
         "due",
         "resting",
@@ -105,6 +127,8 @@ class Spin:
         self._judged = 0
         self._most = MOST_SECONDS
         self._credit = 0
+        self._quickest = float("inf")
+        self._turn = float("inf")
         self._began = 0.0
         self._not_before = -float("inf")
         self._pause = 0.0
@@ -122,7 +146,7 @@ class Spin:
             if self._credit < 0:
                 self._stop(now)
             elif waited < SHORT_WAIT:
-                self._learn(now, waited)
+                self._learn(now, min(waited, LONGEST_COUNTED * self.seconds))
         elif waited > SHORT_WAIT or size > SMALL_RECEIVE or now < self._not_before:
             self._streak = 0
             self.resting = REST
@@ -136,6 +160,7 @@ class Spin:
 
     def on_hit(self, now: float, waited: float, size: int) -> None:
         """A spin has found `size` bytes after `waited` seconds."""
+        assert self.seconds, "nothing spins while the spin is off"
         if size > SMALL_RECEIVE:
             self._credit -= MISS
             if self._credit < 0:
@@ -143,7 +168,25 @@ class Spin:
             return
         if self._credit < CREDIT:
             self._credit += 1
-        self._learn(now, waited)
+        # Found long after the spin should have ended: this thread did not run meanwhile, for
+        # milliseconds now and then on a virtual machine. That says nothing of the peer, and
+        # `on_delayed` notices a thread that often waits for a core.
+        self._learn(now, min(waited, LONGEST_COUNTED * self.seconds))
+
+    def on_turn(self, passed: float) -> float:
+        """All other tasks had a turn of the event loop, which took `passed` seconds. Returns for
+        how many seconds to look again and again now: 0.0, once, where others use their turns.
+        """
+        # The longer of two: trio runs the tasks of each pass in one order or in the reverse. Where
+        # this task comes last in one pass and first in the next, others have no step in between,
+        # however busy they are.
+        longer = max(passed, self._turn)
+        self._turn = passed
+        if passed < self._quickest:
+            self._quickest = passed
+        if longer > QUIET_TURN * self._quickest:
+            return 0.0
+        return min(LOOKING_TURNS * self._quickest, MOST_LOOKING)
 
     def on_delayed(self, now: float, total: float) -> None:
         """This thread has waited for a core for `total` seconds in its life. To be called once
@@ -191,6 +234,7 @@ class Spin:
         assert not self.seconds, "a trial begins while the spin is off"
         self._began = now
         self._credit = CREDIT
+        self._quickest = float("inf")
         self._asleep = self._slept / STREAK
         self._awake = 0.0
         self._judged = 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -78,11 +79,13 @@ class PollableConnection(ABC):
         receives.
         """
         self._since = 0.0
-        """When the wait began that is under way or will be reported next."""
+        """When the wait began that is under way, or the last one ended."""
+        self._found = 0
+        """Bytes that a poll has found and that were not reported yet; see `_note_found`."""
+        self._waited = 0.0
+        """Seconds of the wait for them."""
         self._relieved = False
         """True while another task polls in the place of the reader."""
-        self._idle: trio.lowlevel.Task | None = None
-        """The reader, while it is parked because of that."""
 
     @property
     @abstractmethod
@@ -96,7 +99,8 @@ class PollableConnection(ABC):
     @property
     def may_be_relieved(self) -> bool:
         """True if another task may poll in the place of the reader, which spins."""
-        return self.act is not None and not self._relieved
+        # The spin may have stopped in the place of the reader, which has not had its turn since.
+        return self.act is not None and not self._relieved and self._spin.seconds > 0.0
 
     def let_others_receive(self, act: Callable[[bytes], None]) -> PollableConnection:
         """Let other tasks receive in the place of the reader while it spins, and give `act` what
@@ -107,6 +111,7 @@ class PollableConnection(ABC):
 
     async def _receive_watched(self, spinner: Spinner) -> bytes:
         """Spin if the spin is on, then sleep; report to the machine what happened."""
+        self._report_found(spinner)
         self._since = trio.current_time()
         data = None
         if self._spin.seconds:
@@ -116,26 +121,45 @@ class PollableConnection(ABC):
                 data = await self._receive_awake()
             finally:
                 spinner.current = None
-        hit = data is not None
+        if data is not None:
+            self._note_found(len(data))
+            return data
+        # The last poll may have found something.
+        self._report_found(spinner)
         while data is None:
             await self._readable()
             try:
                 data = self._receive(RECEIVE_SIZE)
             except BlockingIOError:
                 continue
-        self._report(spinner, len(data), hit=hit)
+        now = trio.current_time()
+        self._report(spinner, partial(self._spin.on_slept, now, now - self._since, len(data)), now)
+        self._since = now
         return data
 
-    def _report(self, spinner: Spinner, size: int, *, hit: bool) -> None:
-        """Report to the machine that the wait has ended. `hit`: by a poll."""
-        spin, now = self._spin, trio.current_time()
+    def _note_found(self, size: int) -> None:
+        """A poll has found `size` bytes. They are acted upon before that is reported, at the next
+        wait: the peer, or the caller, waits for what follows from them.
+        """
+        now = trio.current_time()
+        self._found, self._waited, self._since = size, now - self._since, now
+
+    def _report_found(self, spinner: Spinner) -> None:
+        """Report what was noted, if anything was."""
+        size, self._found = self._found, 0
+        if size and self._spin.seconds:
+            now = self._since
+            self._report(spinner, partial(self._spin.on_hit, now, self._waited, size), now)
+
+    def _report(self, spinner: Spinner, end: Callable[[], None], now: float) -> None:
+        """Report to the machine that a wait has ended, by `end()`."""
+        spin = self._spin
         was_on = spin.seconds > 0.0
-        (spin.on_hit if hit else spin.on_slept)(now, now - self._since, size)
+        end()
         if spin.seconds and now >= spin.due:
             spin.on_delayed(now, spinner.run_delay())
         if (spin.seconds > 0.0) is not was_on:
             spinner.on += -1 if was_on else 1
-        self._since = now
 
     async def _receive_awake(self) -> bytes | None:
         """Poll, each time after all other tasks had a turn; None if nothing has arrived for as long
@@ -143,13 +167,13 @@ class PollableConnection(ABC):
         """
         rounds = 0
         while rounds < MOST_ROUNDS:
-            await self._turn()
+            looks_end = await self._give_turn()
             if self._relieved:
-                await self._relief()
-                rounds = 0
+                await self._let_other_poll()
+                rounds, looks_end = 0, 0.0
             rounds += 1
             try:
-                return self._receive(RECEIVE_SIZE)
+                return self._look_until(looks_end)
             except BlockingIOError:
                 if trio.current_time() >= self._since + self._spin.seconds:
                     break
@@ -161,34 +185,52 @@ class PollableConnection(ABC):
                 raise
         return None
 
-    async def _relief(self) -> None:
-        """Park until no other task polls in the place of this one."""
-
-        def abort(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
-            self._idle = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        # Between the end of one relief and this task's turn, the next may have begun.
+    async def _let_other_poll(self) -> None:
+        """Wait, in the place of the reader, until no other task polls."""
+        # Not parked: to wake this task would hold up what follows from what the other has found.
         while self._relieved:
-            self._idle = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await self._turn()
+
+    async def _give_turn(self) -> float:
+        """Give all other tasks a turn; returns the time until which to look again and again."""
+        began = trio.current_time()
+        await self._turn()
+        now = trio.current_time()
+        return now + self._spin.on_turn(now - began)
+
+    def _look_until(self, looks_end: float) -> bytes:
+        """Return what has arrived, or arrives until `looks_end`. Raises BlockingIOError if nothing
+        does.
+        """
+        receive = self._receive
+        while True:
+            try:
+                return receive(RECEIVE_SIZE)
+            except BlockingIOError:
+                if trio.current_time() >= looks_end:
+                    raise
 
     # Ctrl-C may not come between receiving and acting, nor meet a frame that is counted already:
     # either would be lost. It goes to trio's main task, at its next checkpoint.
     @trio.lowlevel.enable_ki_protection
     async def poll(self, spinner: Spinner, done: Callable[[], object]) -> None:
-        """Receive and act in the place of the reader, which spins, and parks at its next turn,
-        until `done()` or until the spin has lasted long enough. An interrupt closes the connection.
+        """Receive and act in the place of the reader, which spins, and waits meanwhile, until
+        `done()`, or until the spin has lasted long enough or stops. An interrupt closes the
+        connection.
         """
         assert not self._relieved, "one task polls at a time"
         act, rounds = self.act, 0
         assert act is not None
+        assert self._spin.seconds, "a spin that has stopped is not polled"
         self._relieved = True
         try:
             while rounds < MOST_ROUNDS and not done():
-                await self._turn()
+                looks_end = await self._give_turn()
+                self._report_found(spinner)
+                if not self._spin.seconds:
+                    break
                 try:
-                    data = self._receive(RECEIVE_SIZE)
+                    data = self._look_until(looks_end)
                 except BlockingIOError:
                     rounds += 1
                     if trio.current_time() >= self._since + self._spin.seconds:
@@ -199,7 +241,7 @@ class PollableConnection(ABC):
                 # The end of a connection stays: the reader finds it as well, and acts upon it.
                 if not data:
                     break
-                self._report(spinner, len(data), hit=True)
+                self._note_found(len(data))
                 rounds = 0
                 spinner.acts = True
                 act(data)
@@ -218,10 +260,6 @@ class PollableConnection(ABC):
         finally:
             # Here as well: an interrupt may leave `act`.
             spinner.acts = self._relieved = False
-            reader, self._idle = self._idle, None
-            # None if it has not had its turn since, or was cancelled.
-            if reader is not None:
-                trio.lowlevel.reschedule(reader)
 
     def _spin_no_more(self) -> None:
         """The connection is closed. Called once: what is closed receives nothing more."""

@@ -51,20 +51,37 @@ MOST_TRANSFERS = 32
 each would end later.
 """
 
-
 MOST_BYTES = 4 * LIMITS.frame
 """Bytes of all these together: a few of the largest frames may travel side by side, so that one
 does not hold up the others.
 """
 
-
 TRANSFER_KINDS = frozenset({Kind.BEGIN, Kind.PART, Kind.ABANDON})
-
 
 FIRST_UNNUMBERED_KIND = 32
 """Kinds below are numbered, kept until acknowledged and delivered once; kinds from here on live and
 die with their connection.
 """
+
+PART = 512 * 1024
+"""Bytes of a frame that are sent in one piece: a small frame may have to wait for this many,
+besides those that the kernel holds already.
+"""
+
+WHOLE = 1152 * 1024
+"""Bytes up to which a frame is not worth cutting: cutting costs about a quarter of the speed of
+frames of this size.
+"""
+
+QUEUED_BYTES = 64 * 1024 * 1024
+"""Bytes of large frames that may wait before `takes` returns False: enough to keep any connection
+busy.
+"""
+
+OVERTAKEN_FRAMES = 65_536
+
+OVERTAKEN_BYTES = 16 * 1024 * 1024
+"""Small frames that may wait behind transfers of their lanes; like the window of a session."""
 
 
 class _Arriving:
@@ -255,31 +272,6 @@ class Reassembly:
                 f"a part of {size} bytes of a transfer that lacks {arriving.missing}"
             )
         return arriving
-
-
-PART = 512 * 1024
-"""Bytes of a frame that are sent in one piece: a small frame may have to wait for this many,
-besides those that the kernel holds already.
-"""
-
-
-WHOLE = 1152 * 1024
-"""Bytes up to which a frame is not worth cutting: cutting costs about a quarter of the speed of
-frames of this size.
-"""
-
-
-QUEUED_BYTES = 64 * 1024 * 1024
-"""Bytes of large frames that may wait before `takes` returns False: enough to keep any connection
-busy.
-"""
-
-
-OVERTAKEN_FRAMES = 65_536
-
-
-OVERTAKEN_BYTES = 16 * 1024 * 1024
-"""Small frames that may wait behind transfers of their lanes; like the window of a session."""
 
 
 class QueuedFrame:

@@ -20,11 +20,14 @@ from typing import Protocol
 import trio
 
 from actors.errors import ListenError
+from actors.own_logger import own_logger
 from runtime.host_port import HostPort
+from runtime.limited_log import LimitedLog
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.fork_guard import FORK_GUARD
 from runtime.links.interfaces import own_address
 from runtime.links.spinner import RECEIVE_SIZE, PollableConnection, Spinner
+from runtime.tcp_connector import TcpConnector
 from runtime.timings import Timings
 from runtime.wire.handshake import Channel
 
@@ -44,6 +47,26 @@ at most.
 """
 
 SPIN_CHOICES = ("auto", "on", "off")
+
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""The system has no descriptor or no memory for a further connection."""
+
+_ACCEPT_AGAIN = _NO_ROOM | {
+    errno.ECONNABORTED,
+    errno.EPERM,
+    # Errors of the network that were there before the connection was accepted: accept(2).
+    errno.ENETDOWN,
+    errno.EPROTO,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.ENONET,
+    errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+}
+
+logger = own_logger("understudy.links")
 
 
 class Connection(Protocol):
@@ -277,6 +300,7 @@ class SocketNetwork:
         may_spin: Callable[[], bool] | None = None,
     ) -> None:
         self._timings = Timings() if timings is None else timings
+        self._connector = TcpConnector()
         keep_freed_memory()
         if spin not in SPIN_CHOICES:
             raise ValueError(
@@ -305,7 +329,7 @@ class SocketNetwork:
         if kind == "unix":
             return SocketConnection(await _connected_unix(_unix_path(where)), self.spinner)
         host, port = split_host_port(where)
-        stream = await trio.open_tcp_stream(host, port)
+        stream = await self._connector.connect(host, port)
         return SocketConnection(_taken(stream.socket, self._timings.user_timeout), self.spinner)
 
     async def listen(
@@ -319,6 +343,7 @@ class SocketNetwork:
         address that is really bound. Raises `ListenError` if the address cannot be bound.
         """
         listener, bound = await _bind(address)
+        log = LimitedLog(logger, trio.current_time, burst=1)
         user_timeout = self._timings.user_timeout
         with listener:
             async with trio.open_nursery() as nursery:
@@ -341,6 +366,13 @@ class SocketNetwork:
                             raise
                         # Out of descriptors, or the peer has gone already: neither ends a listener,
                         # but the former needs a breath.
+                        if error.errno in _NO_ROOM:
+                            log.warning(
+                                "%s takes no further connections for now: %s; raise the limit "
+                                "(ulimit -n, LimitNOFILE=), or find what keeps so many open",
+                                bound.removeprefix("tcp:"),
+                                error.strerror,
+                            )
                         await trio.sleep(0.1)
 
     async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
@@ -348,22 +380,8 @@ class SocketNetwork:
         if `ipv4`.
         """
         # In a thread, for it may look up a name.
-        return await trio.to_thread.run_sync(own_address, toward, socket.AF_INET if ipv4 else None)
-
-
-_ACCEPT_AGAIN = frozenset(
-    {
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ENOBUFS,
-        errno.ECONNABORTED,
-        errno.EPERM,
-        errno.EPROTO,
-        errno.ENETDOWN,
-        errno.EHOSTUNREACH,
-    }
-)
+        family = socket.AF_INET if ipv4 else None
+        return await self._connector.in_thread(partial(own_address, toward, family))
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -476,7 +494,7 @@ async def _bind_unix(where: str) -> tuple[socket.socket, str]:
 
 async def _bind_tcp(where: str) -> tuple[socket.socket, str]:
     host, port = split_host_port(where)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET6 if await _is_ipv6(host) else socket.AF_INET
     listener = trio.socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -490,6 +508,20 @@ async def _bind_tcp(where: str) -> tuple[socket.socket, str]:
         listener.close()
         raise
     return _plain(listener), f"tcp:{join_host_port(name[0], name[1])}"
+
+
+async def _is_ipv6(host: str) -> bool:
+    """True for an IPv6 address, and for a name that has no other. Raises OSError for a name without
+    an address.
+    """
+    if ":" in host:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return all(family == socket.AF_INET6 for family, *_ in found)
+    return False
 
 
 def _unix_path(where: str) -> str:

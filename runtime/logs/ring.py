@@ -22,6 +22,14 @@ ANSWER_BYTES = 96 * 1024
 each character takes two bytes more than it counts.
 """
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "number": (int,),
+    "time": (int, float),
+    "level": (int,),
+    "epoch": (int,),
+    "pid": (int,),
+}
+
 
 @attrs.frozen
 class LogEntry:
@@ -54,14 +62,6 @@ class LogEntry:
 
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in attrs.fields(LogEntry))
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "number": (int,),
-    "time": (int, float),
-    "level": (int,),
-    "epoch": (int,),
-    "pid": (int,),
-}
 
 
 def entry_of(plain: object) -> LogEntry:

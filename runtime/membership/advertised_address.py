@@ -70,10 +70,11 @@ async def advertised(network: Network, bound: str, advertise: str | None, where:
     if advertise is not None:
         name, other = _host_and_port(advertise)
         return f"tcp:{join_host_port(name, other or port)}"
-    if is_unspecified(host):
+    for_others = is_unspecified(host)
+    if for_others:
         host = await network.own_host(where, ipv4=":" not in host)
     advertised = join_host_port(host, port)
-    if is_loopback(advertised) and is_elsewhere(where):
+    if is_loopback(advertised) and (for_others or is_elsewhere(where)):
         logger.warning(
             "other nodes will dial %s, which only this machine can reach: listen on, or "
             "advertise, another address",

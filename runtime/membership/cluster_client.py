@@ -4,10 +4,13 @@ under a client's identity, and asks the node that answers for the members and th
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
+import attrs
 import trio
 
 from actors.errors import (
@@ -33,7 +36,7 @@ from runtime.hosting.node_service import store_service
 from runtime.links.handshakes import ClosedEarlyError
 from runtime.links.keyring import Keyring
 from runtime.links.link import Link
-from runtime.links.transports import Network, why_not_dialled, with_address
+from runtime.links.transports import Network, is_loopback, why_not_dialled, with_address
 from runtime.membership.names import Names
 from runtime.membership.remote_store import RemoteStore, StoreService
 from runtime.near_names import nearest
@@ -56,6 +59,18 @@ asked stands.
 T = TypeVar("T")
 
 logger = own_logger("understudy.membership")
+
+
+@attrs.frozen
+class ClusterAccess:
+    """What a process needs to enter a cluster or to ask it: the cluster's name and secrets, and the
+    environment and network of the process itself.
+    """
+
+    cluster: str
+    secret: bytes | Keyring
+    environment: Environment
+    network: Network
 
 
 class ClusterClient:
@@ -89,15 +104,15 @@ class ClusterClient:
         """
         self._directory.follow(members)
 
-    async def lookup(self, name: str) -> Any:
-        """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name
-        there is.
+    async def lookup(self, name: str, seconds: float | None = None) -> Any:
+        """A handle of the actor of this name, within so many seconds. Raises `ActorNotFoundError`,
+        with the nearest name there is, and DeadlineExceededError.
         """
         with self.endpoint.lifetime.asking(
             f"{name} could not be looked up, so it may still be running"
         ):
             try:
-                return self.endpoint.make_handle(await self.names.locate(name))
+                return self.endpoint.make_handle(await self.names.locate_within(name, seconds))
             except ActorNotFoundError as error:
                 text = str(error)
             near = nearest(name, await self.names.to_compare(name))
@@ -177,10 +192,7 @@ def unreached(client: ClusterClient, member: dict[str, Any]) -> str:
 @asynccontextmanager
 async def open_client(
     address: str,
-    cluster: str,
-    secret: bytes | Keyring,
-    environment: Environment,
-    network: Network,
+    access: ClusterAccess,
     host: str = "",
     rights: PeerRole | None = None,
     *,
@@ -191,15 +203,16 @@ async def open_client(
     who needs no members but the one that is dialled and the one that serves the store. Raises
     `JoinError` or a `HandshakeError` that name the address.
     """
+    environment = access.environment
     me = client_peer(environment, host, rights)
     directory = _ClientDirectory()
     try:
         async with trio.open_nursery() as nursery:
             endpoint = RpcEndpoint(
-                Introduction(cluster=cluster, peer=me),
-                secret,
+                Introduction(cluster=access.cluster, peer=me),
+                access.secret,
                 environment,
-                network,
+                access.network,
                 nursery,
                 PeerDirectory(directory.locate, directory.link_to),
                 lambda endpoint: _no_host(endpoint, nursery, environment),
@@ -325,6 +338,11 @@ async def _contact(endpoint: RpcEndpoint, address: str, environment: Environment
         ) from None
     except OSError as error:
         reason = why_not_dialled(error)
+        if reason == os.strerror(errno.ENETUNREACH) and is_loopback(address):
+            raise JoinError(
+                f"{address} cannot be reached, because this machine or container has no loopback "
+                "interface that is up: `ip link set lo up`"
+            ) from None
         raise JoinError(
             f"no node answers at {address} ({reason}); give the address of one that runs, or start "
             "one with `understudy node`"
@@ -364,11 +382,11 @@ async def _first_contact(endpoint: RpcEndpoint, address: str, environment: Envir
 
 
 def _no_host(endpoint: RpcEndpoint, nursery: trio.Nursery, environment: Environment) -> ActorHost:
-    class Nobody:
+    class ClientNode:
         name, incarnation = endpoint.identity
 
     return ActorHost(
-        cast("Any", Nobody),
+        cast("Any", ClientNode),
         nursery,
         environment,
         lambda: cast("Any", None),

@@ -89,18 +89,31 @@ def find_secret(
             f"{VARIABLE}, or give secret= or --secret-file; `openssl rand -hex 32` makes one for "
             "a new cluster. A node that listens on 127.0.0.1 needs none"
         )
-    return _filed(
-        shared_secret_path(),
-        token,
-        "shared by this user's clusters",
-        f"set {VARIABLE} instead",
-        "shared",
-    )
+    instead = f"set {VARIABLE} instead"
+    try:
+        path = shared_secret_path()
+    except OSError as error:
+        raise ListenError(
+            f"the secret shared by this user's clusters has no place: {error}; or {instead}"
+        ) from error
+    return _filed(path, token, "shared by this user's clusters", instead, "shared")
 
 
 def shared_secret_path() -> Path:
-    """Return the file with the secret that all clusters of this user on this machine share."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    """Return the file with the secret that all clusters of this user on this machine share. Raises
+    `FileNotFoundError` for a user without a home directory.
+    """
+    base = os.environ.get("XDG_STATE_HOME", "")
+    # As the specification says, a relative path is ignored: what it names depends on where a
+    # program was started, and the others of this user would not find the cluster.
+    if not os.path.isabs(base):
+        try:
+            base = str(Path.home() / ".local" / "state")
+        except RuntimeError as error:
+            # As in a container that runs with a user id which no /etc/passwd names.
+            raise FileNotFoundError(
+                f"user {os.geteuid()} has no home directory: set HOME or XDG_STATE_HOME"
+            ) from error
     return Path(base) / "understudy" / "secret"
 
 

@@ -17,9 +17,9 @@ from actors.errors import (
 )
 from runtime.environment import Environment
 from runtime.hosting.leased_names import LeasedNames
-from runtime.links.keyring import Keyring
 from runtime.links.transports import Network, split_address
 from runtime.membership.cluster_client import (
+    ClusterAccess,
     ClusterClient,
     answered,
     open_client,
@@ -29,7 +29,7 @@ from runtime.membership.cluster_client import (
 from runtime.membership.cluster_record import find_or_write_record
 from runtime.membership.members import NodeRecord, Registration
 from runtime.store.interface import Store
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.handshake import Peer
 
 StoreKind = Literal["embedded", "etcd"]
 
@@ -40,7 +40,7 @@ class ClusterSession:
 
     `identity`: the cluster's, see `ClusterRecord`. `store`: None where a node serves it, which is
     `peer` then. `address`: where others may reach the store as well, an `etcd://` address for
-    example.
+    example. `joined`: the address of a member by which this process has joined, if it has.
     """
 
     kind: StoreKind
@@ -49,6 +49,7 @@ class ClusterSession:
     store: Store | None = None
     peer: Peer | None = None
     address: str = ""
+    joined: str = ""
 
 
 @attrs.frozen
@@ -62,10 +63,7 @@ async def enter_with_store(
     store: Store,
     kind: StoreKind,
     address: str,
-    cluster: str,
-    secret: bytes | Keyring,
-    environment: Environment,
-    network: Network,
+    access: ClusterAccess,
     record: NodeRecord,
     ended_lease: int = 0,
 ) -> ClusterSession:
@@ -73,19 +71,15 @@ async def enter_with_store(
     whose process has certainly ended, whose record may be replaced at once. Raises
     `StoreMismatchError`, `NodeNameTakenError`, `StoreError`.
     """
-    cluster_record = await find_or_write_record(store, cluster, secret, environment)
+    environment = access.environment
+    cluster_record = await find_or_write_record(store, access.cluster, access.secret, environment)
     registration = Registration(store, environment, record, ended_lease)
-    await registration.enter(network)
+    await registration.enter(access.network)
     return ClusterSession(kind, cluster_record.identity, registration, store, address=address)
 
 
 async def enter_by_member(
-    address: str,
-    cluster: str,
-    secret: bytes | Keyring,
-    environment: Environment,
-    network: Network,
-    record: NodeRecord,
+    address: str, access: ClusterAccess, record: NodeRecord
 ) -> ClusterSession | ExternalStore:
     """Enter `record` into the cluster that a member at `address` belongs to, if its store is served
     by one of its nodes.
@@ -93,9 +87,8 @@ async def enter_by_member(
     Raises `JoinError` (no answer; the message says what to do next), `NodeNameTakenError` or a
     `HandshakeError`.
     """
-    async with open_client(
-        address, cluster, secret, environment, network, record.host, all_members=False
-    ) as client:
+    environment = access.environment
+    async with open_client(address, access, record.host, all_members=False) as client:
         where = client.status["store"]
         if where["kind"] != "embedded":
             return ExternalStore(where["address"])
@@ -103,13 +96,15 @@ async def enter_by_member(
         registration = Registration(client.store, environment, record)
         if (
             await answered(
-                partial(_enter, registration, network),
+                partial(_enter, registration, access.network),
                 partial(_is_connected, client, peer),
                 environment.timings.join_answer,
             )
             is not None
         ):
-            return ClusterSession("embedded", where["identity"], registration, peer=peer)
+            return ClusterSession(
+                "embedded", where["identity"], registration, peer=peer, joined=address
+            )
         why = unreached(client, member)
     if why:
         raise JoinError(
@@ -153,26 +148,13 @@ class ClientRegistration(Registration):
         await trio.lowlevel.checkpoint()
 
 
-async def enter_as_client(
-    address: str,
-    secret: bytes | Keyring,
-    environment: Environment,
-    network: Network,
-    introduction: Introduction,
-) -> ClusterSession:
-    """Find out where the cluster of the member at `address` has its store, for a process that is
-    to be no member. Raises what `open_client` raises, and `JoinError`.
+async def enter_as_client(address: str, access: ClusterAccess, me: Peer) -> ClusterSession:
+    """Find out where the cluster of the member at `address` has its store, for the process `me`,
+    which is to be no member. Raises what `open_client` raises, and `JoinError`.
     """
-    me = introduction.peer
+    environment = access.environment
     async with open_client(
-        address,
-        introduction.cluster,
-        secret,
-        environment,
-        network,
-        me.host,
-        me.rights or None,
-        all_members=False,
+        address, access, me.host, me.rights or None, all_members=False
     ) as client:
         where = client.status["store"]
         # The node that was dialled, where the store is no node's.
@@ -189,7 +171,10 @@ async def enter_as_client(
         )
         registration = ClientRegistration(client.store, environment, record)
         return ClusterSession(
-            where["kind"], where["identity"], registration, peer=peer, address=where["address"]
+            *(where["kind"], where["identity"], registration),
+            peer=peer,
+            address=where["address"],
+            joined=address,
         )
 
 

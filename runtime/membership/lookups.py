@@ -29,6 +29,10 @@ LOOKUP_RETRY_SECONDS = 0.5
 """Seconds between two attempts to follow the names while the store is away."""
 
 
+CHANGES_IN_A_ROW = 1_000
+"""Changes that are applied before the other tasks of the event loop have their turns."""
+
+
 class Lookups:
     """The cache of one node. `run` keeps it current, and while it cannot, every lookup asks the
     store.
@@ -53,7 +57,11 @@ class Lookups:
         self._pause = pause
         self._known: OrderedDict[str, Address] = OrderedDict()
         self._seen = 0
-        """All changes up to this revision are applied; 0 while the cache is not current."""
+        """All changes up to this revision are applied, or about to be; 0 while the cache is not
+        current.
+        """
+        self._reported = 0
+        """Like `_seen`, without those that are about to be applied."""
 
     @property
     def is_following(self) -> bool:
@@ -62,7 +70,7 @@ class Lookups:
 
     def will_report(self, revision: int) -> bool:
         """True if `run` follows the names, and has not reported the change of this revision yet."""
-        return 0 < self._seen < revision
+        return self._seen > 0 and self._reported < revision
 
     async def locate(self, name: str) -> Address:
         """Return the address of the actor of this name. Raises `ActorNotFoundError`."""
@@ -94,6 +102,7 @@ class Lookups:
                 # A prefix under which there is nothing: only the store's revision is wanted, not
                 # all names.
                 self._seen = (await self._store.range(self._prefix + "\0")).revision
+                self._reported = self._seen
                 # What changed before this revision was not seen.
                 missed()
                 while True:
@@ -101,9 +110,15 @@ class Lookups:
                     # Before the events are applied, without an await between: a lookup that read
                     # the store before them must not enter its answer.
                     self._seen = batch.revision
-                    for event in batch.events:
+                    for number, event in enumerate(batch.events, 1):
                         self.forget(event.key.removeprefix(self._prefix))
                         changed(event)
+                        if not number % CHANGES_IN_A_ROW:
+                            # A node that dies may have 100,000 names. A lookup that gets an address
+                            # of which the end is among the rest makes a detour.
+                            self._reported = event.revision
+                            await trio.lowlevel.checkpoint()
+                    self._reported = batch.revision
                     # The first change after a quiet time is seen at once. Those that follow it
                     # closely come together: without the pause, each name that is claimed or
                     # released would cost every node a question and its answer.

@@ -8,7 +8,7 @@ store's revision at which it was written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 
 import attrs
 import trio
@@ -40,11 +40,23 @@ from runtime.store.interface import Compare, Entry, Get, Put, Store, WatchBatch
 from runtime.wire.codec import Codec
 from runtime.wire.handshake import Peer
 
+logger = own_logger("understudy.membership")
+
 # Checks whether a node of the same name that is still in the store has ended: then its successor
 # need not wait for its lease.
 
 PREDECESSOR_DIAL_SECONDS = 1.0
 """How long one address of the predecessor may take to accept a connection."""
+
+PREFIX = "nodes/"
+
+PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Seconds between looks at a process whose connection has broken: it may take a moment to
+be gone.
+"""
+
+LAST_ANSWERS_SECONDS = 1.0
+"""How long what a process has sent before its end may take to be read here."""
 
 
 def is_certainly_over(record: NodeRecord, environment: Environment, ended_lease: int = 0) -> bool:
@@ -75,15 +87,9 @@ async def accepts_connections(record: NodeRecord, own: Container[str], network: 
     return False
 
 
-PREFIX = "nodes/"
-
-
 def expulsion_key(name: str) -> str:
     """Return the key whose presence means that the node of this name is expelled."""
     return f"{PREFIX}{MARK}{name}"
-
-
-logger = own_logger("understudy.membership")
 
 
 @message
@@ -179,6 +185,8 @@ class Members:
         # Incarnations that are proven to have ended, while the store still shows them: a subset of
         # `_seen`, so it needs no bound of its own.
         self._dead: set[NodeId] = set()
+        self._ends: dict[NodeId, trio.Event] = {}
+        """For tasks that wait for the end of an incarnation; dropped with it."""
         self.revision = 0
         """All changes up to this revision of the store are in the view."""
 
@@ -204,6 +212,7 @@ class Members:
         # give the same incarnation to a later node.
         if self._of(node) is not None:
             self._dead.add(node)
+            self._wake_at_end(node)
 
     def current(self, node: NodeId) -> SeenMember | None:
         """The member that is this incarnation of the node, unless it is proven to have ended."""
@@ -215,6 +224,16 @@ class Members:
         current nor gone (see `is_gone`), it is newer than the view.
         """
         return self.current(node) is not None
+
+    async def wait_ended(self, node: NodeId) -> None:
+        """Wait until this incarnation, which is current, is so no more."""
+        while self.is_current(node):
+            await self._ends.setdefault(node, trio.Event()).wait()
+
+    def _wake_at_end(self, node: NodeId) -> None:
+        ended = self._ends.pop(node, None)
+        if ended is not None:
+            ended.set()
 
     def is_gone(self, node: NodeId) -> bool:
         """True if this incarnation has certainly ended: that is proven, or the view is as new as
@@ -402,6 +421,7 @@ class Members:
     def _end(self, member: Member) -> None:
         self._dead.discard((member.name, member.incarnation))
         self._gone(member)
+        self._wake_at_end(member.node_id)
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two changes. Looks at all members: for tests and
@@ -420,6 +440,8 @@ class Members:
             assert self._seen[name].incarnation == incarnation, (
                 "a proof of death is dropped with its member"
             )
+        for node in self._ends:
+            assert self.is_current(node), "no task waits for an end that is known"
 
     def _moved_to(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
@@ -671,11 +693,6 @@ class Registration:
 # kernel reports it. Then the lease is revoked, so that all nodes learn of the death at once and not
 # when the lease runs out.
 
-PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-"""Seconds between looks at a process whose connection has broken: it may take a moment to
-be gone.
-"""
-
 
 class FailureDetector:
     """Calls `ended(identity, reason)` for each incarnation of a node that is proven to have ended,
@@ -688,9 +705,11 @@ class FailureDetector:
         store: Store,
         environment: Environment,
         nursery: trio.Nursery,
+        links: Mapping[NodeId, Link],
         ended: Callable[[NodeId, str], None],
         client_ended: Callable[[Peer, str], None],
     ) -> None:
+        self._links = links
         self._client_ended = client_ended
         self._members = members
         self._environment = environment
@@ -710,13 +729,7 @@ class FailureDetector:
         seen = self._members.current(link.peer.identity)
         if seen is not None:
             if await self._is_proven(link, seen.record.process):
-                self._ended(link.peer.identity, f"its process {seen.record.pid} has ended")
-                try:
-                    await self._store.revoke(seen.record.lease)
-                except (StoreError, NotAllowedError):
-                    # Another node has revoked it, or the store ended with that node; or this is a
-                    # client, and nodes must notice it themselves.
-                    pass
+                await self._on_proven(seen)
         # A client has no record: over a Unix socket the kernel reports which process it is. The
         # processes of this node's own actors are watched by the code that starts them.
         elif (
@@ -726,6 +739,39 @@ class FailureDetector:
             and await self._is_proven(link, link.process)
         ):
             self._client_ended(link.peer, f"its process {link.process.pid} has ended")
+
+    async def _on_proven(self, seen: SeenMember) -> None:
+        self._ended(seen.member.node_id, f"its process {seen.record.pid} has ended")
+        try:
+            await self._store.revoke(seen.record.lease)
+        except (StoreError, NotAllowedError):
+            # Another node has revoked it, or the store ended with that node; or this is a client,
+            # and nodes must notice it themselves.
+            pass
+
+    async def see_end(self, name: str, pid: int) -> None:
+        """The process `pid` of this machine, in which the node called `name` ran, has ended. Return
+        when this node knows the incarnation as ended, so that no later call is sent to it: such a
+        call may have an unknown outcome, though it certainly does not run. After
+        `LAST_ANSWERS_SECONDS` in any case.
+        """
+        seen = self._members.find(name)
+        # The record may be that of a successor, also one with the same process id.
+        if (
+            seen is None
+            or seen.record.pid != pid
+            or not self._environment.has_ended(seen.record.process)
+        ):
+            return
+        node = seen.member.node_id
+        link = self._links.get(node)
+        if self._members.is_current(node) and (link is None or not link.connected):
+            # Nothing that it has sent waits to be read.
+            self._nursery.start_soon(self._on_proven, seen)
+        # The answers that it has sent come before the end of its connection, which is proof. Its
+        # end may also come from the store, before its connection breaks.
+        with trio.move_on_after(LAST_ANSWERS_SECONDS):
+            await self._members.wait_ended(node)
 
     async def _is_proven(self, link: Link, process: Process) -> bool:
         """True if the process at the other end of a broken connection has ended; False if it cannot

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import attrs
@@ -18,6 +21,7 @@ import trio
 
 from actors.errors import (
     ActorNotFoundError,
+    DeadlineExceededError,
     DecodeError,
     EncodeError,
     NameTakenError,
@@ -54,6 +58,12 @@ PROMISE_LOOK_SECONDS = 0.5
 """Seconds between checks whether a restart intent still holds, while waiting for the name to be
 claimed.
 """
+
+ABSENCE_SECONDS = 10 * PROMISE_LOOK_SECONDS
+"""How long errors repeat what this node has read about a name without an owner."""
+
+MOST_ABSENCES = 1_000
+"""Names without an owner of which the reason is kept."""
 
 MOST_COMPARED = 10_000
 """Names among which one is looked for that a misspelt name was meant to be."""
@@ -92,6 +102,8 @@ class Names:
             "is a reference and ends with its node, so it cannot be kept; keep the value itself",
         )
         self._claims = itertools.count(1)
+        self._absences: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        """When it was read why a name that is waited for has no owner, and the reason."""
 
     async def run(self) -> None:
         """Release the names in `owed`, and delete what is kept for a time; runs until cancelled."""
@@ -233,6 +245,23 @@ class Names:
         """
         return (await self.locate_at(name, gone))[0]
 
+    async def locate_within(
+        self,
+        name: str,
+        seconds: float | None,
+        locate: Callable[[str], Awaitable[Address]] | None = None,
+    ) -> Address:
+        """Like `locate`, by default, or like that function, for at most so many seconds. Raises
+        DeadlineExceededError, which says why no actor has the name.
+        """
+        with trio.move_on_after(math.inf if seconds is None else max(0.0, seconds)):
+            return await (locate or self.locate)(name)
+        raise DeadlineExceededError(
+            f"{name} could not be looked up within the timeout of {seconds:g} s"
+            f"{self.why_absent(name)}",
+            actor=name,
+        )
+
     async def locate_at(self, name: str, gone: NodeId | None = None) -> tuple[Address, int]:
         """Like `locate`, with the revision of the store at which that was so."""
         if is_unsendable_text(name):
@@ -249,8 +278,10 @@ class Names:
             if isinstance(entry, Entry):
                 address = self._address(name, entry)
                 if (address.node, address.incarnation) != gone:
+                    self._absences.pop(name, None)
                     return address, result.revision
             if not isinstance(promise, Entry) or not await self.intents.stands(name, promise):
+                self._absences.pop(name, None)
                 why = await self.intents.last_end(
                     name, promise if isinstance(promise, Entry) else None
                 )
@@ -260,14 +291,34 @@ class Names:
                     "check the name",
                     actor=name,
                 )
-            # The end of the supervisor changes other keys than the one that is watched here, so the
-            # intent is checked again from time to time.
-            with trio.move_on_after(PROMISE_LOOK_SECONDS):
-                try:
-                    await self._store.poll(NAMES + name, result.revision + 1)
-                except StoreCompactedError:
-                    # Much has happened meanwhile: what is there now decides.
-                    continue
+            self._note_absence(name, await self.intents.why_absent(name, promise))
+            await self._wait_claimed(name, result.revision)
+
+    async def _wait_claimed(self, name: str, since: int) -> None:
+        """Wait until `name` has an owner, or it is time to look at its intent again: the end of the
+        supervisor changes other keys than the one that is watched here.
+        """
+        try:
+            with trio.move_on_after(PROMISE_LOOK_SECONDS), suppress(StoreCompactedError):
+                # Compacted: much has happened meanwhile, and what is there now decides.
+                await self._store.poll(NAMES + name, since + 1)
+        except trio.Cancelled as error:
+            # People read it in the traceback of the error that their time limit raises.
+            error.add_note(f"{name} was waited for{self.why_absent(name)}.")
+            raise
+
+    def _note_absence(self, name: str, why: str) -> None:
+        self._absences.pop(name, None)
+        self._absences[name] = trio.current_time(), why
+        while len(self._absences) > MOST_ABSENCES:
+            self._absences.popitem(last=False)
+
+    def why_absent(self, name: str) -> str:
+        """Say why an actor of this name that is waited for does not run, as a sentence after
+        another one; "" if that is not known, or it runs.
+        """
+        at, why = self._absences.get(name, (-math.inf, ""))
+        return f". {why[0].upper()}{why[1:]}" if at + ABSENCE_SECONDS > trio.current_time() else ""
 
     async def all(self) -> list[Address]:
         """All named actors."""

@@ -31,7 +31,7 @@ from actors.method import method
 from runtime.calls.error_codec import plain_error
 from runtime.gatherer import Gatherer
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
-from runtime.store.event_rows import is_small, pack_changes, unpack_changes
+from runtime.store.event_rows import PackedChanges, is_small, unpack_changes
 from runtime.store.interface import (
     Compare,
     Entry,
@@ -103,6 +103,7 @@ class StoreService(Actor):
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._packed = PackedChanges()
 
     @method(concurrent=True, idempotent=True)
     async def get(self, key: str) -> Entry | None:
@@ -184,7 +185,7 @@ class StoreService(Actor):
         """Like `poll`, with the changes packed unless they are large."""
         with trio.move_on_after(LONG_POLL_SECONDS):
             batch = await self._store.poll(prefix, from_revision)
-            return pack_changes(batch) if is_small(batch) else batch
+            return self._packed.of(prefix, batch) if is_small(batch) else batch
         return None
 
 
@@ -390,7 +391,7 @@ class RemoteStore(Store):
             return [one.transaction for one in sent]
 
         outcomes = dict(zip(sent, await self._make(wanted, writes=True), strict=True))
-        # Nobody waits for the outcome of the others.
+        # No task waits for the outcome of the others.
         dropped = StoreOutcomeUnknownError("the write was cancelled before it was sent")
         return [outcomes.get(one, dropped) for one in writes]
 

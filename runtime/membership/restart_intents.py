@@ -14,7 +14,8 @@ the names of its children, and to withdraw the intent of the supervisor itself w
 and those below them.
 
 For children that failed and are not restarted, the store keeps the reason for a while, for
-callers that waited for them.
+callers that waited for them; and for singletons that wait to be started, why each candidate has
+not done it.
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ them look several times in this time.
 """
 
 
+REASONS_SHOWN = 5
+"""Of how many candidates an error says why they have not started their singleton."""
+
+
 STATIC = "promised/"
 """Keys with the names of the children that each supervisor began with."""
 
@@ -111,6 +116,10 @@ class RestartIntents:
         self._candidacies: dict[str, WrittenCandidacy] = {}
         """The candidacies by the singletons' names, from before the first write until they are
         withdrawn.
+        """
+        self._unstarted: dict[str, tuple[str, bytes]] = {}
+        """The reasons that `record_unstarted` has written, and their values in the store, by key,
+        until they are deleted.
         """
         self._expiring: deque[tuple[float, list[str]]] = deque()
         """Keys of last ends to delete from the store, with the time at which to delete them."""
@@ -374,6 +383,52 @@ class RestartIntents:
             await self._store.transaction([unless], [Delete(SUPERVISED + name)])
             await self.withdraw_below(name)
 
+    async def record_unstarted(self, name: str, node: str, why: str) -> None:
+        """Record why this node, a candidate for the singleton `name`, has not started it, for those
+        that wait for it: as long as this node lives, until `forget_unstarted`.
+        """
+        key = unstarted(name, node)
+        before = self._unstarted.get(key)
+        if before is not None and before[0] == why:
+            return
+        # With a number: what is owed for an earlier reason does not delete the same one of today.
+        value = self._encode([why, next(self._numbers)])
+        try:
+            await self._store.put(key, value, self._lease)
+        except BaseException:
+            # Either may be there. The next attempt to start it writes its reason anew.
+            self._owed.owe(Compare(key, "value", value))
+            if before is not None and self._unstarted.pop(key, None) is not None:
+                self._owed.owe(Compare(key, "value", before[1]))
+            raise
+        self._unstarted[key] = why, value
+
+    async def forget_unstarted(self, name: str, node: str) -> None:
+        """The singleton runs, or this node is no candidate for it any more."""
+        key = unstarted(name, node)
+        written = self._unstarted.pop(key, None)
+        if written is None:
+            return
+        try:
+            await self._store.delete(key)
+        except BaseException:
+            self._owed.owe(Compare(key, "value", written[1]))
+            raise
+
+    async def why_absent(self, name: str, promise: Entry) -> str:
+        """Say why no actor has `name`, whose restart intent holds."""
+        supervisor = str(cast("list[object]", self._decode(promise.value))[0])
+        if supervisor != CLUSTER:
+            return (
+                f"its supervisor {supervisor} is to start {name} again: `understudy tree` says "
+                "what it waits for"
+            )
+        found = await self._store.range(unstarted(name, ""), REASONS_SHOWN)
+        reasons = [str(cast("list[object]", self._decode(one.value))[0]) for one in found.entries]
+        more = ["and others"] if found.more else []
+        because = f": {'; '.join([*reasons, *more])}" if reasons else " yet"
+        return f"no node has started the singleton {name}{because}"
+
     async def _write(
         self, supervisor: str, epoch: int | None, then: Sequence[Operation]
     ) -> TransactionResult:
@@ -395,6 +450,12 @@ def candidate(name: str, node: str) -> str:
     # A zero byte ends the name: names have no control characters, so no name's candidates are found
     # under the prefix of another.
     return f"{CANDIDATES}{name}\0{node}"
+
+
+def unstarted(name: str, node: str) -> str:
+    """The key of the reason for which a candidate has not started its singleton."""
+    # Beside its last ends, which all who may look up names may read.
+    return f"{LAST_ENDS}{name}\0{node}"
 
 
 def _child(supervisor: str, id: str) -> str:

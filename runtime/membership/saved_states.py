@@ -51,6 +51,22 @@ UNANSWERED = b"\0"
 
 ANSWERED = b"\1"
 
+STATES = "states/"
+
+PARTS = "state-parts/"
+
+PART_BYTES = 1_000_000
+"""etcd takes 1.5 MiB in one request by default."""
+
+WHOLE = b"\0"
+
+IN_PARTS = b"\1"
+
+FENCES = "state-fences/"
+
+MOST_REPEATS = 3
+"""How often one write is repeated whose answers are lost, for example while the store moves."""
+
 
 def prefix_of(name: str) -> str:
     """The prefix of the keys of one actor."""
@@ -119,25 +135,6 @@ def _client(text: str) -> RequestClient:
     return RequestClient(rest[end + 1 :], int(incarnation), rest[:end])
 
 
-STATES = "states/"
-
-
-PARTS = "state-parts/"
-
-
-PART_BYTES = 1_000_000
-"""etcd takes 1.5 MiB in one request by default."""
-
-
-WHOLE = b"\0"
-
-
-IN_PARTS = b"\1"
-
-
-FENCES = "state-fences/"
-
-
 async def saved_bytes(store: Store, name: str) -> int | None:
     """The size of the state that an actor saved last, encoded; None if it has saved none, or saves
     another at this moment.
@@ -149,10 +146,6 @@ async def saved_bytes(store: Store, name: str) -> int | None:
     # All parts but the last are full.
     last = await store.get(_part(name, epoch, number, count - 1))
     return None if last is None else (count - 1) * PART_BYTES + len(last.value)
-
-
-MOST_REPEATS = 3
-"""How often one write is repeated whose answers are lost, for example while the store moves."""
 
 
 @attrs.frozen(eq=False)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import FrameType
 
@@ -28,13 +28,13 @@ import trio
 
 from actors.errors import LeaseLostError, StoreUnavailableError, UnderstudyError
 from actors.own_logger import own_logger
-from runtime.environment import Environment
+from runtime.environment import Environment, NoThreadError
 from runtime.hosting.loop_watch import LoopWatch, remedy, running_code
 from runtime.hosting.stacks import blocked_report
 from runtime.limited_log import LimitedLog
 from runtime.links.keyring import Keyring
 from runtime.links.transports import Network
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.membership.lease import LeaseClock
 from runtime.store.interface import Store
 from runtime.wire.handshake import Peer
@@ -185,11 +185,13 @@ class StandBy:
             await self._block.wait()
 
     def _log(self, environment: Environment, nursery: trio.Nursery, level: int, text: str) -> None:
-        # In a thread of its own: what blocks the loop may be a handler of logs, whose lock would
-        # block this loop as well.
-        nursery.start_soon(
-            partial(environment.in_thread, partial(logger.log, level, "%s", text), abandon=True)
-        )
+        async def write() -> None:
+            # In a thread of its own: what blocks the loop may be a handler of logs, whose lock
+            # would block this loop as well. Without a thread the line is lost, and not this loop.
+            with suppress(NoThreadError):
+                await environment.in_thread(partial(logger.log, level, "%s", text), abandon=True)
+
+        nursery.start_soon(write)
 
     async def _report(
         self, environment: Environment, stack: Callable[[], FrameType | None], report: Report
@@ -294,9 +296,8 @@ async def reach_by_member(
     Raises what `open_client` raises.
     """
     address = next(address for address in peer().addresses if address.startswith("tcp:"))
-    async with open_client(
-        address.removeprefix("tcp:"), cluster, secret, environment, network, all_members=False
-    ) as client:
+    access = ClusterAccess(cluster, secret, environment, network)
+    async with open_client(address.removeprefix("tcp:"), access, all_members=False) as client:
         if client.status["store"]["identity"] != identity:
             # What is our lease in our store may be another's there.
             raise StoreUnavailableError(f"another store is served at {address} now")

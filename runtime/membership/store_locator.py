@@ -2,7 +2,8 @@
 
 A restarted node has another incarnation, which cannot be learned from a store that cannot be
 reached. So the addresses of the store's node are dialled, as when joining, until a node answers
-there that knows the same store.
+there that knows the same store. And the address by which this process has joined: it may be a name
+that leads to the node at its new address, when all those that it had before lead nowhere.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.node_service import store_service
 from runtime.links.link import Link
+from runtime.links.transports import split_address
 from runtime.membership.cluster_client import (
     contact_facts,
     peer_of,
@@ -48,11 +50,13 @@ class StoreLocator:
         identity: str,
         environment: Environment,
         others: Callable[[], Sequence[Member]] | None = None,
+        joined: str = "",
     ) -> None:
         """`others`: the members, each of which reaches the store as well as `peer` does; None where
-        only that one serves it.
+        only that one serves it. `joined`: the address by which this process has joined.
         """
         self._others = others
+        self._joined = (":".join(split_address(joined)),) if joined else ()
         self._endpoint = endpoint
         self._identity = identity
         self._environment = environment
@@ -118,7 +122,8 @@ class StoreLocator:
         foreign: WrongStoreError | None = None
         seconds = self._timings.store_asked
         others = () if self._others is None else self._others()
-        places = [self.peer.addresses, *(one.addresses for one in others)]
+        places = [self.peer.addresses, *(one.addresses for one in others), self._joined]
+        elsewhere = set(self._joined).difference(*places[:-1])
         for address in dict.fromkeys(chain.from_iterable(places)):
             if address.startswith("tcp:"):
                 with trio.move_on_after(seconds):
@@ -132,7 +137,10 @@ class StoreLocator:
                         )
                     except WrongStoreError as error:
                         # An address may mean another machine here: the next one counts as well.
-                        foreign = error
+                        # That of a member that is gone may be another cluster's by now, which says
+                        # nothing about the store.
+                        if address not in elsewhere:
+                            foreign = error
                     except (
                         OSError,
                         ValueError,

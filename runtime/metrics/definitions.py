@@ -17,20 +17,6 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 HEAD = re.compile(r"(counter|gauge|histogram) (\w+)(?:\{(.+)\})?")
 
-
-@attrs.frozen
-class Definition:
-    """One metric. `group`: what it is about. `unit`: what its name ends in, of counters without
-    `_total`.
-    """
-
-    group: str
-    name: str
-    kind: Kind
-    labels: tuple[str, ...]
-    text: str
-
-
 METRICS: Final = {
     "calls": {
         "histogram rpc_client_call_duration_seconds{class, method}": (
@@ -243,6 +229,19 @@ METRICS: Final = {
     },
 }
 """By what they are about: the kind of each, its name, its labels, and what it says."""
+
+
+@attrs.frozen
+class Definition:
+    """One metric. `group`: what it is about. `unit`: what its name ends in, of counters without
+    `_total`.
+    """
+
+    group: str
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    text: str
 
 
 def _definitions() -> Iterator[Definition]:

@@ -175,6 +175,12 @@ class NodeInternals:
         """
         return self._node._last_backlog(lease)
 
+    async def see_end(self, name: str, pid: int) -> None:
+        """The process `pid` of a node on this machine has ended: wait until this node takes it for
+        dead, as `FailureDetector.see_end` does.
+        """
+        await self._node._failure_detector.see_end(name, pid)
+
     def on_proven_end(self, node: NodeId, reason: str) -> None:
         """Take that incarnation for dead, as if its end were proven."""
         self._node._ended(node, reason)

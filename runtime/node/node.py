@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
@@ -29,8 +30,11 @@ from actors.errors import (
 from actors.filters import Filter
 from actors.handle import Handle
 from actors.identifiers import NodeId
+from actors.keywords import names_keywords
 from actors.method import Address
+from actors.options import positive_count, positive_seconds
 from actors.own_logger import own_logger
+from actors.retry import check_whole_number
 from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from actors.supervisor import Supervisor
@@ -119,6 +123,13 @@ from runtime.wire.handshake import Introduction, Peer
 if TYPE_CHECKING:
     from runtime.metrics.endpoint import MetricsEndpoint
 
+logger = own_logger("understudy.node")
+
+FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
+
+_GONE: Final = "its session has ended, and it has not come back"
+"""Why a node gives up its names when another store answers in place of its own."""
+
 # What a node says of itself and of the cluster as it sees it, as plain data; `understudy status`
 # shows it.
 
@@ -173,15 +184,6 @@ def tasks_cancelled(node: str) -> str:
     )
 
 
-FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
-
-_GONE: Final = "its session has ended, and it has not come back"
-"""Why a node gives up its names when another store answers in place of its own."""
-
-
-logger = own_logger("understudy.node")
-
-
 def _no_pause(members: int) -> float:
     """The pause between two questions about the members, for the node that keeps the store."""
     return 0.0
@@ -195,10 +197,13 @@ class NodeParameters:
 
     faults: Faults | None = None
     memory: MemoryOptions = UNSHARED
-    thread_limit: int = attrs.field(default=NODE_THREADS, validator=attrs.validators.ge(1))
-    call_timeout: float | None = None
+    thread_limit: int = attrs.field(default=NODE_THREADS, validator=positive_count)
+    call_timeout: float | None = attrs.field(default=None, validator=positive_seconds)
     log_memory: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(0))
+        default=None,
+        validator=attrs.validators.optional(
+            lambda _, attribute, value: check_whole_number(attribute.name, value)
+        ),
     )
     """Bytes of the process's log; None for nodes of which many share a process."""
     filters: tuple[Filter, ...] = ()
@@ -288,6 +293,7 @@ class Node(BaseNode):
             self._environment,
             # A member reaches such a store by itself; a client through any member.
             self._living if coordination.kind == "etcd" else None,
+            coordination.joined,
         )
 
     def _add_placement(self) -> None:
@@ -302,6 +308,7 @@ class Node(BaseNode):
             store,
             environment,
             self._nursery,
+            self._endpoint.peers.links,
             self._ended,
             self._forget_stranger,
         )
@@ -499,6 +506,7 @@ class Node(BaseNode):
             (one for one in self._introduction.peer.addresses if one.startswith("tcp:")), ""
         ).removeprefix("tcp:")
 
+    @names_keywords
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
         """Stop an actor and wait until it has ended. You may stop one that has ended already. Its
         running methods and its `on_stop` have 5 seconds, and are cancelled then; a supervisor ends
@@ -509,7 +517,7 @@ class Node(BaseNode):
         """
         if not isinstance(handle, Handle):
             raise TypeError(f"stop takes a handle, not {short_repr(handle)}")
-        await self._api.stop(handle.address, reason)
+        await self._api.stop(self._endpoint.check_own(handle).address, reason)
 
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, by name. Raises `NotAMemberError` after the
@@ -911,6 +919,7 @@ class Node(BaseNode):
                     self._placement.forget,
                     name="names",
                 )
+                nursery.start_soon(self._placement.run, name="room")
                 nursery.start_soon(self._names.run, name="claims")
                 nursery.start_soon(self._groups.run, name="groups")
                 nursery.start_soon(self._endpoint.references.run, name="references")
@@ -935,29 +944,43 @@ class Node(BaseNode):
         with trio.move_on_after(timings.drain):
             await self._endpoint.host.stop_all(
                 ExitReason("shutdown", f"node {self.name} stops its actors"),
+                moved=ExitReason("node left", f"node {self.name} leaves"),
                 in_all=timings.drain_actors,
             )
+
+    async def _show_draining(self) -> None:
+        """Let the other nodes see that this one leaves: they place no actors here, and move no
+        values to it. Bounded by `Timings.goodbye`.
+        """
+        with trio.move_on_after(self._environment.timings.goodbye):
+            try:
+                await self._registration.set_state("draining")
+            except (StoreError, CallError) as error:
+                # The actors are stopped in order all the same, also of a node that the store does
+                # not know any more.
+                logger.info("the other nodes do not see this node draining: %s", error)
 
     async def _close(self) -> None:
         """Drain, leave the cluster and notify the peers; bounded in time, and shielded from
         cancellation.
         """
         timings = self._environment.timings
-        # Nobody answers a node that is expelled, the store neither. One without tasks of its own
-        # hears no answers.
+        # Neither its peers nor the store answer a node that is expelled. One without tasks of its
+        # own hears no answers.
         alone = isinstance(self._given_up, ExpelledError) or self._tasks_ended
         with trio.move_on_after(0 if self._tasks_ended else timings.drain):
             try:
                 # Before the members know: what comes meanwhile is refused, and goes elsewhere.
                 self._endpoint.host.take_no_new_work()
-                with trio.move_on_after(0 if alone else timings.goodbye):
-                    try:
-                        await self._registration.set_state("draining")
-                    except (StoreError, CallError) as error:
-                        # The actors are stopped in order all the same, also of a node that the
-                        # store does not know any more.
-                        logger.info("the other nodes do not see this node draining: %s", error)
+                self._endpoint.peers.on_leaving()
+                if not alone:
+                    await self._show_draining()
                 await self._endpoint.host.drain(timings.drain_calls, timings.drain_actors)
+                if self._node_service is not None and not alone:
+                    # The drain has cancelled the starts that were under way. One that ignores that
+                    # is waited for no longer than this.
+                    with trio.move_on_after(timings.goodbye):
+                        await self._node_service.answered()
                 # After the actors have ended: the last of them may have made references.
                 if self._parameters.memory.on_leave == "move" and not alone:
                     await self._hand_over_references()
@@ -1002,7 +1025,19 @@ class Node(BaseNode):
         with trio.move_on_after(self._environment.timings.hand_over) as patience:
             staying = partial(self._members.staying, self.name)
             lost = await self._endpoint.references.hand_over(staying)
-            if lost:
+            if lost and staying():
+                # Those that have refused the values may leave as well, which the view shows later
+                # on a busy machine.
+                with trio.move_on_after(self._environment.timings.goodbye), suppress(StoreError):
+                    await self._members.caught_up(self._members.revision + 1)
+            if lost and not staying():
+                # As at the end of a cluster, where this is what is meant.
+                logger.info(
+                    "%d referenced values of node %s end with it: all other nodes leave as well",
+                    lost,
+                    self.name,
+                )
+            elif lost:
                 logger.warning(
                     "%d referenced values of node %s end with it: no other node could take them",
                     lost,
@@ -1022,7 +1057,8 @@ class Node(BaseNode):
             self._environment,
             network,
             self._nursery,
-            PeerDirectory(self._locate, self._link_to),
+            # Not bound here: the names come later.
+            PeerDirectory(self._locate, self._link_to, lambda name: self._names.why_absent(name)),
             self._make_host,
             PeerMembership(
                 is_member=lambda peer: self._members.is_current(peer.identity),

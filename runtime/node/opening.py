@@ -6,6 +6,7 @@ here.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -24,13 +25,20 @@ from actors.exact import exact
 from actors.filters import Filter, checked_filters
 from actors.identifiers import NodeId
 from actors.keywords import names_keywords
-from actors.options import CallOptions, check_name, checked_labels, checked_resources
+from actors.options import check_name, checked_labels, checked_resources, flag
 from actors.own_logger import own_logger
 from actors.peers import PeerRole
+from actors.retry import check_number
 from actors.short_repr import short_repr
 from runtime.async_blocks import opens_in_block
 from runtime.calls.admission import AdmissionRules
-from runtime.environment import Environment, SystemEnvironment, check_loop, raise_alone
+from runtime.environment import (
+    Environment,
+    SystemEnvironment,
+    check_loop,
+    check_path,
+    raise_alone,
+)
 from runtime.faults import Faults
 from runtime.functions.function_names import hook_path
 from runtime.hosting.authorization import Authorize
@@ -43,6 +51,7 @@ from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_netw
 from runtime.links.keyring import GivenSecret, Keyring, guessable
 from runtime.links.loans import FEATURE
 from runtime.links.transports import (
+    SPIN_CHOICES,
     Connection,
     Network,
     is_loopback,
@@ -56,7 +65,7 @@ from runtime.membership.advertised_address import (
     default_listen,
     is_elsewhere,
 )
-from runtime.membership.cluster_client import client_peer, open_client
+from runtime.membership.cluster_client import ClusterAccess, client_peer, open_client
 from runtime.membership.cluster_record import LastFounder, find_founder, note_founder
 from runtime.membership.cluster_secret import find_secret, settle_tls
 from runtime.membership.cluster_session import (
@@ -72,6 +81,7 @@ from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, Report, re
 from runtime.node import Node
 from runtime.node.node import NodeParameters, tasks_cancelled
 from runtime.observation.inspection_service import inspection_of
+from runtime.processes.main_script import running_main
 from runtime.references.inspection import calling_site
 from runtime.references.manager import MemoryOptions, OnLeave
 from runtime.references.memory.values import MEMORY_BYTES
@@ -115,13 +125,21 @@ class Platform:
     """Failpoints between nodes, see `Faults`. By default those of `UNDERSTUDY_FAULTS`."""
 
 
+def _seconds(instance: object, attribute: attrs.Attribute[float], value: object) -> None:
+    """An attrs validator: raises TypeError or ValueError, which name the option, for what is no
+    number of seconds. It may be infinite.
+    """
+    if value != math.inf:
+        check_number(attribute.name, value)
+
+
 @attrs.frozen
 class _Debugging:
     """The settings of `open_node` for finding mistakes."""
 
-    trace_references: bool
-    post_mortem: bool
-    debuggable: bool
+    trace_references: bool = attrs.field(validator=flag)
+    post_mortem: bool = attrs.field(validator=flag)
+    debuggable: bool = attrs.field(validator=flag)
 
 
 @attrs.frozen(kw_only=True)
@@ -141,7 +159,7 @@ class _NodeSettings:
     network: Network
     isolation: IsolationFactory
     debugging: _Debugging
-    blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
+    blocked_limit: float = attrs.field(validator=_seconds)
     metrics: str | None
     measured_supervisors: frozenset[str]
     role: PeerRole
@@ -286,7 +304,7 @@ async def open_node(
     node answers with `NotAMemberError`.
     """
     options = {"join": join, "listen": listen, "advertise": advertise, "store": store}
-    platform = platform or Platform()
+    platform = _checked_platform(platform)
     found_tls, network = _network(platform, secret, tls)
     _check(name, cluster, options, data_dir, metrics, found_tls)
     role, listen = await _place(network, role, options)
@@ -313,14 +331,30 @@ async def open_node(
             memory=_memory(platform, reference_memory, reference_directory, references_on_leave),
             thread_limit=thread_limit,
             log_memory=log_memory if platform.network is None else None,
-            call_timeout=CallOptions(timeout=call_timeout).timeout,
-            filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
+            call_timeout=exact(call_timeout),
+            filters=_filters(filters, tracing),
             rules=AdmissionRules.checked(spawnable, authorize, client_actors),
             resources=checked_resources({} if resources is None else resources),
         ),
     )
     async with _sheltered(settings) as node:
         yield node
+
+
+def _checked_platform(given: object) -> Platform:
+    if given is not None and not isinstance(given, Platform):
+        raise TypeError(f"platform must be a Platform or None, not {short_repr(given)}")
+    found = given or Platform()
+    if found.network is None:
+        # Its classes are found by the name of the module, also where a profiler runs the script.
+        running_main()
+    return found
+
+
+def _filters(given: object, tracing: object) -> tuple[Filter, ...]:
+    if not isinstance(tracing, bool):
+        raise TypeError(f"tracing must be True or False, not {short_repr(tracing)}")
+    return (*((Tracing(),) if tracing else ()), *checked_filters(given))
 
 
 def _secret(
@@ -352,6 +386,11 @@ def _network(
     """Return the settings of TLS, and the network that follows them."""
     found = settle_tls(secret, tls)
     spin = os.environ.get(SPIN_VARIABLE) or "auto"
+    if spin not in SPIN_CHOICES:
+        raise ValueError(
+            f"{SPIN_VARIABLE}={short_repr(spin)} is not a spin mode; choose one of "
+            f"{', '.join(SPIN_CHOICES)}"
+        )
     return found, platform.network or system_network(
         platform.environment, found, spin, platform.may_spin
     )
@@ -424,6 +463,7 @@ def _check(
     for option, value in (*given.items(), ("metrics", metrics)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{option} must be a str or None, not {short_repr(value)}")
+    check_path("data_dir", data_dir)
     if data_dir is not None and (given["join"] is not None or given["store"] is not None):
         raise ValueError(
             "data_dir is for the node that founds a cluster and keeps its store: leave data_dir "
@@ -493,6 +533,7 @@ def _memory(
         raise TypeError(f"reference_memory is a number of bytes, not {short_repr(given)}")
     if limit < 0:
         raise ValueError(f"reference_memory is a number of bytes, not {limit}")
+    check_path("reference_directory", directory)
     if directory is not None and not Path(directory).is_dir():
         raise ValueError(f"reference_directory={str(directory)!r} is not a directory")
     if on_leave not in get_args(OnLeave):
@@ -571,17 +612,19 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
     )
     outside = await _advertised(settings, bound)
     record = _record(settings, before.name if before else None, (outside, local))
-    place = settings.cluster, settings.secret, environment, network, record
+    access = ClusterAccess(settings.cluster, settings.secret, environment, network)
     found: ClusterSession | ExternalStore | None = None
     if held is None:
-        found = await enter_by_member(cast("str", settings.join), *place)
+        found = await enter_by_member(cast("str", settings.join), access, record)
         if isinstance(found, ExternalStore):
             held = await _running(nursery, _etcd(found.address, settings))
     if held is not None:
         # The directory is locked for as long as the process lives that has opened it: the founder
         # before this one has ended, also if it ran in another container, where nothing else tells.
         ended_lease = before.lease if before else 0
-        found = await enter_with_store(held.store, held.kind, held.address, *place, ended_lease)
+        found = await enter_with_store(
+            held.store, held.kind, held.address, access, record, ended_lease
+        )
     coordination = cast("ClusterSession", found)
     if settings.data_dir is not None and held is not None:
         # Only after it has entered: a node that is refused must not become the noted founder.
@@ -630,15 +673,15 @@ async def _opened_as_client(nursery: trio.Nursery, settings: _NodeSettings) -> A
     if isinstance(network, EncryptedNetwork):
         host = network.client_host(host)
     peer = client_peer(environment, host, settings.role, settings.name or "")
-    place = settings.secret, environment, network
-    coordination = await enter_as_client(
-        cast("str", settings.join), *place, Introduction(settings.cluster, peer)
-    )
+    access = ClusterAccess(settings.cluster, settings.secret, environment, network)
+    coordination = await enter_as_client(cast("str", settings.join), access, peer)
     features = frozenset({FEATURE} if settings.parameters.memory.shared else ())
     peer = attrs.evolve(peer, store=coordination.identity, features=features)
     node = Node(
         Introduction(settings.cluster, peer),
-        *place,
+        settings.secret,
+        environment,
+        network,
         nursery,
         coordination,
         WithoutProcesses,
@@ -798,9 +841,8 @@ async def _report_to_member(
     # By chance: the next attempt need not meet the one that does not answer again.
     chosen = others[int(environment.random() * len(others))]
     address = next(one for one in chosen.addresses if one.startswith("tcp:"))
-    async with open_client(
-        address.removeprefix("tcp:"), cluster, secret, environment, network
-    ) as client:
+    access = ClusterAccess(cluster, secret, environment, network)
+    async with open_client(address.removeprefix("tcp:"), access) as client:
         service = inspection_of(client.endpoint, chosen.name, chosen.incarnation)
 
         async def tell(facts: dict[str, Any]) -> None:

@@ -40,6 +40,12 @@ LONGEST_WINDOW = 3600.0
 Row = dict[str, Any]
 Value = Callable[[ActorCell], Any]
 
+COLUMNS: Final = ("name", "node", "class", "epoch", "waiting", "running", "served", "supervisor")
+"""What actors can be filtered and sorted by."""
+
+TOP_COLUMNS: Final = ("waiting", "wait", "turn", "rate", "restarts")
+"""What `top` sorts by, the greatest first."""
+
 
 def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
     """Describe an actor in one row. `supervisors`: for whom actors were started, by name.
@@ -65,13 +71,6 @@ def actor_row(cell: ActorCell, supervisors: Mapping[str, str]) -> Row:
     if role == POOL:
         row["members"] = members_of(instance)
     return row
-
-
-COLUMNS: Final = ("name", "node", "class", "epoch", "waiting", "running", "served", "supervisor")
-"""What actors can be filtered and sorted by."""
-
-TOP_COLUMNS: Final = ("waiting", "wait", "turn", "rate", "restarts")
-"""What `top` sorts by, the greatest first."""
 
 
 class ActorListing:
@@ -171,7 +170,7 @@ class ActorListing:
     async def near(self, name: str, most: int = 3) -> list[str]:
         """The names of actors here that are most like this one, of `MOST_COMPARED`: first those
         that end in it, as `top/a` does for `a`. Names that were given are looked at before those
-        that were made up: nobody misspells these.
+        that were made up, which no user types.
         """
         found: list[str] = []
         if len(name) > MOST_WANTED:

@@ -32,6 +32,9 @@ _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
 }
 
+MOST_SHOWN = 60
+"""Characters of a value in a table."""
+
 
 @attrs.frozen
 class Condition:
@@ -100,10 +103,6 @@ def check_column(column: str, columns: Collection[str]) -> None:
     """Raises ValueError for a column that there is not."""
     if column not in columns:
         raise ValueError(f"there is no column {column!r}; choose one of {', '.join(columns)}")
-
-
-MOST_SHOWN = 60
-"""Characters of a value in a table."""
 
 
 def shown(value: object, most: int = MOST_SHOWN) -> str:

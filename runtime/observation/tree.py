@@ -31,6 +31,19 @@ SILENT = "does not answer"
 
 GONE = "gone"
 
+Column = Literal["state", "strategy", "restarts", "recent", "age", "node", "waiting"]
+
+COLUMNS: tuple[Column, ...] = get_args(Column)
+
+RIGHT: frozenset[str] = frozenset({"restarts", "age", "waiting"})
+"""Columns of numbers."""
+
+REASON_LENGTH = 100
+"""Characters of a reason on the line of its child. `draw_deaths` shows all of it."""
+
+FAILED = frozenset({"restarting", "starting", "exited", "stopped"})
+"""States in which the end of the last actor says why."""
+
 
 @attrs.frozen(kw_only=True)
 class KnownActor:
@@ -324,23 +337,6 @@ def _finite(owner: type, field: object, value: object) -> object:
 
 # The tree of supervision as text: one line for each child, columns side by side, the latest failure
 # where one matters. No I/O.
-
-Column = Literal["state", "strategy", "restarts", "recent", "age", "node", "waiting"]
-
-
-COLUMNS: tuple[Column, ...] = get_args(Column)
-
-
-RIGHT: frozenset[str] = frozenset({"restarts", "age", "waiting"})
-"""Columns of numbers."""
-
-
-REASON_LENGTH = 100
-"""Characters of a reason on the line of its child. `draw_deaths` shows all of it."""
-
-
-FAILED = frozenset({"restarting", "starting", "exited", "stopped"})
-"""States in which the end of the last actor says why."""
 
 
 @attrs.frozen

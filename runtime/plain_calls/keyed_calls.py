@@ -47,6 +47,12 @@ LEAST_SECONDS = 60.0
 MOST_SECONDS = 24 * 3600.0
 """After this long it is forgotten in any case."""
 
+ANSWER_DROPPED = {
+    "type": "AnswerDroppedError",
+    "message": "the call with this key was made before and has ended; its answer is not kept any "
+    "more, and it is not run again",
+}
+
 
 @message
 @attrs.frozen
@@ -296,13 +302,6 @@ class KeyedCalls(Generic[R]):
         if call.client:
             del self._shares[call.client].answers[call.key]
             self._shares[call.client].bytes -= _size(call.outcome)
-
-
-ANSWER_DROPPED = {
-    "type": "AnswerDroppedError",
-    "message": "the call with this key was made before and has ended; its answer is not kept any "
-    "more, and it is not run again",
-}
 
 
 def _size(outcome: PlainOutcome) -> int:

@@ -51,6 +51,11 @@ MOST_COPIES = 64 * 1024
 
 _AS_IT_IS = frozenset({NoneType, bool, float, str, bytes})
 
+_END_TEXT = "understudy: the end of a plain value"
+_END = cbor2.dumps(_END_TEXT)
+
+_DICTIONARIES = frozenset({OrderedDict, Counter, defaultdict})
+
 
 def encoded(value: object) -> bytes:
     """The value as CBOR, the same bytes for equal values. Raises EncodeError, which names the path
@@ -88,10 +93,6 @@ def decoded(data: bytes) -> object:
         raise DecodeError("this is not a single item of CBOR: something follows it, or is missing")
     check_plain(pair[0], 0)
     return pair[0]
-
-
-_END_TEXT = "understudy: the end of a plain value"
-_END = cbor2.dumps(_END_TEXT)
 
 
 def _refuse_tag(*_: object) -> NoReturn:
@@ -251,5 +252,3 @@ _WRITERS: dict[type, Callable[[Any], object]] = {
     **dict.fromkeys(EXCEPTIONS, summary_of),
     **dict.fromkeys(TEXTS, str),
 }
-
-_DICTIONARIES = frozenset({OrderedDict, Counter, defaultdict})

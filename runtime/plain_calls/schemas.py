@@ -45,6 +45,10 @@ BYTES: Schema = {
     "additionalProperties": False,
 }
 
+_LISTS = (list, Sequence, Collection, deque)
+_SETS = (set, frozenset)
+_MAPPINGS = (dict, Mapping, OrderedDict, Counter, defaultdict)
+
 
 def _numbers(kind: str, *names: str) -> Schema:
     """An object with exactly these numbers."""
@@ -83,10 +87,6 @@ _SIMPLE: dict[object, Schema] = {
     Path: {"type": "string", "format": "path"},
     **{cls: {"type": "string"} for cls in TEXTS},
 }
-
-_LISTS = (list, Sequence, Collection, deque)
-_SETS = (set, frozenset)
-_MAPPINGS = (dict, Mapping, OrderedDict, Counter, defaultdict)
 
 
 def _fraction(text: str) -> Fraction:

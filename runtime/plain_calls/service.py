@@ -38,7 +38,7 @@ from actors.messages import message
 from actors.method import BoundStream, MethodDefinition, method
 from actors.peers import VerifiedPeer
 from actors.short_repr import short_repr
-from runtime.calls.admission import CallAdmission
+from runtime.calls.admission import AccessRequest, CallAdmission
 from runtime.calls.client import CallClient
 from runtime.calls.error_codec import Plain, described, raised_by_method
 from runtime.environment import Environment
@@ -291,9 +291,8 @@ class PlainCallService(Actor):
         address, definition = call.called
         read = partial(_arguments, target.name, definition, body)
         arguments = read() if len(body) <= LARGE_BODY else await self._in_thread(read)
-        refused = self._admission.refusal_of_answer(
-            peer, address, definition, arguments.args, arguments.kwargs, CURRENT.get()
-        )
+        asked = _access_request(peer, address.name, definition.name, arguments)
+        refused = self._admission.refusal_of_answer(asked, address, definition)
         if refused is not None:
             raise OutcomeUnknownError(
                 f"{target.name}.{target.method} was called with this key before, and its outcome "
@@ -305,16 +304,9 @@ class PlainCallService(Actor):
         `NotAllowedError`.
         """
         peer = self._peer()
+        asked = _access_request(peer, target.name, target.method, arguments)
         if peer.role != "node" or self._admission.authorize is not None:
-            refused = self._admission.refusal(
-                peer,
-                "call",
-                target.name,
-                target.method,
-                arguments.args,
-                arguments.kwargs,
-                CURRENT.get(),
-            )
+            refused = self._admission.refusal(asked)
             if refused is not None:
                 try:
                     raise refused
@@ -322,9 +314,7 @@ class PlainCallService(Actor):
                     # No circle with this frame, which the traceback has.
                     del refused
         if peer is not self._admission.own:
-            self._admission.note_act(
-                peer, target.name, target.method, arguments.args, arguments.kwargs
-            )
+            self._admission.note_act(asked)
 
     def _peer(self) -> VerifiedPeer:
         """Return the proven identity of the caller of this service."""
@@ -532,6 +522,14 @@ def _raised(raised: Plain) -> PlainOutcome:
             "message": str(raised.get("text", "")),
             "fields": shown,
         },
+    )
+
+
+def _access_request(
+    peer: VerifiedPeer, actor: str, method: str, arguments: PlainArguments
+) -> AccessRequest:
+    return AccessRequest(
+        peer, "call", actor, method, arguments.args, arguments.kwargs, CURRENT.get()
     )
 
 

@@ -22,14 +22,14 @@ MOST_BATCH_BYTES = 1024 * 1024
 """Bytes of items in a batch. An item that is larger travels alone."""
 
 GROWTH = 4
-"""How much larger than the largest batch so far the next may be: the first items tell how long one
-takes, and may be misleading.
+"""By which factor the next batch may be larger than the largest so far: the time that the first
+items take may be misleading.
 """
 
 PREFETCH_BELOW = 0.1
 """Seconds. A member whose batches take less gets the next one while it runs one, so that it never
-waits for the network. Beyond, the wait is too short to matter, and what is with a member when it
-dies is of unknown outcome.
+waits for the network. Beside longer batches that wait is too short to matter, and items that a
+member has when it dies have an unknown outcome.
 """
 
 WEIGHT = 0.3
@@ -82,7 +82,7 @@ class MemberPace:
 class BatchSizes:
     """The batch sizes of one `map`. `fixed`: items per batch, None for automatic. `alone`: each
     item travels in a call of its own; such a call is not recalled, so none is sent to a member that
-    has one. `known`: what items have taken before; it is kept up to date.
+    has one. `known`: the time that items took in earlier maps; it is kept up to date.
     """
 
     def __init__(self, fixed: int | None, known: KnownPace, *, alone: bool) -> None:
@@ -130,8 +130,8 @@ class BatchSizes:
         return max(1, min(by_time, most, by_bytes, MOST_IN_BATCH))
 
     def next_size(self, pace: MemberPace, waiting: int, members: int, *, is_last: bool) -> int:
-        """Return how many items the next batch of a member may have, of those that are `waiting`
-        for so many members. `is_last`: no more items come.
+        """Return how many items the next batch of a member may have. `waiting`: how many items
+        wait, for so many `members`. `is_last`: no more items come.
         """
         if self._fixed is not None:
             return self._fixed

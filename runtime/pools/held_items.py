@@ -1,5 +1,5 @@
-"""The items that a `map` has taken from its source and whose results it has not given: which of
-them have a result, and in which order results are given. No I/O.
+"""The items that a `map` has taken from its source and whose results it has not given yet. This
+file decides which of them have a result, and in which order results are given. No I/O.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ MOST_BYTES = 128 * 1024 * 1024
 """Of one journal, all in all. When they are reached, the map ends with a `JournalError`."""
 
 PART_BYTES = 64 * 1024
-"""What one write takes, and one key of the store has, at most (and one entry besides)."""
+"""Most bytes in one write, and in one key of the store; one entry more may follow."""
 
 REWRITE_BELOW = 4 * 1024
 """A part that is smaller is written again with what comes next, so that slow maps do not leave a
@@ -82,7 +82,9 @@ class ItemCodec:
         self._codec = codec.reproducible()
 
     def digest(self, args: tuple[object, ...]) -> bytes:
-        """The same for the same arguments, in every process. Raises EncodeError."""
+        """Return a digest, which is the same for the same arguments in every process. Raises
+        EncodeError.
+        """
         segments: list[Any] = []
         encoded = self._codec.encode_arguments(args, {}, segments)
         found = hashlib.blake2b(encoded, digest_size=DIGEST_BYTES)
@@ -129,7 +131,9 @@ class MapJournal:
         self._writing: PartWrite | None = None
 
     def on_part(self, part: bytes) -> None:
-        """Read the next of the parts that the store has. Raises `JournalError` for what is none."""
+        """Read the next of the parts that the store has. Raises `JournalError` for bytes that are
+        no part of a journal.
+        """
         try:
             for index, digest, result, size in cbor2.loads(part):
                 self._known[int(index)] = JournalEntry(int(index), digest, result, int(size))

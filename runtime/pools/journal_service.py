@@ -68,7 +68,7 @@ async def list_journals(
 
 
 class JournalService(Actor):
-    """Asks the store for those who have none, or may not write it."""
+    """Asks the store on behalf of processes that have no store, or may not write to it."""
 
     def __init__(self, store: Store, journals: Journals, environment: Environment) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class JournalService(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def listing(self, after: str) -> list[JournalSummary]:
-        """Those whose names come after this one, the first `MOST_LISTED` of them. Raises
+        """Return the first `MOST_LISTED` journals whose names come after this one. Raises
         `StoreError`.
         """
         now = self._environment.wall_time()

@@ -108,13 +108,13 @@ _GONE = (
     NodeUnreachableError,
     StaleEpochError,
 )
-"""Refusals that are the member's and not the item's."""
+"""Refusals whose cause is the member, and not the item."""
 
 NUMBERS = frozenset({bool, float, int, type(None)})
 """Types whose values all weigh the same."""
 
 PAIR_TYPES = frozenset({list, tuple})
-"""How members tell of an item: those of earlier versions in tuples."""
+"""Types in which members report on an item: members of earlier versions send tuples."""
 
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 """What a reader's loop takes for the end of the results. As a generator does, a map raises another
@@ -273,7 +273,7 @@ class MapRun:
         except BaseException as error:  # noqa: ASYNC103  what is not trio's is the caller's own
             if is_cancellation(error):
                 raise
-            # Whatever the source raises is its reader's, who gets it after the results.
+            # Whatever the source raises goes to the reader of the map, after the results.
             self.schedule.on_source_over(error)
         else:
             self.schedule.on_source_over(self._missing())
@@ -451,7 +451,7 @@ class MapRun:
 
     @property
     def _looks(self) -> bool:
-        """True while time may make a difference."""
+        """True while the next decision may depend on the time."""
         return self.schedule.has_idle_members or self.schedule.has_work
 
     def _hand_out(self, nursery: trio.Nursery, member: ActorId) -> bool:
@@ -491,7 +491,7 @@ class MapRun:
             schedule.on_failed(batch, error, now())
         self._result.set()
         self._finished.set()
-        # Here and now: the member is idle, or will be soon.
+        # At once, without another task: the member is idle, or will be soon.
         self._hand_out(nursery, member)
         self._wake.set()
 
@@ -519,7 +519,8 @@ class MapRun:
                 [list(item.args) for item in items],
             )
         except MethodNotFoundError:
-            # The members are in processes of their own, and their nodes have filters.
+            # The members have no batches: they are in processes of their own, and their nodes have
+            # filters.
             self._single = True
             self.schedule.on_no_batches(batch)
             return
@@ -565,15 +566,14 @@ class MapRun:
         )
 
     def _failure(self, code: int, value: object, index: int, member: ActorId) -> tuple[int, object]:
-        name = self._definition.name
-        node = self._members.node_of(member)
+        name, node = self._definition.name, self._members.node_of(member)
+        place = CallPlace(member.name, name, node, member.epoch)
+        find_class = self._members.endpoint.codec.find_class
         if code == RAISED:
-            place = CallPlace(member.name, name, node, member.epoch)
-            return code, rebuild(RAISED_CODE, value, place, self._members.endpoint.codec.find_class)
+            return code, rebuild(RAISED_CODE, value, place, find_class)
         if code == REFUSED:
             kind, plain = cast("list[object]", value) if is_pair(value) else (None, None)
-            place = CallPlace(member.name, name, node, member.epoch)
-            return code, rebuild(kind, plain, place, self._members.endpoint.codec.find_class)
+            return code, rebuild(kind, plain, place, find_class)
         if code == UNSENDABLE:
             return code, ReplyEncodeError(
                 f"{member.name}.{name} ran for item {index}, but its result cannot be sent: "
@@ -611,7 +611,8 @@ class MapRun:
 
 def references_of(args: tuple[object, ...]) -> list[Reference[object]]:
     """The references among the arguments of an item."""
-    # By the type: what an item says of its `__class__` is the user's code, and may raise.
+    # By `type`, and not `isinstance`: that reads the item's `__class__`, which is the user's code
+    # and may raise.
     return [
         cast("Reference[object]", argument)
         for argument in args
@@ -694,7 +695,7 @@ class MapResults(AsyncIterator[R], Generic[R]):
     async def progress(self, every: float = 0.5) -> AsyncIterator[MapCounts]:
         """How far it has come, each `every` seconds, until all items are done or it was closed."""
         while True:
-            # Seen together with the counts: the last that are given are those of the end.
+            # Read together with the counts, so that the last counts given are the final ones.
             is_last = self._over or self._run.schedule.is_done
             yield self.counts()
             if is_last:
@@ -774,7 +775,7 @@ class MapResults(AsyncIterator[R], Generic[R]):
         run = self._run
         if run.schedule.is_over:
             if run.options.progress:
-                # What is printed next comes below the bar.
+                # Wait for the bar's last state, so that the program's next output comes below it.
                 await run.ended.wait()
             error = run.schedule.source_error
             if error is None:

@@ -61,9 +61,9 @@ class MapSchedule:
     what `is_retried` accepts, or timed out, is run again. `batch`: items per batch, None for
     automatic. `alone`: each item travels in a call of its own. Such a call is not recalled, so that
     none is sent to a member that has one. `window`: bound on items that were taken and not given,
-    None for automatic.
-    `total`: how many items the source has, if it says so. `journalled`: what an item has returned
-    is a result only after `on_written`. `known`: what items have taken before; it is kept up.
+    None for automatic. `total`: how many items the source has, if it says so. `journalled`: what an
+    item has returned is a result only after `on_written`. `known`: the time that items took in
+    earlier maps; it is updated.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class MapSchedule:
                     continue
                 first = next(iter(pace.batches.values()))
                 expected = 0.0 if math.isinf(first.expected) else first.expected
-                # What one item more would take is worth a message.
+                # Another item would take long enough to be worth a message.
                 behind = (
                     place and expected >= BATCH_SECONDS / 2 and now >= first.first_at + expected
                 )
@@ -351,7 +351,7 @@ class MapSchedule:
                 self._on_failed(item, value, now)
             else:
                 raise AssertionError(f"a failure comes as an exception, not as {value!r}")
-        # A member that answers too little says nothing of the rest.
+        # The member has left these items out of its answer: their outcome is unknown.
         for item in batch.items[len(outcomes) :]:
             self._on_failed(item, self._unknown(item, "its member left it out of the answer"), now)
         self._waiting.put_back(unstarted)
@@ -498,8 +498,8 @@ class MapSchedule:
         if not pace.batches:
             return True
         if self._source_over:
-            # The last items are for those who are idle first, or will be: none waits behind another
-            # one while a member has nothing to do.
+            # The last items go to the members that are idle first, or will be. So no item waits
+            # behind another one while a member has nothing to do.
             return self._waiting.ready > len(self._members) or self._is_next_idle(pace)
         part = self._limit() // (PARTS * (len(self._members) or 1))
         return self._waiting.ready >= min(self._sizes.full(pace), part)
@@ -571,7 +571,7 @@ class MapSchedule:
 
     def _is_again_after_refusal(self, item: MapItem, error: NotExecutedError) -> bool:
         item.refusals += 1
-        # Rules are not for a time: what may not be called now may not be called then.
+        # A rule does not pass with time: a call that is not allowed now will not be allowed later.
         if item.refusals >= MOST_REFUSALS or isinstance(error, NotAllowedError):
             self.held.finish(item, error=error)
             return False

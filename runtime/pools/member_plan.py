@@ -13,13 +13,14 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 
 from actors.actor import Actor
+from actors.class_names import class_name
 from actors.messages import import_path, message
 from actors.options import CallChanges, SpawnOptions
 from actors.retry import check_whole_number
 from actors.short_repr import short_repr
 
 GROWTH = 2
-"""Times as many members as there are that one demand may lead to."""
+"""By which factor one demand may increase the number of members."""
 
 IDLE_SECONDS = 30.0
 """After so long without demand a pool shrinks to its least size."""
@@ -46,6 +47,17 @@ def for_members(options: SpawnOptions) -> SpawnOptions:
     return options
 
 
+def check_places(name: object, actor: object) -> None:
+    """Raises TypeError if what a pool is of stands in the place of its name."""
+    if callable(name) and not isinstance(name, str):
+        what = class_name(name) if isinstance(name, type) else short_repr(name)
+        size = f"size={actor}" if type(actor) is int else "size=8"
+        raise TypeError(
+            f"a pool's name, or None, stands before what it is of, and its size has a name: "
+            f"pool(None, {what}, {size})"
+        )
+
+
 @message
 @attrs.frozen(kw_only=True)
 class PoolSize:
@@ -65,9 +77,10 @@ class PoolSize:
         per_node: int | None = None,
         least: int | None = None,
         most: int | None = None,
+        has_arguments: bool = False,
     ) -> PoolSize:
         """Make a size from the arguments of users: one of `size`, `per_node`, or `min` and `max`
-        together.
+        together. `has_arguments`: something was given for the members' constructor.
         """
         bound = most if least is None else least
         said = [
@@ -81,7 +94,13 @@ class PoolSize:
         if len(said) != 1:
             raise ValueError(
                 "a pool has one size: give size=8, per_node=1, or min=2 and max=64"
-                + (f"; not {' and '.join(said)} together" if said else "")
+                + (
+                    f"; not {' and '.join(said)} together"
+                    if said
+                    else ". What stands behind the class is for the constructor of the members"
+                    if has_arguments
+                    else ""
+                )
             )
         if per_node is not None:
             if per_node < 1:

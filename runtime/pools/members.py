@@ -110,9 +110,10 @@ class PoolMembers:
         self._changed = trio.Event()
 
     def see(self, view: PoolView) -> None:
-        """These are the members now."""
+        """Replace the members by those of this view."""
         self.view = view
-        # What was called is this epoch of the member: no call waits for another one when it ends.
+        # A call is for this epoch of the member: when the member ends, no call waits for a
+        # successor.
         self._addresses = {
             address.actor_id: attrs.evolve(address, registered=False) for address in view.members
         }
@@ -205,7 +206,7 @@ class PoolMembers:
         """Return the name of a member's node; "" if it is not known."""
         address = self._addresses.get(member)
         if address is None:
-            # It is none any more, and has items still.
+            # It is no member any more, and still has items.
             found = self._handles.get(member)
             address = found.address if found is not None else None
         return address.node if address is not None else ""

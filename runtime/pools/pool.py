@@ -37,7 +37,6 @@ from actors.errors import (
     ActorNotFoundError,
     CallError,
     CallTimeoutError,
-    ClassMismatchError,
     EmptyPoolError,
     PoolStoppedError,
 )
@@ -73,6 +72,7 @@ from runtime.pools.supervisor import (
     FunctionMember,
     PoolSupervisor,
     PoolView,
+    check_what,
     function_path,
 )
 from runtime.user_errors import CHECKS
@@ -138,7 +138,7 @@ async def open_pool(
         handle = cast("Handle", await node.options().spawn(PoolSupervisor, spec))
     else:
         handle = await _found_or_opened(node, name, spec)
-        # A death of this node right after the return must not take the pool along.
+        # The pool must survive if this node dies right after the return.
         await cast("Any", handle.options(retry=WHILE_IT_MOVES)).wait_for_keeper()
     return await _joined(node, handle, actor, spec.what)
 
@@ -163,10 +163,7 @@ async def find_pool(node: PoolNode, name: str, actor: Callable[..., A]) -> Pool[
 
 async def _joined(node: PoolNode, handle: Handle, actor: Callable[..., A], what: str) -> Pool[A]:
     view: PoolView = await cast("Any", handle.options(retry=WHILE_IT_MOVES)).view()
-    if view.what != what:
-        raise ClassMismatchError(
-            f"pool {handle.name} is of {view.what}, not of {what}", actor=handle.name
-        )
+    check_what(handle, view, what)
     members = PoolMembers(node, handle, actor)
     members.see(view)
     node._nursery.start_soon(members.follow, name=f"members of pool {handle.name}")
@@ -243,8 +240,8 @@ class Pool(ProcessBound, Generic[A]):
         min: int | None = None,
         max: int | None = None,
     ) -> None:
-        """Have another size from now on. Members that are too many end after the items that they
-        have. Raises TypeError or ValueError for sizes that make no sense.
+        """Have another size from now on. Surplus members end after the items that they have. Raises
+        TypeError or ValueError for sizes that make no sense.
         """
         with CHECKS:
             wanted = PoolSize.of(size, per_node, min, max)
@@ -420,7 +417,8 @@ class Pool(ProcessBound, Generic[A]):
                 for index, member in enumerate(present):
                     nursery.start_soon(call, index, member)
         except BaseExceptionGroup as group:
-            # What cannot be sent to one member can be sent to none: each has raised the same.
+            # Arguments that cannot be sent to one member cannot be sent to any: each call has
+            # raised the same error.
             raise first(group) from None
         return [answer for answer in answers if answer is not None]
 

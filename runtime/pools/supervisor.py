@@ -11,7 +11,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -19,8 +19,10 @@ import trio
 
 from actors.actor import Actor, Member
 from actors.errors import (
+    ActorNotPlacedError,
     CallError,
     ChildError,
+    ClassMismatchError,
     SpawnError,
     StoreError,
     SupervisorStoppingError,
@@ -34,8 +36,11 @@ from actors.own_logger import own_logger
 from actors.short_repr import short_repr
 from actors.supervision import ExitReason
 from actors.supervisor import ChildSpec, ChildStatus, DynamicSupervisor
+from runtime.hosting.allocations import TOLERANCE
+from runtime.limited_log import LimitedLog
 from runtime.pools.member_plan import GROWTH, IDLE_SECONDS, PoolSize, PoolSpec, plan
 from runtime.supervision.placement import CALLS_ONLY
+from runtime.supervision.singletons import CandidateComparison
 
 OTHERS_SECONDS = 1.0
 """How long the start of a pool waits for other members when it has the first."""
@@ -48,7 +53,7 @@ LONGEST_PAUSE = 5.0
 """Seconds between attempts to start members, after starts that failed."""
 
 ASK_SECONDS = 2.0
-"""How long a keeper is waited for that is asked what it keeps."""
+"""How many seconds a keeper has to answer what it keeps."""
 
 FORGET_SECONDS = 2.0
 """How long the end of a named pool may take to remove what it has saved."""
@@ -62,6 +67,12 @@ KEEPERS = 2
 KEEPER_SECONDS = 5.0
 """How long the opening of a named pool waits for the first other node that stands for it. Without
 one, for instance while a node that still counts as up is cut off, the pool is there nevertheless.
+"""
+
+LINES = 3
+LINES_SECONDS = 60.0
+"""At most so many lines of the log in so long about members that did not start: each is about all
+members of a pool that were started together.
 """
 
 MEMBER, KEEPER = "member-", "keeper-"
@@ -174,12 +185,15 @@ class StartPause:
         """True if another attempt may begin."""
         return now >= self.until
 
-    def on_failed(self, now: float) -> None:
-        """A start has failed: wait longer each time."""
-        if self.is_over(now):
-            # Those that were started together and fail together are one failure.
-            self.seconds = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self.seconds))
-            self.until = now + self.seconds
+    def on_failed(self, now: float) -> bool:
+        """A start has failed: wait longer each time. Returns False if this was known already:
+        starts that were begun together and fail together are one failure.
+        """
+        if not self.is_over(now):
+            return False
+        self.seconds = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self.seconds))
+        self.until = now + self.seconds
+        return True
 
     def end(self) -> None:
         """A start has succeeded."""
@@ -218,7 +232,15 @@ class PoolKeeper(Actor):
                 await trio.sleep(LONGEST_PAUSE)
 
 
-class PoolSupervisor(DynamicSupervisor):
+def check_what(pool: Handle, view: PoolView, what: str) -> None:
+    """Raise ClassMismatchError for a pool that is of something else."""
+    if view.what != what:
+        raise ClassMismatchError(
+            f"pool {pool.name} is of {view.what}, not of {what}", actor=pool.name
+        )
+
+
+class PoolSupervisor(DynamicSupervisor, CandidateComparison):
     """See the module. Its children are temporary: it replaces them itself, on other nodes if need
     be, and however many of them items take down, it goes on.
     """
@@ -226,6 +248,7 @@ class PoolSupervisor(DynamicSupervisor):
     after_temporary: ClassVar[str | None] = (
         "not started again: the pool starts another member if it needs one"
     )
+    logs_failed_starts: ClassVar[bool] = True
 
     def __init__(self, spec: PoolSpec) -> None:
         super().__init__()
@@ -241,11 +264,32 @@ class PoolSupervisor(DynamicSupervisor):
         self._started = 0
         self._pauses = {MEMBER: StartPause(), KEEPER: StartPause()}
         self._failure: UnderstudyError | None = None
+        self._no_room: tuple[int, UnderstudyError] | None = None
+        """From when a member found no room until one finds some that has looked later: how many
+        starts had begun, and the error. One at a time looks meanwhile, and the others follow it.
+        """
+        self._looked_for: set[str | None] = set()
+        """The nodes on which members wait for room, None for any: one task each."""
+        self._withdrawn: set[str] = set()
+        """Members whose starts were withdrawn, since their nodes take none any more."""
+        self._log = LimitedLog(logger, trio.current_time, burst=LINES, period=LINES_SECONDS)
+        self._wanted = 0
+        """How many members there are to be, as the last plan says."""
+        self._logged = (0, 0)
+        """How many members there were, and how many wanted, when a lack of room was logged."""
         self._changed = trio.Event()
         self._stopped = False
         self._is_placeable = True
         self._opened = False
         """True once it has a member, or needs none: from then on other nodes stand for it."""
+
+    @classmethod
+    async def compare(cls, running: Handle, args: tuple[object, ...]) -> None:
+        """Two nodes that open pools of one name at the same time both stand for it, and one of the
+        two is refused if they are of different classes.
+        """
+        (spec,) = args
+        check_what(running, await cast("Any", running).view(), cast("PoolSpec", spec).what)
 
     async def on_start(self) -> None:
         """Adopt the members that live, and start others; returns when there is one. Raises what
@@ -257,7 +301,7 @@ class PoolSupervisor(DynamicSupervisor):
             await self._take_over()
         self._act()
         with trio.move_on_after(math.inf) as patience:
-            # One whose constructor has raised says nothing of those that start still.
+            # If one constructor has raised, those of the members that are still starting may not.
             while any(id.startswith(MEMBER) for id in self._starting):
                 await self._changed.wait()
                 if self._present():
@@ -320,7 +364,7 @@ class PoolSupervisor(DynamicSupervisor):
 
     @method(concurrent=True, idempotent=True)
     async def ask_for(self, members: int) -> None:
-        """Work waits that so many members could do."""
+        """Note that there is work for so many members."""
         present = max(1, len(self._present()))
         self._demand = max(self._demand, min(members, GROWTH * present))
         self._demanded_at = trio.current_time()
@@ -335,7 +379,8 @@ class PoolSupervisor(DynamicSupervisor):
         """
         saved = await self.saved()
         if isinstance(saved, PoolSize) and (self._addresses or not self._spec.opening):
-            # By an earlier version, which knows no openings. It may have left it behind.
+            # An earlier version has saved it, which knows no openings. It may be of a pool that has
+            # ended.
             self._spec = attrs.evolve(self._spec, size=saved)
             return
         size, opening = _saved(saved)
@@ -373,7 +418,7 @@ class PoolSupervisor(DynamicSupervisor):
             try:
                 await self.save(None)
             except (CallError, StoreError) as error:
-                # It counts for nothing: another opening has another text.
+                # What is left does no harm: another opening has another text.
                 logger.debug("what pool %s has saved was not removed: %s", self.name, error)
 
     def _on_children_changed(self) -> None:
@@ -398,12 +443,13 @@ class PoolSupervisor(DynamicSupervisor):
             return
         options, nodes = self._spec.options, self._nodes()
         self._is_placeable = bool(nodes)
+        self._withdraw(MEMBER, nodes)
         placed = {
             id: node
             for id, node in (
                 {id: address.node for id, address in self._addresses.items()} | self._starting
             ).items()
-            if id.startswith(MEMBER) and id not in self._draining
+            if id.startswith(MEMBER) and id not in self._draining and id not in self._withdrawn
         }
         changes = plan(
             self._spec.size,
@@ -414,19 +460,63 @@ class PoolSupervisor(DynamicSupervisor):
             free=bool(options.resources),
             busy=self._starting or self._draining,
         )
+        self._wanted = len(placed) + len(changes.starts) - len(changes.stops)
+        if self._logged != (0, 0) and len(self._present()) >= self._wanted:
+            self._logged = (0, 0)
+            logger.info("pool %s has all of its %d members", self.name, self._wanted)
         if self._pauses[MEMBER].is_over(trio.current_time()):
-            for node in changes.starts:
+            # Not when the first has failed: those that fit may not have said yet that they run.
+            self._log_lack()
+            for node in self._due(changes.starts):
                 self._begin(MEMBER, node)
         for id in changes.stops:
             if id in self._addresses:
                 self._drain(id)
         self._keep()
 
+    def _due(self, starts: Sequence[str | None]) -> list[str | None]:
+        """The starts of a plan that are made now."""
+        if self._no_room is None:
+            return list(starts)
+        # One looks for room on all nodes. A pool that is larger than the room there is would cost
+        # the store several reads a second for each member that it lacks.
+        looks = any(node is None and id.startswith(MEMBER) for id, node in self._starting.items())
+        return [node for node in starts if node is not None] + [
+            node for node in starts if node is None
+        ][: 0 if looks else 1]
+
+    def _withdraw(self, kind: str, nodes: Sequence[str]) -> None:
+        """Withdraw the starts on nodes that are not among these any more, such as those that leave:
+        they would be tried there until their time is over, and count as made.
+        """
+        if not nodes:
+            # Where there is no other node, the last attempt says why.
+            return
+        for id, node in self._starting.items():
+            is_gone = node is not None and node not in nodes
+            if is_gone and id.startswith(kind) and id not in self._withdrawn:
+                self._withdrawn.add(id)
+                self.nursery.start_soon(self._stop_member, id, name=f"end of {self.name}/{id}")
+
     def _nodes(self) -> list[str]:
-        """The nodes that members may be on."""
-        options = self._spec.options
+        """The nodes that members may be on: those that have what a member takes, if there is one.
+        Otherwise an attempt to start one says what each lacks.
+        """
+        allowed = self._allowed()
+        amounts = self._spec.options.resources.items()
         return [
             member.name
+            for member in allowed
+            if all(
+                member.resources.get(name, 0.0) >= amount - TOLERANCE for name, amount in amounts
+            )
+        ] or [member.name for member in allowed]
+
+    def _allowed(self) -> list[Member]:
+        """The members of the cluster that the options of the pool's members allow."""
+        options = self._spec.options
+        return [
+            member
             for member in self.node.members()
             if _hosts_actors(member)
             and options.on in (None, member.name)
@@ -438,7 +528,7 @@ class PoolSupervisor(DynamicSupervisor):
         none beside its own.
         """
         own = self.node.name
-        return [node for node in self._nodes() if node != own] or [
+        return [member.name for member in self._allowed() if member.name != own] or [
             member.name for member in self.node.members() if _hosts_actors(member, own)
         ]
 
@@ -452,40 +542,76 @@ class PoolSupervisor(DynamicSupervisor):
         # the answer that it has failed.
         if not self._spec.named or not self._opened:
             return
+        others = self._others()
+        self._withdraw(KEEPER, others)
         if not self._pauses[KEEPER].is_over(trio.current_time()):
             return
         keepers = self._keepers()
-        keepers |= {node for id, node in self._starting.items() if id.startswith(KEEPER) and node}
-        fresh = [node for node in self._others() if node not in keepers]
+        keepers |= {
+            node
+            for id, node in self._starting.items()
+            if id.startswith(KEEPER) and node and id not in self._withdrawn
+        }
+        fresh = [node for node in others if node not in keepers]
         for _ in range(min(KEEPERS - len(keepers), len(fresh))):
-            # Each in turn: one of them may refuse each time.
+            # The nodes take turns: one of them may refuse each time.
             self._begin(KEEPER, fresh.pop(self._started % len(fresh)))
 
     def _begin(self, kind: str, node: str | None) -> None:
         self._started += 1
         id = f"{kind}{self.epoch}-{self._started}"
         self._starting[id] = node
-        self.nursery.start_soon(self._start, kind, id, node, name=f"start of {self.name}/{id}")
+        number = self._started
+        name = f"start of {self.name}/{id}"
+        self.nursery.start_soon(self._start, kind, number, id, node, name=name)
 
-    async def _start(self, kind: str, id: str, node: str | None) -> None:
+    async def _start(self, kind: str, number: int, id: str, node: str | None) -> None:
         spec = self._child(kind, id, node)
+        seen = self._working().room_changes
         try:
             handle = await self._working().start_child(spec)
         except SupervisorStoppingError:
             # The pool was stopped, or resized and stopped at once: no caller waits for this member.
             return
         except (ChildError, CallError, SpawnError, StoreError) as error:
-            self._failed(kind, error)
+            if id not in self._withdrawn:
+                self._failed(kind, error)
+                if kind == MEMBER and isinstance(error, ActorNotPlacedError):
+                    self._look_for_room(spec, seen, node)
             return
         finally:
             del self._starting[id]
+            self._withdrawn.discard(id)
             self._tell()
         self._pauses[kind].end()
         if kind == MEMBER:
             self._failure = None
+            if self._no_room is not None and number > self._no_room[0]:
+                self._no_room = None
+            # It may have ended meanwhile, or its start was withdrawn.
             if any(child.id == id for child in self._children_now()):
                 self._addresses[id] = handle.address
             self._tell()
+
+    def _look_for_room(self, spec: ChildSpec, seen: int, node: str | None) -> None:
+        """End the pause before the next attempt as soon as there is room for a member: on that
+        node, or on any. `seen`: the `room_changes` before the attempt that has failed.
+        """
+        if node in self._looked_for:
+            return
+        self._looked_for.add(node)
+
+        async def look() -> None:
+            pause = self._pauses[MEMBER]
+            try:
+                seconds = pause.until - trio.current_time()
+                if await self._working().wait_for_room(spec, seen, seconds):
+                    pause.until = -math.inf
+            finally:
+                self._looked_for.discard(node)
+            self._tell()
+
+        self.nursery.start_soon(look, name=f"room for {self.name}/{spec.id}")
 
     def _child(self, kind: str, id: str, node: str | None) -> ChildSpec:
         if kind == KEEPER:
@@ -510,12 +636,29 @@ class PoolSupervisor(DynamicSupervisor):
 
     def _failed(self, kind: str, error: UnderstudyError) -> None:
         """A member or a keeper did not start: wait longer each time."""
-        self._pauses[kind].on_failed(trio.current_time())
-        if kind == MEMBER:
-            self._failure = error
-            logger.warning("a member of pool %s did not start: %s", self.name, error)
-        else:
+        is_first = self._pauses[kind].on_failed(trio.current_time())
+        if kind == KEEPER:
             logger.info("no other node stands for pool %s yet: %s", self.name, error)
+            return
+        self._failure = error
+        if isinstance(error, ActorNotPlacedError):
+            self._no_room = self._started, error
+        elif is_first:
+            self._log.warning("a member of pool %s did not start: %s", self.name, error)
+
+    def _log_lack(self) -> None:
+        """Say that there is no room for some members, once for each number of those."""
+        numbers = (len(self._present()), self._wanted)
+        if self._no_room is None or numbers == self._logged:
+            return
+        self._logged = numbers
+        self._log.warning(
+            "pool %s has %d of its %d members, and there is no room for the others now; they are "
+            "started when there is: %s",
+            self.name,
+            *numbers,
+            self._no_room[1],
+        )
 
     def _drain(self, id: str) -> None:
         self._draining.add(id)

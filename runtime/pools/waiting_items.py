@@ -13,8 +13,8 @@ from runtime.pools.batch_sizes import MOST_BATCH_BYTES
 from runtime.pools.held_items import MapItem
 
 PLACE_SECONDS = 0.1
-"""How long members without local work are turned away from items whose values are on the nodes of
-others (delay scheduling; Zaharia and others, 2010).
+"""For how many seconds a member without local items gets none of the items whose values are on the
+nodes of other members (delay scheduling; Zaharia and others, 2010).
 """
 
 LOOK_AHEAD = 64
@@ -32,7 +32,7 @@ class WaitingItems:
         """Ready items that have a place: without any, no item is looked for."""
         self._delayed: list[MapItem] = []
         self._turned_away: float | None = None
-        """Since when members are turned away from items of other places."""
+        """Since when members have got no items of other places."""
 
     def __bool__(self) -> bool:
         return bool(self._ready or self._delayed)
@@ -88,14 +88,15 @@ class WaitingItems:
     ) -> MapItem | None:
         """Take the first item of the next batch for a member on node `place`, which has nothing to
         do if it `is_idle`; `places`: the nodes of all members. Returns None if all items that it
-        may have are for others, who are there. At least one item must be ready.
+        may have are for members on other nodes. At least one item must be ready.
         """
         chosen = self._choose(place, places, now)
         if chosen is None:
             return None
         item = self._ready[chosen]
         if not item.recallable and not is_idle:
-            # Behind an item that takes long it would have to wait for that.
+            # A member that is not idle may have an item that takes long, and this one could not be
+            # taken back from behind it.
             return None
         if chosen:
             self._ready[0].passed_over += 1

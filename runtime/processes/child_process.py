@@ -19,6 +19,29 @@ from runtime.processes.exit_status import ChildDiedError, ExitStatus
 MAX_LINE_BYTES = 64 * 1024
 """Bytes after which a line is passed on in pieces."""
 
+KILL_SECONDS = 1.0
+"""Seconds that `kill` waits for the end of the process. A process that the kernel cannot end in
+this time is in uninterruptible sleep and runs no code either.
+"""
+
+_CHUNK = 64 * 1024
+"""Bytes of one read, which is what a pipe of Linux holds."""
+
+_DRAIN_LIMIT = 1024 * 1024
+"""Bytes that are read of an ended process's output without waiting."""
+
+_LAST_LINES = 20
+"""Lines of its output that the error of a process quotes."""
+
+_LAST_LINE_CHARACTERS = 500
+"""Characters of each of these lines."""
+
+OnLine = Callable[[str, str], None]
+"""Called with the name of a process and a line that it has printed."""
+
+WaitRoom = Callable[[], Awaitable[None]]
+"""Waits until `on_line` may be called again."""
+
 
 class LineSplitter:
     """Bytes in, text lines out; invalid UTF-8 becomes U+FFFD. Keeps less than `MAX_LINE_BYTES`
@@ -71,35 +94,6 @@ def _character_boundary(line: bytes, limit: int) -> int:
         if line[cut] & 0xC0 != 0x80:
             return cut
     return limit
-
-
-KILL_SECONDS = 1.0
-"""Seconds that `kill` waits for the end of the process. A process that the kernel cannot end in
-this time is in uninterruptible sleep and runs no code either.
-"""
-
-
-_CHUNK = 64 * 1024
-"""Bytes of one read, which is what a pipe of Linux holds."""
-
-
-_DRAIN_LIMIT = 1024 * 1024
-"""Bytes that are read of an ended process's output without waiting."""
-
-
-_LAST_LINES = 20
-"""Lines of its output that the error of a process quotes."""
-
-
-_LAST_LINE_CHARACTERS = 500
-"""Characters of each of these lines."""
-
-
-OnLine = Callable[[str, str], None]
-"""Called with the name of a process and a line that it has printed."""
-
-WaitRoom = Callable[[], Awaitable[None]]
-"""Waits until `on_line` may be called again."""
 
 
 class Output:
@@ -246,6 +240,10 @@ class ChildProcess:
                 poll = select.poll()
                 poll.register(descriptor, select.POLLIN)
                 poll.poll(KILL_SECONDS * 1000)
+            else:
+                # It has ended, or cannot be seen, as where this process is out of descriptors: as
+                # above.
+                self._send_signal(SIGKILL)
         except ProcessLookupError:
             # The process ended by itself in the meantime.
             pass

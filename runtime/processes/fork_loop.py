@@ -22,7 +22,6 @@ import contextlib
 import ctypes
 import gc
 import importlib
-import importlib.util
 import io
 import os
 import selectors
@@ -31,122 +30,25 @@ import socket
 import sys
 import threading
 import traceback
-import types
 from collections import deque
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 
 import attrs
 
-from actors.errors import UnderstudyError
-from actors.messages import MAIN_ALIAS
 from runtime.processes import protocol
+from runtime.processes.main_script import MainModule, run_main, unguarded_line
 
-# Importing the user's main script in another process, as multiprocessing's spawn method does.
-#
-# The parent describes its `__main__`. The warm process runs it once under the name
-# `__understudy_main__`, so that its classes exist there and `if __name__ == "__main__":` is false.
-# Both processes have the module under both names, so that import paths and pickles from one side
-# are found on the other. `actors.messages.import_path` writes `__main__` for either name.
+_PR_SET_PDEATHSIG = 1
 
-_IN_PROGRESS = "__understudy_importing__"
+_PR_SET_NAME = 15
 
+_PR_SET_CHILD_SUBREAPER = 36
 
-@attrs.frozen
-class MainModule:
-    """A main script that another process can import: its absolute `path`, and its module `name`
-    if it was run by `python -m name`.
-    """
+YOUNG, MIDDLE, OLD = 50_000, 20, 100
+"""Thresholds of the collector's generations: allocations, then collections of the one before."""
 
-    name: str | None
-    path: str
-
-
-class _MainScript(SourceFileLoader):
-    """Compiles the script without reading or writing a cache: Python itself leaves no `__pycache__`
-    beside a script that it runs.
-    """
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
-
-
-def describe_main() -> MainModule | None:
-    """Return this process's main script. None for `-c`, the interactive prompt, console scripts,
-    and `python -m package`: the `__main__.py` of a package commonly does its work without a guard.
-    """
-    main = sys.modules.get("__main__")
-    spec: ModuleSpec | None = getattr(main, "__spec__", None)
-    name = spec.name if spec is not None else None
-    path = spec.origin if spec is not None else getattr(main, "__file__", None)
-    if name is not None and name.rpartition(".")[2] == "__main__":
-        return None
-    if not isinstance(path, str) or not path.endswith(".py") or not os.path.isfile(path):
-        return None
-    return MainModule(name, os.path.abspath(path))
-
-
-def share_main_alias() -> None:
-    """Register this process's main module under `MAIN_ALIAS` too, because pickles and import paths
-    made by children may use that name.
-    """
-    if (main := sys.modules.get("__main__")) is not None:
-        sys.modules.setdefault(MAIN_ALIAS, main)
-
-
-class UnguardedScriptError(UnderstudyError):
-    """The main script starts processes when it is imported, because it lacks the `__main__`
-    guard.
-    """
-
-
-def refuse_import_of_main() -> None:
-    """Raise UnguardedScriptError if the warm process is running the main script, and that has
-    called this code.
-    """
-    if getattr(sys.modules.get("__main__"), _IN_PROGRESS, False):
-        raise UnguardedScriptError(
-            "this script starts processes when it is imported, and each process that it starts "
-            'imports it: put what it runs under `if __name__ == "__main__":`'
-        )
-
-
-def _unguarded_line(error: BaseException, script: str) -> int:
-    """Return the line of the script, at module level, that lacks the guard; 0 if the script failed
-    for another reason.
-    """
-    causes = [error]
-    while causes:
-        cause = causes.pop()
-        if isinstance(cause, UnguardedScriptError):
-            lines = (
-                frame.lineno or 0
-                for frame in traceback.extract_tb(error.__traceback__)
-                if frame.filename == script
-            )
-            return next(lines, 0)
-        if isinstance(cause, BaseExceptionGroup):
-            causes.extend(cause.exceptions)
-    return 0
-
-
-def run_main(main: MainModule) -> None:
-    """Run the script in this process and register its module. Raises what the script raises."""
-    module = types.ModuleType(MAIN_ALIAS)
-    module.__file__ = main.path
-    module.__loader__ = loader = _MainScript(MAIN_ALIAS, main.path)
-    if main.name is not None:
-        # The real spec, because relative imports start from its parent.
-        module.__spec__ = importlib.util.find_spec(main.name)
-        module.__package__ = main.name.rpartition(".")[0]
-    else:
-        module.__package__ = None
-    setattr(module, _IN_PROGRESS, True)
-    sys.modules[MAIN_ALIAS] = sys.modules["__main__"] = module
-    loader.exec_module(module)
-    delattr(module, _IN_PROGRESS)
+_CHUNK = 64 * 1024
 
 
 # What the Linux kernel offers for leaving no process behind: prctl(2).
@@ -156,14 +58,6 @@ def run_main(main: MainModule) -> None:
 # that gap.
 
 # The options of prctl(2), as in <linux/prctl.h>.
-
-_PR_SET_PDEATHSIG = 1
-
-
-_PR_SET_NAME = 15
-
-
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(signum: int, parent: int) -> None:
@@ -269,9 +163,6 @@ def _prctl(option: int, argument: int | ctypes.c_char_p) -> None:
 
 # The garbage collector's settings for a process that is a node and nothing else.
 
-YOUNG, MIDDLE, OLD = 50_000, 20, 100
-"""Thresholds of the collector's generations: allocations, then collections of the one before."""
-
 
 def settle_collector() -> None:
     """Make garbage collections rarer and smaller: freeze what exists now, because it will stay, and
@@ -283,9 +174,6 @@ def settle_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)
-
-
-_CHUNK = 64 * 1024
 
 
 @attrs.frozen
@@ -406,7 +294,7 @@ class _ForkLoop:
                 run_main(MainModule(request.main_name, what))
         except BaseException as error:  # noqa: ASYNC103
             # A script that exits is a failure to report as well; no trio runs here.
-            line = _unguarded_line(error, what)
+            line = unguarded_line(error, what)
             trace = "" if line else _utf8(traceback.format_exc())
             self._send(protocol.SetUpFailed(_utf8(what), trace, line))
             return False  # noqa: ASYNC104

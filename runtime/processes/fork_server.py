@@ -35,12 +35,8 @@ from runtime.processes.exit_status import (
     ForkServerStartError,
     ProcessError,
 )
-from runtime.processes.fork_loop import (
-    describe_main,
-    kill_group_quietly,
-    refuse_import_of_main,
-    share_main_alias,
-)
+from runtime.processes.fork_loop import kill_group_quietly
+from runtime.processes.main_script import describe_main, refuse_import_of_main, share_main_alias
 from runtime.processes.printed_lines import PrintedLines, with_name
 from runtime.processes.warm_process import launch
 
@@ -108,11 +104,14 @@ async def open_fork_server(
             finally:
                 # Shielded, so that a cancelled caller leaves no processes behind. Bounded by the
                 # sum of the time-outs in `_close`.
-                with trio.move_on_after(grace + 5 * _KILL_TIME, shield=True):
-                    await server._close()
-                    await printed.flush()
-                server._stop_attending()
-                lines.settled.set()
+                try:
+                    with trio.move_on_after(grace + 5 * _KILL_TIME, shield=True):
+                        await server._close()
+                        await printed.flush()
+                finally:
+                    # Whatever these raise: the nursery waits for both.
+                    server._stop_attending()
+                    lines.settled.set()
     except BaseExceptionGroup as group:
         # The only nursery around the caller's block is ours. So the block's own error, or that of
         # `on_line`, is raised as it is and not in a group. The same holds for Ctrl-C, which may

@@ -44,5 +44,7 @@ class PrintedLines:
 
     async def flush(self) -> None:
         """Wait until everything is written, bounded in time. Shield this from cancellation."""
-        if self._writer is not None and not self._writer.flush(0):
-            await trio.to_thread.run_sync(self._writer.flush, FLUSH_SECONDS)
+        # Not `flush` in a thread: see `Warm.reap`.
+        if self._writer is not None:
+            with trio.move_on_after(FLUSH_SECONDS):
+                await self._writer.wait_written()

@@ -17,8 +17,8 @@ from runtime.processes.fork_loop import children_of, kill_group_quietly, kill_qu
 from runtime.processes.inherited_environment import without_secrets
 
 _POLL_TIME = 0.002
-"""Seconds between two looks at processes that are being killed: the kernel reports the stop of a
-process only to its parent.
+"""Seconds between two looks at processes that end or are being killed: the kernel reports the stop
+of a process only to its parent.
 """
 
 
@@ -41,7 +41,10 @@ class Warm:
         ended.
         """
         with trio.move_on_after(seconds):
-            await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
+            # Not in a thread: Python 3.12.0 and 3.12.1 start none from the end of the main thread
+            # on, when a cluster that the program has not closed is closed.
+            while self.process.poll() is None:  # noqa: ASYNC110
+                await trio.sleep(_POLL_TIME)
         return self.process.returncode is not None
 
     async def kill_tree(self, seconds: float) -> None:

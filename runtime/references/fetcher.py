@@ -101,7 +101,7 @@ class ValueFetcher:
         self._unnamed: deque[tuple[float, ReferenceId]] = deque()
         self.cached_bytes = 0
         self.seconds = Histogram()
-        """How long it took to bring values here that were not."""
+        """Seconds that each fetch of a value from another node took."""
         self.owners_died = 0
         """Requests for values that were lost with their owner."""
         self._moving: dict[ReferenceId, trio.Lock] = {}

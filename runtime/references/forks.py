@@ -16,6 +16,7 @@ registered is the rule of RRef's fork protocol in torch.distributed.rpc.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from typing import Generic, Literal, TypeVar
 
@@ -78,7 +79,7 @@ class Forks(Generic[T]):
         answer, with all of them as `unsettled`.
         """
         landed = self._landed.get(peer, {})
-        numbers = list(landed)[:most]
+        numbers = list(itertools.islice(landed, most))
         for number in numbers:
             del landed[number]
             assert self._open[number].state == "landed", f"fork {number} is asked about twice"

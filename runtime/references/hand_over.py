@@ -12,7 +12,7 @@ all earlier ones, as they notify holders, before they answer the node that gave 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import trio
@@ -25,6 +25,10 @@ from runtime.references.table import Effect, ReferenceState, ReferenceTable
 
 AT_ONCE = 8
 """How many values are moved at the same time."""
+
+
+WITHOUT_A_TURN = 1_000
+"""Values without a holder that are passed over before the other tasks have their turns."""
 
 
 SETTLE_SECONDS = 2.0
@@ -63,40 +67,46 @@ class HandOver:
         """
         turns = itertools.count()
         lost = 0
-        limiter = trio.CapacityLimiter(AT_ONCE)
+        tried: set[ReferenceId] = set()
 
-        async def give(state: ReferenceState, holders: tuple[NodeId, ...]) -> None:
+        async def give(state: ReferenceState, holders: tuple[NodeId, ...]) -> bool:
+            nodes = staying()
+            first = [holder for holder in holders if holder in nodes]
+            # Round robin, so that the values of one node do not all go to the same node.
+            start = next(turns) % max(1, len(nodes))
+            others = [node for node in (*nodes[start:], *nodes[:start]) if node not in first]
+            for node in (*first, *others):
+                if await self._give(state, node):
+                    return True
+            return False
+
+        async def give_some(states: Iterator[ReferenceState]) -> None:
             nonlocal lost
-            async with limiter:
-                nodes = staying()
-                first = [holder for holder in holders if holder in nodes]
-                # Round robin, so that the values of one node do not all go to the same node.
-                start = next(turns) % max(1, len(nodes))
-                others = [node for node in (*nodes[start:], *nodes[:start]) if node not in first]
-                for node in (*first, *others):
-                    if await self._give(state, node):
-                        return
-                lost += 1
+            for state in states:
+                tried.add(state.identity)
+                # Without a holder the value may end with this node.
+                if holders := self._table.holders(state):
+                    lost += not await give(state, holders)
+                elif len(tried) % WITHOUT_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
 
         # The receivers of recently forwarded references may not be registered yet, so their values
         # would look as if no node held them.
         with trio.move_on_after(SETTLE_SECONDS):
             while self._has_open_forks():  # noqa: ASYNC110
-                # The garbage collector tells, and no event.
+                # Only the garbage collector's notes show it: no event does.
                 await trio.sleep(0.01)
-        tried: set[ReferenceId] = set()
         try:
             # Other nodes that leave may move values to this node before they learn that it leaves
             # as well.
             while states := [
                 state for state in self._own() if state.is_settled and state.identity not in tried
             ]:
+                left = iter(states)
                 async with trio.open_nursery() as nursery:
-                    for state in states:
-                        tried.add(state.identity)
-                        # Without a holder the value may end with this node.
-                        if holders := self._table.holders(state):
-                            nursery.start_soon(give, state, holders)
+                    # Not a task for each: there may be a million values.
+                    for _ in range(min(AT_ONCE, len(states))):
+                        nursery.start_soon(give_some, left)
         finally:
             # From now on values that others offer are refused: this node moves no more values on.
             self._values.take_nothing_over()

@@ -25,7 +25,7 @@ class HolderSet:
         self._version = 0
         self._others: dict[NodeId, int] | None = None
         self.kept_alive: object = None
-        """The reference state with the value: referenced here, so that it lives as long as there
+        """The reference state with the value. This reference to it keeps it alive as long as there
         are holders.
         """
 
@@ -33,6 +33,11 @@ class HolderSet:
     def holders(self) -> tuple[NodeId, ...]:
         """Return the nodes whose latest update was a claim."""
         return tuple(holder for holder, version in self._registers() if version > 0)
+
+    @property
+    def known(self) -> tuple[NodeId, ...]:
+        """Return the nodes that have claimed or released the value."""
+        return tuple(holder for holder, _ in self._registers())
 
     @property
     def held(self) -> bool:

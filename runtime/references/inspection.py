@@ -35,6 +35,13 @@ PUT = "put"
 VALUE_METHOD = "@references.call_and_keep"
 """The method that is listed for the results of `reference.call.method.remote()`."""
 
+STATES_IN_A_ROW = 10_000
+"""References that are looked at before the other tasks of the event loop have their turns."""
+
+OURS = (f"{Path(actors.__file__).parent}/", f"{Path(__file__).parents[1]}/")
+
+TRIO = f"{Path(trio.__file__).parent}/"
+
 
 @attrs.frozen
 class Totals:
@@ -106,48 +113,58 @@ class OwnerTotals:
     problem: str = ""
 
 
-def report(
-    own: Collection[ReferenceState],
-    holders: Callable[[ReferenceState], Iterable[NodeId]],
-    held: Iterable[ReferenceState],
-    now: float,
-    most: int,
-    *,
-    traces: bool,
-) -> dict[str, Any]:
-    """Build a node's report of its `own` values and of those of others that it holds. `now`:
-    seconds on its clock.
+def _within_limits(most: int) -> int:
+    return max(1, min(most, MOST_LISTED))
+
+
+@attrs.define
+class OwnerReport:
+    """A node's report of its own values and of those of others that it holds, from one part after
+    the other. At most `most` values are listed, the largest ones.
     """
-    # There may be a hundred thousand values, and the loop is blocked while they are sorted.
-    size = sum(state.size for state in own)
-    largest = heapq.nlargest(max(1, min(most, MOST_LISTED)), own, attrgetter("size"))
-    listed = [
-        {
-            "reference": named(state.identity),
-            "size": state.stored.size if state.stored is not None else None,
-            "state": listed_state(state),
-            "holders": sorted({name for name, _ in holders(state)}),
-            "age": now - state.made,
-            "method": state.maker or PUT,
-            "site": state.site,
+
+    most: int = attrs.field(converter=_within_limits)
+    values: int = 0
+    bytes: int = 0
+    largest: list[ReferenceState] = attrs.field(factory=list)
+    sites: dict[str, str] = attrs.field(factory=dict)
+
+    def add(self, own: Collection[ReferenceState], held: Iterable[ReferenceState]) -> None:
+        """Add some values of the node itself, and some of others."""
+        self.values += len(own)
+        self.bytes += sum(state.size for state in own)
+        self.largest = heapq.nlargest(self.most, [*self.largest, *own], attrgetter("size"))
+        for state in held:
+            if len(self.sites) >= MOST_LISTED:
+                break
+            if state.site:
+                self.sites[named(state.identity)] = state.site
+
+    def plain(
+        self, holders: Callable[[ReferenceState], Iterable[NodeId]], now: float, *, traces: bool
+    ) -> dict[str, Any]:
+        """Return the report as it is sent. `now`: seconds on the clock of the node."""
+        listed = [
+            {
+                "reference": named(state.identity),
+                "size": state.stored.size if state.stored is not None else None,
+                "state": listed_state(state),
+                "holders": sorted({name for name, _ in holders(state)}),
+                "age": now - state.made,
+                "method": state.maker or PUT,
+                "site": state.site,
+            }
+            for state in self.largest
+        ]
+        return {
+            "values": self.values,
+            "bytes": self.bytes,
+            "left_out": self.values - len(self.largest),
+            "left_out_bytes": self.bytes - sum(state.size for state in self.largest),
+            "traces": traces,
+            "listed": listed,
+            "sites": self.sites,
         }
-        for state in largest
-    ]
-    sites: dict[str, str] = {}
-    for state in held:
-        if len(sites) >= MOST_LISTED:
-            break
-        if state.site:
-            sites[named(state.identity)] = state.site
-    return {
-        "values": len(own),
-        "bytes": size,
-        "left_out": len(own) - len(largest),
-        "left_out_bytes": size - sum(state.size for state in largest),
-        "traces": traces,
-        "listed": listed,
-        "sites": sites,
-    }
 
 
 def named(identity: ReferenceId) -> str:
@@ -171,7 +188,7 @@ class Listing:
         self._owners: dict[str, OwnerTotals] = {}
 
     def add(self, node: str, said: Mapping[str, Any]) -> None:
-        """Add the report of `node`; see `report`."""
+        """Add the report of `node`; see `OwnerReport`."""
         self._owners[node] = OwnerTotals(
             node,
             said.get("values", 0),
@@ -264,39 +281,33 @@ class Listing:
 # A node's own references, in numbers and one by one.
 
 
-def listing(references: ReferenceManager, most: int) -> dict[str, Any]:
-    """Return up to `most` values of this node, and where it has made others; see `report`."""
-    return report(
-        references.own(),
-        references.table.holders,
-        references.others(),
-        references.now(),
-        most,
-        traces=references.is_traced,
-    )
+async def listing(references: ReferenceManager, most: int) -> dict[str, Any]:
+    """Return up to `most` values of this node, and where it has made others; see `OwnerReport`."""
+    table, found = references.table, OwnerReport(most)
+    for states in table.parts(STATES_IN_A_ROW):
+        own = [state for state in states if table.is_counted(state.identity)]
+        found.add(own, [state for state in states if state.owner_id != table.identity])
+        await trio.lowlevel.checkpoint()
+    return found.plain(table.holders, references.now(), traces=references.is_traced)
 
 
 def totals(references: ReferenceManager) -> Totals:
-    """Return the numbers of this node."""
-    own = references.own()
+    """Return the numbers of this node. Nothing is counted for it: there may be a million values,
+    and pages ask for this every second.
+    """
     store = references.value_store
     return Totals(
-        owned=len(own),
-        bytes=sum(state.size for state in own),
+        owned=len(references),
+        bytes=store.in_memory + store.on_disk,
         memory=store.in_memory,
         memory_limit=store.limit,
         disk=store.on_disk,
-        held=len(references.others()),
+        held=references.table.borrowed,
         fetched_bytes=references.fetcher.cached_bytes,
     )
 
 
 # Sites: where in a user's program a value was made.
-
-OURS = (f"{Path(actors.__file__).parent}/", f"{Path(__file__).parents[1]}/")
-
-
-TRIO = f"{Path(trio.__file__).parent}/"
 
 
 def calling_site() -> str:

@@ -72,6 +72,28 @@ OnLeave = Literal["move", "lose"]
 holders are notified.
 """
 
+_KINDS = (str, int, int, str, int)
+"""The types of what a reference travels as: its identity and its owner."""
+
+_FORWARDED_KINDS = (*_KINDS, str, int, int, int)
+"""And its forwarder, with the number of the fork, and the distance."""
+
+MOST_NAMES = 1_000
+"""Nodes whose ids are remembered, so that references to their values share them."""
+
+NOTES_IN_A_ROW = 1_000
+"""References that have arrived, and notes of the garbage collector, that are handled before the
+other tasks of the event loop have their turns: some milliseconds' work.
+"""
+
+MOST_REFERENCES = 250_000
+"""References in one message. Writing and reading them is one step of the event loop on either side,
+of some microseconds for each, as for any other object; all else is done in parts.
+"""
+
+MOST_ARRIVALS = 4 * MOST_REFERENCES
+"""References that were read and wait to be recorded: messages with more are refused."""
+
 
 @attrs.frozen
 class MemoryOptions:
@@ -116,18 +138,6 @@ class ReferenceParts(NamedTuple):
     shared: SharedValue | None
 
 
-_KINDS = (str, int, int, str, int)
-"""The types of what a reference travels as: its identity and its owner."""
-
-
-_FORWARDED_KINDS = (*_KINDS, str, int, int, int)
-"""And its forwarder, with the number of the fork, and the distance."""
-
-
-MOST_NAMES = 1_000
-"""Nodes whose ids are remembered, so that references to their values share them."""
-
-
 class ReferenceReader:
     """Decodes what `ReferenceManager.write` has encoded."""
 
@@ -159,26 +169,11 @@ class ReferenceReader:
         found = self._nodes.get((name, incarnation))
         if found is None:
             if len(self._nodes) >= MOST_NAMES:
-                # Peers choose what they name.
+                # Peers choose the names, so their number is bounded.
                 self._nodes.clear()
             found = NodeId(sys.intern(name), incarnation)
             self._nodes[found] = found
         return found
-
-
-NOTES_IN_A_ROW = 1_000
-"""References that have arrived, and notes of the garbage collector, that are handled before the
-other tasks of the event loop have their turns: some milliseconds' work.
-"""
-
-
-MOST_REFERENCES = 250_000
-"""References in one message. Writing and reading them is one step of the event loop on either side,
-of some microseconds for each, as for any other object; all else is done in parts.
-"""
-
-MOST_ARRIVALS = 4 * MOST_REFERENCES
-"""References that were read and wait to be recorded: messages with more are refused."""
 
 
 class ReferenceManager:
@@ -246,7 +241,7 @@ class ReferenceManager:
         self.protocol = ReferenceProtocol(
             self.table,
             self.apply,
-            lambda: self.tidy(NOTES_IN_A_ROW),
+            self.tidy,
             self._has_notes,
             lambda: self.is_busy,
             service,
@@ -279,11 +274,6 @@ class ReferenceManager:
         """The values of this node."""
         self.tidy()
         return self.table.own()
-
-    def others(self) -> list[ReferenceState]:
-        """The values of other nodes that this node has references to."""
-        self.tidy()
-        return self.table.others()
 
     def apply(self, effects: Iterable[Effect]) -> None:
         """Carry out the table's effects, in their order."""
@@ -318,12 +308,16 @@ class ReferenceManager:
                     self.fetcher.on_node_ended(peer)
 
     def _has_notes(self) -> bool:
-        return bool(self._finalized or self._landed or self.table.arrivals)
+        table = self.table
+        return bool(self._finalized or self._landed or table.arrivals or table.has_ends)
 
-    def tidy(self, most: int = sys.maxsize) -> bool:
-        """Record the references that have arrived, and handle the garbage collector's notes,
-        `most` of each kind; return whether there were any.
+    def tidy(self) -> bool:
+        """Record references that have arrived, handle notes of the garbage collector, and note for
+        values that nodes have ended: `NOTES_IN_A_ROW` of each kind; return whether there were any.
+
+        There may be a million of each, and the loop must not be blocked for that long.
         """
+        most = NOTES_IN_A_ROW
         self.fetcher.tidy()
         if not self._has_notes():
             return False
@@ -334,7 +328,8 @@ class ReferenceManager:
             self.table.on_landed(self._landed.pop())
         self.apply(self.table.record_arrivals(most))
         self._handle_dropped(most)
-        # After the notes: what has landed just now is asked about in the same round.
+        self.apply(self.table.note_ends(most))
+        # After the notes, so that forks which have just landed are asked about in the same round.
         self.apply(self.table.forks_due())
         return True
 
@@ -388,7 +383,11 @@ class ReferenceManager:
 
     def on_node_ended(self, peer: NodeId) -> None:
         """Note that an incarnation has ended: it holds and owns nothing any more."""
-        self.apply(self.table.on_node_ended(peer))
+        table = self.table
+        self.apply(table.on_node_ended(peer))
+        self.apply(table.note_ends(NOTES_IN_A_ROW))
+        if table.has_ends:
+            self.protocol.wake_sender()
 
     def _site(self) -> str:
         return self._calling_site() if self._calling_site is not None else ""
@@ -481,8 +480,9 @@ class ReferenceManager:
             )
         if self._finalized and table.is_counted(identity) and table.find(identity) is None:
             # A value of this node whose last holder has dropped it just before: its note comes
-            # first.
-            self._handle_dropped(sys.maxsize)
+            # first. It is among the latest, which are handled first.
+            while self._finalized and table.is_counted(identity):
+                self._handle_dropped(1)
         state, effects = table.arrive(identity, owner_id, forwarder, shared, self.now())
         if effects:
             self.apply(effects)

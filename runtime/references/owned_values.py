@@ -39,6 +39,14 @@ UNKNOWN_SECONDS = 5.0
 node, before the value counts as lost.
 """
 
+MOST_SENT = 4096
+"""Bytes of a value that travel with its reference, if all the rest is read in place."""
+
+METHOD_THREADS = 40
+"""Methods of values that may run at once, each in a thread. They may be users' code, which may
+block.
+"""
+
 
 @attrs.frozen
 class Reader:
@@ -46,16 +54,6 @@ class Reader:
 
     node: NodeId
     process: Process
-
-
-MOST_SENT = 4096
-"""Bytes of a value that travel with its reference, if all the rest is read in place."""
-
-
-METHOD_THREADS = 40
-"""Methods of values that may run at once, each in a thread. They may be users' code, which may
-block.
-"""
 
 
 class OwnedValues:
@@ -287,8 +285,8 @@ class OwnedValues:
         done: list[int] = []
         with trio.move_on_after(LONG_POLL_SECONDS if wait else 0):
             while not (done := settled_places(states)) and wait:
-                # Of these alone: a peer may ask for many values, many times, and each change of any
-                # other value would have all of them looked at again.
+                # Wait for these alone: a peer may ask for many values, many times, and otherwise
+                # each change of any other value would have all of them looked at again.
                 await self._changes.wait_first(state for state in states if state is not None)
         done = done or settled_places(states)
         # A node of an earlier version ignores what is no position of its list.

@@ -20,6 +20,30 @@ from runtime.references.values import FailedValue
 
 logger = own_logger("understudy.references")
 
+MOST_UPDATES = 2_000
+"""Claims, and releases, in one message: applying them holds up the receiver's event loop for some
+milliseconds. A node may drop a million references at once.
+"""
+
+GATHER_SECONDS = 0.02
+"""How many seconds the first update waits for others, at most. Random, so that nodes that learn of
+an event at the same moment do not answer at the same moment.
+"""
+
+COLLECTOR_LOOK_SECONDS = (0.005, 0.2)
+"""How often the garbage collector's notes are read while there are references, in seconds: the
+first value after there were any, then doubled up to the second.
+"""
+
+SEND_AGAIN_SECONDS = 0.1
+"""Seconds until an update batch that failed is sent again."""
+
+MOST_ITEMS = 10_000
+"""Items of one kind in one update batch."""
+
+MOST_CONCLUSIONS = 100
+"""Conclusions in one update batch: they contain errors, so they are larger."""
+
 
 # The pending updates for one other node.
 #
@@ -31,12 +55,6 @@ class UpdateQueue(NamedTuple):
 
     claims: dict[ReferenceId, int]
     releases: dict[ReferenceId, int]
-
-
-MOST_UPDATES = 2_000
-"""Claims, and releases, in one message: applying them holds up the receiver's event loop for some
-milliseconds. A node may drop a million references at once.
-"""
 
 
 class UpdateBatch:
@@ -89,6 +107,8 @@ class UpdateBatch:
                 break
             first = min(first, at)
         for _, at in self.asks.values():
+            if first == -math.inf:
+                break
             first = min(first, at)
         return max(first, self.not_before)
 
@@ -147,29 +167,6 @@ class UpdateBatch:
 # At most one batch to each node is under way at a time; later updates go into the next. A batch
 # without an answer is sent again as long as its receiver may be alive. Every update may be applied
 # twice, so a lost answer does no harm.
-
-GATHER_SECONDS = 0.02
-"""How many seconds the first update waits for others, at most. Random, so that nodes that learn of
-an event at the same moment do not answer at the same moment.
-"""
-
-
-COLLECTOR_LOOK_SECONDS = (0.005, 0.2)
-"""How often the garbage collector's notes are read while there are references, in seconds: the
-first value after there were any, then doubled up to the second.
-"""
-
-
-SEND_AGAIN_SECONDS = 0.1
-"""Seconds until an update batch that failed is sent again."""
-
-
-MOST_ITEMS = 10_000
-"""Items of one kind in one update batch."""
-
-
-MOST_CONCLUSIONS = 100
-"""Conclusions in one update batch: they contain errors, so they are larger."""
 
 
 class ReferenceProtocol:
@@ -277,8 +274,8 @@ class ReferenceProtocol:
                 news = self._tidy()
                 soonest = self._dispatch(nursery)
                 if self._has_notes():
-                    # A million references may have been dropped at once: the others of the event
-                    # loop have their turns in between, beats of links and the lease included.
+                    # A million references may have been dropped at once. Give the other tasks of
+                    # the event loop their turns, beats of links and the lease included.
                     await trio.lowlevel.checkpoint()
                     continue
                 pause = (
@@ -289,7 +286,7 @@ class ReferenceProtocol:
                     min(soonest, self._now() + pause if self._is_looking else math.inf)
                 ):
                     await self._awake.wait()
-                    # Much of what comes up comes together.
+                    # Updates often come up together: wait for the others.
                     await trio.sleep(GATHER_SECONDS * self._environment.random())
 
     def _dispatch(self, nursery: trio.Nursery) -> float:
@@ -388,10 +385,16 @@ class ReferenceProtocol:
             self._apply(self._table.on_conclusion_answered(identity, failure, owner))
 
     async def _send_asks(self, peer: NodeId, batch: UpdateBatch) -> None:
+        while await self._send_some_asks(peer, batch):
+            pass
+
+    async def _send_some_asks(self, peer: NodeId, batch: UpdateBatch) -> bool:
+        """Send one message of questions that are due. Returns True if there may be more."""
         now = self._now()
-        asks = {identity: number for identity, (number, at) in batch.asks.items() if at <= now}
+        due = ((identity, number) for identity, (number, at) in batch.asks.items() if at <= now)
+        asks = dict(itertools.islice(due, MOST_UPDATES))
         if not asks:
-            return
+            return False
         answers = await self._service(*peer).where([list(identity) for identity in asks])
         _check_number(answers, asks, peer)
         for identity, number in asks.items():
@@ -401,6 +404,7 @@ class ReferenceProtocol:
         for (identity, number), answer in zip(asks.items(), answers, strict=True):
             owner = _identity(answer) if isinstance(answer, list) else answer
             self._apply(self._table.on_where_answered(identity, peer, number, owner))
+        return len(asks) == MOST_UPDATES
 
     async def _send_questions(self, peer: NodeId, batch: UpdateBatch) -> None:
         if batch.questions_at > self._now():

@@ -105,8 +105,8 @@ class ReferenceService(RequesterChecked):
     async def conclude(
         self, given_up: list[Annotated[list[Any], ArgumentTypes.of(PlainId, FailedValue)]]
     ) -> list[Owner | FailedValue | bool | None]:
-        """Pairs of values and the failures of the calls that were to make them; see
-        `ReferenceTable.conclude`.
+        """Record failed calls: pairs of a value and the failure of the call that was to make it;
+        see `ReferenceTable.conclude`.
         """
         answers: list[Owner | FailedValue | bool | None] = []
         for identity, failure in given_up:
@@ -122,8 +122,9 @@ class ReferenceService(RequesterChecked):
         """
         peer = self._asking_peer()
         if peer is not None and peer.role != "node" and peer.proof == "certificate":
-            # Its process is what it says. What a process reads stays in memory for as long as that
-            # lives: a client could name one that never ends, for every value.
+            # A client claims which process it is, without proof. Values that a process reads in
+            # place stay in memory as long as it lives, so a client could keep each value for ever
+            # by naming a process that never ends.
             reader = None
         return await self._values.serve(
             _reference(identity), _reader(reader) if reader is not None else None
@@ -195,9 +196,9 @@ class ReferenceService(RequesterChecked):
     @method(concurrent=True, idempotent=True)
     async def listing(self, most: int) -> dict[str, Any]:
         """List what this node owns, the largest first, at most `most` values, for `understudy
-        refs`; see `runtime.references.inspection.report`.
+        refs`; see `runtime.references.inspection.OwnerReport`.
         """
-        return inspection.listing(self._references, most)
+        return await inspection.listing(self._references, most)
 
     async def _announce(
         self, identity: ReferenceId, registers: list[Any], earlier: Sequence[NodeId]

@@ -23,7 +23,7 @@ class StateChanges:
         self._any: trio.Event | None = None
         self._first: dict[ReferenceId, dict[trio.Event, None]] = {}
         """For each state the events of tasks that wait for the first of several to change, in the
-        order in which they came: simulated runs are repeated.
+        order in which they came, so that a simulated run can be repeated.
         """
 
     def notify(self, state: ReferenceState) -> None:

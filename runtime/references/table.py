@@ -13,7 +13,7 @@ import itertools
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import attrs
@@ -64,6 +64,17 @@ MOST_PATIENCE = 0.25
 it has: `FIRST_PATIENCE` before the second claim, then twice as long before each further one, up to
 `MOST_PATIENCE`.
 """
+
+Finalized = list[tuple[ReferenceId, int, int]]
+"""A queue of the reference states that Python's garbage collector has ended: reference id, version,
+and the bytes of the value at its owner.
+"""
+
+MOST_DEAD = 10_000
+"""How many ended incarnations are remembered, so that their late claims are ignored."""
+
+MOST_EARLY = 10_000
+"""How many values are remembered that were released before the call that makes them arrived."""
 
 
 class Forwarder(NamedTuple):
@@ -338,16 +349,29 @@ class BorrowedReferences:
             else []
         )
 
-    def on_node_ended(self, peer: NodeId) -> list[HoldEffect]:
-        """Note that an incarnation has ended, as an owner and as a forwarder."""
+    def needed_for(self, identity: ReferenceId) -> tuple[NodeId, ...]:
+        """The nodes on which the hold on a value depends: its owner and its forwarders."""
+        hold = self.all.get(identity)
+        if hold is None:
+            return ()
+        forwarders = [forwarder.peer for forwarder in hold.forwarders]
+        return tuple(dict.fromkeys((hold.owner, *forwarders)))
+
+    def on_node_ended(self, identity: ReferenceId, peer: NodeId) -> list[HoldEffect]:
+        """Note for one value that an incarnation has ended, as its owner and as a forwarder."""
+        hold = self.all.get(identity)
+        if hold is None:
+            return []
         effects: list[HoldEffect] = []
-        for identity, hold in self.all.items():
-            if hold.owner == peer and hold.state in ("claiming", "held", "asking"):
-                hold.owner_died = True
-                if hold.state != "asking":
-                    effects += self._ask_or_lose(identity, hold)
-            if any(forwarder.peer == peer for forwarder in hold.forwarders):
-                effects += self._drop_forwarder(identity, hold, peer)
+        is_asking = hold.state == "asking"
+        owner_died = hold.owner == peer and hold.state in ("claiming", "held", "asking")
+        if owner_died:
+            hold.owner_died = True
+        # The forwarders first: the value must not be asked for where that is in vain.
+        if any(forwarder.peer == peer for forwarder in hold.forwarders):
+            effects += self._drop_forwarder(identity, hold, peer)
+        if owner_died and not is_asking:
+            effects += self._ask_or_lose(identity, hold)
         return effects
 
     def on_dropped(self, identity: ReferenceId, version: int) -> list[HoldEffect]:
@@ -480,12 +504,6 @@ def _distance_from(forwarder: Forwarder | None) -> int:
 # it.
 
 
-Finalized = list[tuple[ReferenceId, int, int]]
-"""A queue of the reference states that Python's garbage collector has ended: reference id, version,
-and the bytes of the value at its owner.
-"""
-
-
 class ReferenceState:
     """This node's knowledge of one referenced value. While this object lives, this node holds the
     value; when the garbage collector frees it, it appends a note to `finalized`.
@@ -552,7 +570,9 @@ class ReferenceState:
         self.stored: SizedValue | None = None
         """The value, at the owner."""
         self.held: object = None
-        """What counts it for the client that keeps it, until this object is gone."""
+        """The entry that counts this value against the quota of its client, until this object is
+        freed.
+        """
         self.shared: SharedValue | None = None
         """On other nodes: the memory of the value, if it can be read in place."""
         self.failure: FailedValue | None = None
@@ -684,14 +704,6 @@ Effect = (
 )
 
 
-MOST_DEAD = 10_000
-"""How many ended incarnations are remembered, so that their late claims are ignored."""
-
-
-MOST_EARLY = 10_000
-"""How many values are remembered that were released before the call that makes them arrived."""
-
-
 class ReferenceTable:
     """The references of one node: own values, held values and forks. Pure: it has no codec, no
     transport and no clock.
@@ -728,6 +740,12 @@ class ReferenceTable:
         """
         self._forks: Forks[ReferenceState] = Forks()
         self._dead: dict[NodeId, None] = {}
+        self._ended: set[NodeId] = set()
+        """Nodes that have ended, which no pass of `note_ends` has begun to note."""
+        self._ending: frozenset[NodeId] = frozenset()
+        """Those of the present pass."""
+        self._unnoted: deque[ReferenceId] = deque()
+        """The values that the present pass has not come to."""
 
     def __len__(self) -> int:
         """How many own values other nodes or live references of this node hold."""
@@ -790,9 +808,19 @@ class ReferenceTable:
         claims = self._claims.get(state.identity)
         return claims.holders if claims is not None else ()
 
-    def others(self) -> list[ReferenceState]:
-        """The values of other nodes that this node has references to."""
-        return [state for state in list(self._states.values()) if state.owner_id != self.identity]
+    @property
+    def borrowed(self) -> int:
+        """To how many values of other nodes this node has references. Less by those of its own
+        values that it has let go of, until that was noted.
+        """
+        return max(0, len(self._states) - len(self._claims))
+
+    def parts(self, size: int) -> Iterator[list[ReferenceState]]:
+        """All values that this node has references to, so many at a time."""
+        references = self._states.valuerefs()
+        for start in range(0, len(references), size):
+            some = (reference() for reference in references[start : start + size])
+            yield [state for state in some if state is not None]
 
     # Events of this node's own actors and calls.
 
@@ -859,7 +887,7 @@ class ReferenceTable:
         effects += self._resolve(self._borrowed.on_call_answered(state.identity, state.version))
         if state.owner_id in self._dead:
             # The answer arrived before this event, and is handled only now.
-            effects += self._resolve(self._borrowed.on_node_ended(state.owner_id))
+            effects += self._resolve(self._borrowed.on_node_ended(state.identity, state.owner_id))
         effects.append(StateChanged(state))
         assert state.attempt is None, f"{state!r} has an attempt that is open"
         assert not state.is_open, f"{state!r} may have another attempt"
@@ -1152,22 +1180,58 @@ class ReferenceTable:
         self._forks.on_answered(numbers, unsettled)
 
     def on_node_ended(self, peer: NodeId) -> list[Effect]:
-        """Note that an incarnation has ended: it holds, owns and registers nothing any more."""
+        """Note that an incarnation has ended: it holds, owns and registers nothing any more.
+
+        For the values, call `note_ends` until `has_ends` is false.
+        """
         # First: the effects below may lead to claims of this very peer, which must find it dead.
         self._dead[peer] = None
         if len(self._dead) > MOST_DEAD:
             del self._dead[next(iter(self._dead))]
-        effects: list[Effect] = [NodeEnded(peer)]
-        for identity, claims in list(self._claims.items()):
-            if identity[:2] == peer and (state := self._states.get(identity)) is not None:
-                # Its call is not made again.
-                effects += self.close(state)
-            if claims.on_node_ended(peer):
+        self._forks.on_node_ended(peer)
+        self._ended.add(peer)
+        assert len(self._dead) <= MOST_DEAD, "more ended nodes are remembered than may be"
+        return [NodeEnded(peer)]
+
+    @property
+    def has_ends(self) -> bool:
+        """True while `note_ends` has something to do."""
+        return bool(self._ended or self._unnoted)
+
+    def note_ends(self, most: int) -> list[Effect]:
+        """Note for up to `most` values that nodes have ended. There may be a million values, and
+        other tasks have their turns between two calls.
+        """
+        effects: list[Effect] = []
+        while most > 0 and self.has_ends:
+            if not self._unnoted:
+                # All that have ended by now, in one pass. For values that come after this, and for
+                # events until the pass is over, `_dead` tells.
+                self._ending, self._ended = frozenset(self._ended), set()
+                self._unnoted.extend(self._claims)
+                self._unnoted.extend(self._borrowed.all)
+            for _ in range(min(most, len(self._unnoted))):
+                effects += self._note_ends_for(self._unnoted.popleft())
+                most -= 1
+        return effects
+
+    def _note_ends_for(self, identity: ReferenceId) -> list[Effect]:
+        """Note for one value that nodes have ended: its holders, or its owner and forwarders."""
+        effects: list[Effect] = []
+        claims = self._claims.get(identity)
+        if claims is None:
+            for peer in self._borrowed.needed_for(identity):
+                if peer in self._ending:
+                    effects += self._resolve(self._borrowed.on_node_ended(identity, peer))
+            return effects
+        maker = NodeId(*identity[:2])
+        if maker in self._ending and (state := self._states.get(identity)) is not None:
+            # Its call is not made again.
+            effects = self.close(state)
+        for peer in claims.known:
+            if peer in self._ending and claims.on_node_ended(peer):
                 effects.append(ReaderEnded(cast("ReferenceState", claims.kept_alive), peer))
                 claims.settle()
-        self._forks.on_node_ended(peer)
-        effects += self._resolve(self._borrowed.on_node_ended(peer))
-        assert len(self._dead) <= MOST_DEAD, "more ended nodes are remembered than may be"
         return effects
 
     # Events from the garbage collector.
@@ -1211,7 +1275,7 @@ class ReferenceTable:
         state.is_forwarded = True
         arrival = self._arrivals.get(state.identity)
         if arrival is not None:
-            # That of its hold, which begins later.
+            # The distance that its hold will have, which begins later.
             return number, _distance_from(arrival[1])
         return number, self._borrowed.distance(state.identity)
 
@@ -1251,7 +1315,8 @@ class ReferenceTable:
             # The state before this one has ended, and the garbage collector's note of it is not
             # handled yet. Its hold ends now: one that goes on would end with that note.
             effects = self._resolve(self._borrowed.on_dropped(identity, old.version))
-        # This node may have given the value away after the message was written: it knows better.
+        # This node may have given the value away after the message was written: then the message
+        # names an owner before the present one.
         here = self._moved.get(identity, owner_id)
         state = self._make_state(identity, here, self._numbers(), now)
         self._arrivals[identity] = state, forwarder
@@ -1358,9 +1423,10 @@ class ReferenceTable:
                 if isinstance(effect, Claim) and state.owner_id != peer:
                     state.owner_id, state.shared = peer, None
             if peer in self._dead:
-                # That node has ended already. Handle that before the other effects. This loop ends,
-                # because each hold moves to another peer or is lost.
-                left.extendleft(reversed(self._borrowed.on_node_ended(peer)))
+                # That node has ended already. Handle that before the other effects, for this value
+                # only: there may be a million. This loop ends, because the hold moves to another
+                # peer or is lost.
+                left.extendleft(reversed(self._borrowed.on_node_ended(effect.identity, peer)))
             else:
                 resolved.append(effect)
         return resolved
@@ -1401,7 +1467,7 @@ class ReferenceTable:
 
 
 def _loss(effect: HoldLost) -> Exception:
-    """Return the error for a value whose owner has ended with it, or has it no more."""
+    """Return the error for a value that was lost with its owner, or that its owner has released."""
     maker, _, number = effect.identity
     value = f"the value that {maker} made as number {number}"
     name, incarnation = effect.owner

@@ -110,7 +110,9 @@ def _unreadable(state: ReferencedValue, error: Exception) -> DecodeError:
 
 
 def stored_to_plain(codec: Codec, stored: StoredValue, segments: list[Buffer]) -> object:
-    """Encode a stored value as its control part and its segments; `codec` is the one that asks."""
+    """Encode a stored value as its control part and its segments; `codec` calls this, as one of its
+    extensions.
+    """
     if isinstance(stored, EncodedValue):
         return [stored.control, list(stored.buffers)]
     if isinstance(stored, SharedValue):

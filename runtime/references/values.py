@@ -13,8 +13,8 @@ from runtime.wire.frames import Buffer
 
 UNKNOWN = 0
 NOT_YET = 1
-"""Answers of an owner instead of a value: it does not know the value, or the value does not exist
-yet (ask again).
+"""What an owner answers in place of a value: it does not know the value (`UNKNOWN`), or the value
+does not exist yet (`NOT_YET`; ask again).
 """
 
 

@@ -20,7 +20,7 @@ from runtime.environment import Environment, host_identity, raise_alone
 from runtime.links.encryption import Tls, system_network
 from runtime.links.keyring import Keyring
 from runtime.links.transports import is_loopback, split_address
-from runtime.membership.cluster_client import ClusterClient, open_client, peer_of
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client, peer_of
 from runtime.membership.cluster_secret import find_security
 from runtime.membership.store_locator import StoreLocator
 from runtime.rendezvous.file_store import FileStore, remove_leftovers
@@ -28,6 +28,7 @@ from runtime.rendezvous.handler import OpenStore, StoreHandler
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters, RendezvousTimeout
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.interface import MAX_LEASE_SECONDS, Store
+from runtime.tcp_connector import TcpConnector
 
 if TYPE_CHECKING:
     from runtime.store.etcd.address import EtcdAddress
@@ -161,20 +162,14 @@ async def _open_cluster(
     """Return the store of a cluster, through the first of its nodes that answers. Raises
     `JoinError` or a `HandshakeError`.
     """
+    access = ClusterAccess(cluster, secret, environment, system_network(environment, tls))
     failures: list[str] = []
     cause: Exception | None = None
     async with AsyncExitStack() as stack:
         for address in addresses:
             try:
                 client = await stack.enter_async_context(
-                    open_client(
-                        address,
-                        cluster,
-                        secret,
-                        environment,
-                        system_network(environment, tls),
-                        host_identity(),
-                    )
+                    open_client(address, access, host_identity())
                 )
             except (JoinError, HandshakeError) as error:
                 if len(addresses) == 1:
@@ -184,18 +179,18 @@ async def _open_cluster(
                 # first may change with time.
                 cause = error if cause is None or isinstance(cause, HandshakeError) else cause
                 continue
-            yield await stack.enter_async_context(_store_of(client, cluster, environment))
+            yield await stack.enter_async_context(_store_of(client, address, cluster, environment))
             return
         raise JoinError("; ".join(failures)) from cause
 
 
 @asynccontextmanager
 async def _store_of(
-    client: ClusterClient, cluster: str, environment: Environment
+    client: ClusterClient, address: str, cluster: str, environment: Environment
 ) -> AsyncIterator[Store]:
     """Open the most direct way to the store. An etcd that needs only its address is asked
     directly; any other store through a node, which is followed to the store's new place when that
-    moves.
+    moves. `address`: by which the client has joined.
     """
     where: dict[str, Any] = client.status["store"]
     if where["kind"] == "etcd" and where["address"]:
@@ -209,7 +204,9 @@ async def _store_of(
     if not served_by:
         yield client.store
         return
-    contact = StoreLocator(client.endpoint, peer_of(served_by[0]), where["identity"], environment)
+    contact = StoreLocator(
+        *(client.endpoint, peer_of(served_by[0]), where["identity"], environment), joined=address
+    )
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
@@ -268,7 +265,7 @@ async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
     """
     from runtime.store.etcd.gateway import EtcdConnection, ForeignError, trust_of
 
-    connection = await EtcdConnection.opened(host, port, trust_of(address))
+    connection = await EtcdConnection.opened(*(host, port, trust_of(address), TcpConnector()))
     try:
         await connection.send("/v3/maintenance/status", b"{}", "")
         status, body = await connection.status(), await connection.body()

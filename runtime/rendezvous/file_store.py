@@ -52,6 +52,8 @@ from runtime.store.interface import (
 )
 from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
 
+logger = own_logger("understudy.rendezvous")
+
 # A store as the content of one file: encoding and decoding. No I/O.
 
 MAGIC = b"understudy rendezvous 1\n"
@@ -68,6 +70,31 @@ HISTORY_BYTES = 1024 * 1024
 KEPT_TOKENS = 200
 """Latest commits whose tokens the file holds. A writer that was stopped for longer than that many
 commits cannot know whether its own was one of them.
+"""
+
+LATE_SECONDS = 0.5
+"""Seconds. An observer that looks this much later than planned was stopped, so it has seen nothing
+meanwhile.
+"""
+
+DAY = 86400.0
+
+T = TypeVar("T")
+
+COMMIT_LOOK_SECONDS = 0.05
+"""Seconds between two looks for commits of others. A directory that several hosts share notifies no
+one of changes, so it is polled.
+"""
+
+LEASES_SECONDS = 0.25
+"""Seconds between two looks at the leases of the agents."""
+
+KEPT_FILES = 20
+"""Latest commits whose files stay, for agents that read one while others commit."""
+
+COMMIT_RETRY_SECONDS = 0.02
+"""Seconds to wait at most after the first commit that another agent has overtaken; ten times as
+many after the tenth.
 """
 
 
@@ -168,11 +195,6 @@ def decode(data: bytes, where: str) -> Content:
 # renewed when every agent could see the suspicion. So a holder that renews it at that moment either
 # sees the suspicion and clears it, or sees that it is too late.
 
-LATE_SECONDS = 0.5
-"""Seconds. An observer that looks this much later than planned was stopped, so it has seen nothing
-meanwhile.
-"""
-
 
 @attrs.define
 class _Seen:
@@ -220,8 +242,6 @@ class LeaseTimes:
 
 
 # Removing the directories that old jobs have left beside that of a job.
-
-DAY = 86400.0
 
 
 def remove_leftovers(own: Path, retention: float, token: str) -> list[str]:
@@ -276,32 +296,6 @@ def _is_left(directory: Path, oldest: float) -> bool:
 def _begins_with_magic(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
-
-
-T = TypeVar("T")
-
-
-COMMIT_LOOK_SECONDS = 0.05
-"""Seconds between two looks for commits of others. A directory that several hosts share notifies no
-one of changes, so it is polled.
-"""
-
-
-LEASES_SECONDS = 0.25
-"""Seconds between two looks at their leases."""
-
-
-KEPT_FILES = 20
-"""Latest commits whose files stay, for agents that read one while others commit."""
-
-
-COMMIT_RETRY_SECONDS = 0.02
-"""Seconds to wait at most after the first commit that another agent has overtaken; ten times as
-many after the tenth.
-"""
-
-
-logger = own_logger("understudy.rendezvous")
 
 
 class FileStore(Store):

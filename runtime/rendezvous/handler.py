@@ -263,7 +263,7 @@ class StoreHandler:
                     # The order in which these tasks start does not matter: the view is complete,
                     # and this agent is not registered yet.
                     nursery.start_soon(view.run, name="view of a rendezvous")  # noqa: ASYNC113
-                    nursery.start_soon(presence.run, name="presence in a rendezvous")  # noqa: ASYNC113
+                    nursery.start_soon(presence.run, name="presence of an agent")  # noqa: ASYNC113
                     try:
                         yield
                     finally:

@@ -36,6 +36,8 @@ SCHEMA = 1
 
 LISTS = ("participants", "waiting", "spares", "roster")
 
+FailureKind = Literal["closed", "finished", "not needed", "timeout", "mismatch", "rank taken"]
+
 
 @attrs.frozen
 class State:
@@ -190,9 +192,6 @@ def _check(found: dict[str, Any]) -> None:
         raise ValueError(f"{found['min_nodes']} to {found['max_nodes']} nodes is not a range")
     if found["complete"] and not set(found["participants"]) <= set(found["roster"]):
         raise ValueError("a participant has no rank")
-
-
-FailureKind = Literal["closed", "finished", "not needed", "timeout", "mismatch", "rank taken"]
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ def _job(run: str, value: bytes, alive: set[str]) -> dict[str, Any]:
         )
         complete, closed = bool(state["complete"]), str(state.get("closed") or "")
         finished = bool(state.get("finished"))
-        # Of a job that has ended nobody takes out those who have left.
+        # No agent takes those that have left out of a job that has ended.
         has_ended = bool(closed) or finished
         everyone = (*participants, *waiting, *spares)
         # Who lives and is not in the open round yet still joins it.

@@ -15,6 +15,28 @@ import attrs
 
 from actors.errors import UnderstudyError
 
+TIMEOUT_OPTIONS = (
+    "join_timeout",
+    "timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+)
+
+AGENT_OPTIONS = (
+    *TIMEOUT_OPTIONS,
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "connect_timeout",
+    "retention",
+    "store_timeout",
+)
+"""The options that all our back-ends accept; see `AgentSettings`."""
+
+TRUE = ("1", "true", "t", "yes", "y")
+
+FALSE = ("0", "false", "f", "no", "n")
+
 # The errors of a rendezvous, named as in torchelastic.
 
 
@@ -78,32 +100,6 @@ class StoreTimeoutError(RendezvousError, TimeoutError):
     """A wait in a job's store has timed out."""
 
     has_page: ClassVar[bool] = True
-
-
-TIMEOUT_OPTIONS = (
-    "join_timeout",
-    "timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-)
-
-
-AGENT_OPTIONS = (
-    *TIMEOUT_OPTIONS,
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "connect_timeout",
-    "retention",
-    "store_timeout",
-)
-"""The options that all our back-ends accept; see `AgentSettings`."""
-
-
-TRUE = ("1", "true", "t", "yes", "y")
-
-
-FALSE = ("0", "false", "f", "no", "n")
 
 
 def back_end_of(endpoint: str) -> str:

@@ -29,6 +29,11 @@ from runtime.shared_memory.pool import (
     SharedMemoryLocation,
 )
 
+MOST_MAPPINGS: Final = 128
+"""How many arenas of other processes stay mapped while nothing reads them. While they are mapped,
+their memory stays allocated even if their process has ended.
+"""
+
 # A read-only mapping of another process's arena: the kernel refuses every write to it.
 
 
@@ -87,12 +92,6 @@ def _address(memory: mmap.mmap) -> int:
     ctypes.pythonapi.PyBuffer_Release(buffer)
     assert address is not None
     return address
-
-
-MOST_MAPPINGS: Final = 128
-"""How many arenas of other processes stay mapped while nothing reads them. While they are mapped,
-their memory stays allocated even if their process has ended.
-"""
 
 
 class NotLendableError(Exception):

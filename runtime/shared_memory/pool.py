@@ -39,6 +39,45 @@ HEADER_SIZE: Final = 4096
 a page.
 """
 
+MFD_NOEXEC_SEAL: Final = 8
+"""Since Linux 6.3. Where the sysctl `vm.memfd_noexec` is 2, memfds without this flag are
+refused.
+"""
+
+MADV_POPULATE_READ: Final = 22
+
+MADV_POPULATE_WRITE: Final = 23
+"""Since Linux 5.14: allocate the pages at once. It costs half of one page fault for each page."""
+
+POPULATED_AT_ONCE: Final = 16 * 1024 * 1024
+"""Bytes. Larger values get their pages when they are written or read, so that the event loop is not
+blocked for long.
+"""
+
+T = TypeVar("T")
+
+_ALONE = 2
+"""References to a token that no object keeps: a variable, and the argument of the function that
+counts references.
+"""
+
+PAGE: Final = 4096
+
+ARENA_BYTES: Final = 64 * 1024 * 1024
+"""The smallest length in bytes of an arena, unless its blocks are larger. The length itself costs
+no memory, but each arena costs two descriptors.
+"""
+
+MOST_ARENAS: Final = 64
+"""The approximate number of arenas in a full pool: a larger limit makes longer arenas, not more."""
+
+KEPT_BYTES: Final = 256 * 1024 * 1024
+
+GIVEN_BACK_AT_ONCE: Final = 16 * 1024 * 1024
+"""Bytes that are returned to the kernel at a time, or one block if that is larger. This takes some
+5 ms; more would block the event loop for too long.
+"""
+
 
 @attrs.frozen
 class SharedMemoryLocation:
@@ -65,24 +104,6 @@ class SharedMemoryLocation:
 #
 # It is not a file on disk: the kernel frees it when the last descriptor and the last mapping are
 # gone, however their processes have ended.
-
-MFD_NOEXEC_SEAL: Final = 8
-"""Since Linux 6.3. Where the sysctl `vm.memfd_noexec` is 2, memfds without this flag are
-refused.
-"""
-
-
-MADV_POPULATE_READ: Final = 22
-
-
-MADV_POPULATE_WRITE: Final = 23
-"""Since Linux 5.14: allocate the pages at once. It costs half of one page fault for each page."""
-
-
-POPULATED_AT_ONCE: Final = 16 * 1024 * 1024
-"""Bytes. Larger values get their pages when they are written or read, so that the event loop is not
-blocked for long.
-"""
 
 
 class Arena:
@@ -184,14 +205,6 @@ def _memfd() -> int:
 # appends the token to a list. The object is gone when the list holds the only reference to the
 # token.
 
-T = TypeVar("T")
-
-
-_ALONE = 2
-"""References to a token that no object keeps: a variable, and the argument of the function that
-counts references.
-"""
-
 
 class _Token(Generic[T]):
     __slots__ = ("ended", "what")
@@ -232,28 +245,6 @@ class FinalizerQueue(Generic[T]):
             else:
                 gone.append(token.what)
         return gone
-
-
-PAGE: Final = 4096
-
-
-ARENA_BYTES: Final = 64 * 1024 * 1024
-"""The smallest length in bytes of an arena, unless its blocks are larger. The length itself costs
-no memory, but each arena costs two descriptors.
-"""
-
-
-MOST_ARENAS: Final = 64
-"""The approximate number of arenas in a full pool: a larger limit makes longer arenas, not more."""
-
-
-KEPT_BYTES: Final = 256 * 1024 * 1024
-
-
-GIVEN_BACK_AT_ONCE: Final = 16 * 1024 * 1024
-"""Bytes that are returned to the kernel at a time, or one block if that is larger. This takes some
-5 ms; more would block the event loop for too long.
-"""
 
 
 def block_size(size: int) -> int:

@@ -50,6 +50,55 @@ EMPTY = Snapshot(1, 0, 1, {}, (), ())
 EPOCH = 1_750_000_000.0
 """The wall-clock time at the beginning of a run."""
 
+SECRET = "simulated"
+"""The secret of every simulated cluster."""
+
+PORT = 7400
+"""The port of every node: each has a host of its own."""
+
+CONTAINERS = 0.2
+"""The share of the seeds whose machines run each process in a container of its own."""
+
+POLLING = 0.2
+"""The share of the seeds whose connections spin, so that tasks poll for their answers."""
+
+JUMPING = 0.2
+"""The share of the seeds in which the wall clocks of machines jump."""
+
+JUMPS = (0.1, 60.0, 1e5, 1e9)
+"""The most seconds by which such a clock is off, one of these."""
+
+JUMP_PAUSE = 5.0
+"""Mean virtual seconds between two jumps, as far as anyone looks at the clock."""
+
+DIRECTORY = Path("/simulated")
+"""The directory of the founder's store, on its simulated disk."""
+
+LEAVE_SECONDS = 60.0
+"""Virtual seconds for all nodes to leave at the end of a run, and for their tasks to end after it.
+"""
+
+END_SLACK = 0.5
+"""Virtual seconds that the end of a node may take in addition to `Timings.leaving`: for what its
+program does when it is cancelled.
+"""
+
+SHOWN = 20
+"""How many violated invariants are kept as text."""
+
+Program = Callable[[Node], Awaitable[None]]
+
+CLUSTER: ContextVar[SimulatedCluster] = ContextVar("CLUSTER")
+"""The cluster that the running task belongs to, for actors that report to its checkers."""
+
+Place = tuple[str, int, str]
+"""A node, its incarnation, and the store that knows it: a new store counts incarnations from the
+beginning again.
+"""
+
+MEMBERS_LOOK_SECONDS = 0.1
+"""Virtual seconds between two looks at the members of all nodes, which no node reports."""
+
 
 @attrs.define(eq=False, kw_only=True)
 class SimulatedProcess(Stoppable):
@@ -358,56 +407,6 @@ class _SimulatedMedium:
         """Does nothing: the disk checks whether its holder has ended."""
 
 
-SECRET = "simulated"
-"""The secret of every simulated cluster."""
-
-
-PORT = 7400
-"""The port of every node: each has a host of its own."""
-
-
-CONTAINERS = 0.2
-"""The share of the seeds whose machines run each process in a container of its own."""
-
-
-POLLING = 0.2
-"""The share of the seeds whose connections spin, so that tasks poll for their answers."""
-
-
-JUMPING = 0.2
-"""The share of the seeds in which the wall clocks of machines jump."""
-
-
-JUMPS = (0.1, 60.0, 1e5, 1e9)
-"""The most seconds by which such a clock is off, one of these."""
-
-
-JUMP_PAUSE = 5.0
-"""Mean virtual seconds between two jumps, as far as anyone looks at the clock."""
-
-
-DIRECTORY = Path("/simulated")
-"""The directory of the founder's store, on its simulated disk."""
-
-
-LEAVE_SECONDS = 60.0
-"""Virtual seconds for all nodes to leave at the end of a run, and for their tasks to end after it.
-"""
-
-
-END_SLACK = 0.5
-"""Virtual seconds that the end of a node may take in addition to `Timings.leaving`: for what its
-program does when it is cancelled.
-"""
-
-
-SHOWN = 20
-"""How many violated invariants are kept as text."""
-
-
-Program = Callable[[Node], Awaitable[None]]
-
-
 class _Log(logging.Handler):
     """Adds the warnings of the runtime to the trace."""
 
@@ -426,16 +425,6 @@ class _Log(logging.Handler):
             self._trace.tell(process.name, "log", record.getMessage())
         else:
             self._trace.tell("", "log", record.getMessage())
-
-
-CLUSTER: ContextVar[SimulatedCluster] = ContextVar("CLUSTER")
-"""The cluster that the running task belongs to, for actors that report to its checkers."""
-
-
-Place = tuple[str, int, str]
-"""A node, its incarnation, and the store that knows it: a new store counts incarnations from the
-beginning again.
-"""
 
 
 def _store(node: Node) -> str:
@@ -891,9 +880,6 @@ class SimulatedCluster:
 
 
 # When a simulated cluster is complete.
-
-MEMBERS_LOOK_SECONDS = 0.1
-"""Virtual seconds between two looks at the members of all nodes, which no node reports."""
 
 
 async def all_up(cluster: SimulatedCluster) -> None:

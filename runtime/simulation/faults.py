@@ -49,6 +49,20 @@ KINDS: Mapping[str, str] = {
 }
 """All kinds of faults."""
 
+CRASHES_AT_JOINS = 0.25
+"""The share of the runs with crashes in which the founder is also killed while others join."""
+
+CRASHED_AT_JOIN = 0.4
+"""The share of the joins during which it is killed then."""
+
+JOINING_SECONDS = 0.15
+"""About what a join takes."""
+
+PATIENCE_SECONDS = 1.0
+"""A join that has not ended after so long is not waited for: each second is five hundred looks at
+the members, and a join may wait for a store that is away.
+"""
+
 
 def check_kinds(kinds: Iterable[str]) -> None:
     """Check the kinds. Raises ValueError for an unknown one."""
@@ -70,21 +84,6 @@ def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
         if kind in allowed and included:
             found[kind] = round(often, 1)
     return found
-
-
-CRASHES_AT_JOINS = 0.25
-"""The share of the runs with crashes in which the founder is also killed while others join."""
-
-CRASHED_AT_JOIN = 0.4
-"""The share of the joins during which it is killed then."""
-
-JOINING_SECONDS = 0.15
-"""About what a join takes."""
-
-PATIENCE_SECONDS = 1.0
-"""A join that has not ended after so long is not waited for: each second is five hundred looks at
-the members, and a join may wait for a store that is away.
-"""
 
 
 @attrs.define(eq=False)

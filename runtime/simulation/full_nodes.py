@@ -19,7 +19,13 @@ import trio
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.actor import NodeInterface, Spawner
-from actors.errors import ActorNotFoundError, NoPlacementError, SpawnManyError, UnderstudyError
+from actors.errors import (
+    ActorNotFoundError,
+    NodeDrainingError,
+    NoPlacementError,
+    SpawnManyError,
+    UnderstudyError,
+)
 from actors.supervision import RestartBackoff
 from runtime.node import Node, internals_of
 from runtime.simulation.load import Load
@@ -97,12 +103,13 @@ class FullNodes(Load):
     started: int = 0
     refused: int = 0
     """Starts for which there was no room."""
-    _supervisors: list[str] = attrs.field(factory=list)
+    _opened: list[str] = attrs.field(factory=list)
+    """The nodes that are members, but for those that faults have ended since."""
 
     def attach(self) -> None:
         """Give all nodes their slots."""
         for name in self.cluster.machines:
-            self.cluster.resources[name] = {SLOTS: TENTHS / 10}
+            self.cluster.resources.setdefault(name, {})[SLOTS] = TENTHS / 10
 
     def look_at(self, node: NodeInterface) -> None:
         """Check that the actors on a node take no more than it has."""
@@ -120,6 +127,8 @@ class FullNodes(Load):
 
     async def run(self, node: Node, draw: random.Random) -> None:
         """Start actors from one node wherever there is room, until it is `over`."""
+        if node.name not in self._opened:
+            self._opened.append(node.name)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._supervise, node, draw.random() < 0.5)
             while not self.over:
@@ -136,6 +145,8 @@ class FullNodes(Load):
         members = [member.name for member in node.members() if member.state == "up"]
         tenths, count = draw.randrange(1, 4), draw.randrange(2, MOST + 1)
         on = draw.choice([None, None, draw.choice(members or [node.name])])
+        # Others may join while this round lasts.
+        asked = [*self._opened] if on is None else [on]
         together, seconds, patience = (
             draw.random() < 0.4,
             draw.choice(START_SECONDS),
@@ -150,11 +161,11 @@ class FullNodes(Load):
             try:
                 found.append(await options.spawn(Taker, tenths, seconds))
             except UnderstudyError as error:
-                self._on_refused(node, on, error)
+                self._on_refused(node, asked, error)
 
         with trio.move_on_after(patience):
             if together:
-                found += await self._start_many(node, on, options, [(tenths, seconds)] * count)
+                found += await self._start_many(node, asked, options, [(tenths, seconds)] * count)
             else:
                 async with trio.open_nursery() as starts:
                     for _ in range(count):
@@ -164,16 +175,16 @@ class FullNodes(Load):
             nursery.start_soon(self._end_later, node, taker, stay, crashes)
 
     async def _start_many(
-        self, node: Node, on: str | None, options: Spawner, rows: list[tuple[int, float]]
+        self, node: Node, asked: list[str], options: Spawner, rows: list[tuple[int, float]]
     ) -> list[Taker]:
         try:
             return await options.spawn_many(Taker, rows)
         except SpawnManyError as failed:
             for error in failed.errors.values():
-                self._on_refused(node, on, error)
+                self._on_refused(node, asked, error)
             return cast("list[Taker]", [one for one in failed.handles if one is not None])
         except UnderstudyError as error:
-            self._on_refused(node, on, error)
+            self._on_refused(node, asked, error)
             return []
 
     async def _end_later(self, node: Node, taker: Taker, stay: float, crashes: bool) -> None:
@@ -206,17 +217,19 @@ class FullNodes(Load):
             with suppress(UnderstudyError), trio.move_on_after(2.0):
                 await (await node.lookup(f"{name}/0", Taker)).end()
 
-    def _on_refused(self, node: Node, on: str | None, error: Exception) -> None:
-        """Check the error of a start. Without faults there may be no room on the node that it names
-        or on any, and nothing else.
+    def _on_refused(self, node: Node, asked: list[str], error: Exception) -> None:
+        """Check the error of a start on one of the nodes `asked`. Without faults there may be no
+        room on any of them, and nothing else. In no run a node that leaves is the only one asked.
         """
         if isinstance(error, NoPlacementError):
             self.refused += 1
-            asked = list(self.cluster.machines)[:NODES_NAMED] if on is None else [on]
-            if self.oracle.fair and not all(f"{name} has" in str(error) for name in asked):
-                self.violated(node.name, f"does not say why no node has room: {error}")
+            said = sum(f"{name} has" in str(error) for name in asked)
+            if self.oracle.fair and said < min(len(asked), NODES_NAMED):
+                self.violated(node.name, f"does not say why none of {asked} has room: {error}")
         elif self.oracle.fair and not self.over:
             self.violated("", f"{node.name} could not start: {type(error).__name__}: {error}")
+        elif isinstance(error, NodeDrainingError) and len(asked) > 1:
+            self.violated(node.name, f"has asked no other node of {asked}: {error}")
 
     async def look_for_leftovers(self) -> None:
         """Check, in the calm, that supervisors find the room that others have left; and that each
@@ -236,6 +249,7 @@ class FullNodes(Load):
             # was stopped.
             for filling in (node, *(one for one in others if one is not None and one is not node)):
                 await self._fill(filling, member)
+            await self._share([one for one in others if one is not None], member)
 
     async def _fill(self, node: Node, member: str) -> None:
         options = node.options(on=member, resources={SLOTS: 0.1})
@@ -257,6 +271,28 @@ class FullNodes(Load):
             self.violated(member, f"{member} has started one more than there is room for")
         for taker in takers:
             await node.stop(taker)
+
+    async def _share(self, nodes: list[Node], member: str) -> None:
+        """Ask on all nodes at once for one actor that takes all of a node: all get it."""
+        name = f"shared-{member}-{self.generation}"
+        found: list[Taker] = []
+
+        async def ask(node: Node) -> None:
+            options = node.options(name=name, on=member, resources={SLOTS: TENTHS / 10})
+            try:
+                found.append(await options.get_or_spawn(Taker, TENTHS))
+            except NoPlacementError as error:
+                self.violated(
+                    node.name, f"in the calm another one has started {name}, and yet: {error}"
+                )
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(ask, node)
+        if len({taker.address for taker in found}) != 1:
+            self.violated(member, f"{len(found)} nodes have asked for {name}, and got {found}")
+        for taker in found[:1]:
+            await nodes[0].stop(taker)
 
     def _running(self) -> list[str]:
         """The names of the actors that were started here and run on live nodes."""

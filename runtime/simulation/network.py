@@ -46,6 +46,9 @@ host.
 SPINNING = 0.7
 """The share of the receives that spin, once one had to sleep."""
 
+STOPPING = 0.1
+"""The share of what is found that stops the spin, as where another process needs the core."""
+
 LOOKS = 4
 """How often a spin looks whether it may end. What arrives is found at once."""
 
@@ -247,7 +250,13 @@ class _DrawnSpin(Spin):
         self.seconds = self._draw.choice(SPINS) if self._draw.random() < SPINNING else 0.0
 
     def on_hit(self, now: float, waited: float, size: int) -> None:
-        """Go on."""
+        """Go on, or stop in the middle of a poll."""
+        if self._draw.random() < STOPPING:
+            self.seconds = 0.0
+
+    def on_turn(self, passed: float) -> float:
+        """Look once: virtual time does not pass between two looks."""
+        return 0.0
 
 
 class SimulatedConnection(PollableConnection):
@@ -335,10 +344,17 @@ class SimulatedConnection(PollableConnection):
         if pipe.arrived or self.closed or pipe.reader_broken is not None:
             await trio.lowlevel.checkpoint()
             return
-        # The reader leaves its place when it finds, at the end of this, that another task polls.
+        # The reader leaves its place to another task that polls when it finds that, at the end of
+        # this.
         waiter = pipe.polled if self._relieved else pipe.readable
         with trio.move_on_after(self._spin.seconds / LOOKS):
             await waiter.wait()
+
+    async def _let_other_poll(self) -> None:
+        # Virtual time passes only while all tasks sleep. The end of a poll is no event: in a real
+        # connection, which this follows, it wakes no task.
+        while self._relieved:  # noqa: ASYNC110
+            await trio.sleep(self._spin.seconds / LOOKS)
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Like `receive`, into `buffer`; returns the count, 0 at the end."""

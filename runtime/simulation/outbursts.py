@@ -41,6 +41,9 @@ which may take this long.
 
 WAYS = ("in_turn", "beside", "in_thread", "in_a_nursery", "midway", "on_start", "in_constructor")
 
+KEPT = "a cancellation that was kept"
+"""A cancellation that is raised again although nothing is cancelled."""
+
 
 class PanicError(BaseException):
     """An exception that is no `Exception`, as libraries of other languages have them."""
@@ -127,9 +130,6 @@ OUTBURSTS: dict[str, Callable[[], BaseException]] = {
     "a syntax error": lambda: SyntaxError(2, "x"),  # type: ignore[call-overload]
     "an error of the runtime's": lambda: RemoteError("at once"),
 }
-
-KEPT = "a cancellation that was kept"
-"""A cancellation that is raised again although nothing is cancelled."""
 
 
 async def _outburst(what: str) -> BaseException:

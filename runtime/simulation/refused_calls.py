@@ -50,6 +50,9 @@ ALLOWED, FORBIDDEN = "allowed", "forbidden"
 
 AGAIN = RetryPolicy(max_retries=5, initial_delay=0.05, attempt_timeout=0.3, repeat_unknown=True)
 
+METHODS = ("open", "open_in_thread", "look", "melt", "scan")
+WAYS = ("awaited", "awaited", "again", "send", "remote", "items", "items by name")
+
 
 class Strongbox(Actor):
     """An actor that reports each run of its methods to the checker."""
@@ -86,9 +89,6 @@ async def _items(instance: Actor, *args: object, **kwargs: object) -> None:
 
 ITEMS = MethodDefinition(name="@items", function=_items)
 """How pools call methods of actors."""
-
-METHODS = ("open", "open_in_thread", "look", "melt", "scan")
-WAYS = ("awaited", "awaited", "again", "send", "remote", "items", "items by name")
 
 
 class Unlisted(Actor):

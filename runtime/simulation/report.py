@@ -10,6 +10,19 @@ from typing import Literal
 
 import attrs
 
+MOST_LINES = 20
+"""Lines about what one checker found."""
+
+_PACK = struct.Struct("<dqqq").pack
+
+VIOLATIONS_KEPT = 20
+"""How many violations of each kind are kept as text."""
+
+Outcome = Literal["pending", "ok", "failed", "unknown"]
+"""How an operation ended: `failed` certainly had no effect; `unknown` may have one at any time
+after the call, or never.
+"""
+
 
 @attrs.frozen
 class TraceEvent:
@@ -26,10 +39,6 @@ class TraceEvent:
     node: str
     kind: str
     text: str
-
-
-MOST_LINES = 20
-"""Lines about what one checker found."""
 
 
 @attrs.frozen
@@ -79,12 +88,6 @@ class Report:
 
 # One number for a whole run: two runs with the same number did the same, byte by byte and at the
 # same times.
-
-_PACK = struct.Struct("<dqqq").pack
-
-
-VIOLATIONS_KEPT = 20
-"""How many violations of each kind are kept as text."""
 
 
 class Trace:
@@ -147,11 +150,6 @@ class Trace:
 # What the clients of a simulated cluster requested and got, in one global order of events.
 #
 # A history only records; `runtime.simulation.linearizability` judges it. The time is passed in.
-
-Outcome = Literal["pending", "ok", "failed", "unknown"]
-"""How an operation ended: `failed` certainly had no effect; `unknown` may have one at any time
-after the call, or never.
-"""
 
 
 @attrs.define

@@ -51,6 +51,17 @@ it can complete what needs a healthy cluster.
 
 Scenario = Callable[["Simulation"], Awaitable[None]]
 
+START_SECONDS = 60.0
+"""Virtual seconds in which the nodes must have found each other."""
+
+SHORT_LIMIT = 3.0
+"""Seconds for which the lease of a node whose loop is blocked is kept in some of the runs."""
+
+MOST_CALLS = 12
+"""Calls of the runtime itself that an idle node may have open: watches of the store and of
+children.
+"""
+
 
 class SimulationError(UnderstudyError):
     """A scenario failed under a seed. It fails in the same way when that seed is run again.
@@ -299,20 +310,6 @@ def _text_of(error: BaseException) -> str:
         f"{type(error).__name__}: "
         f"{said[0] if said else ''}\n\n{''.join(traceback.format_exception(error))}"
     )
-
-
-START_SECONDS = 60.0
-"""Virtual seconds in which the nodes must have found each other."""
-
-
-SHORT_LIMIT = 3.0
-"""Seconds for which the lease of a node whose loop is blocked is kept in some of the runs."""
-
-
-MOST_CALLS = 12
-"""Calls of the runtime itself that an idle node may have open: watches of the store and of
-children.
-"""
 
 
 @attrs.define(eq=False)

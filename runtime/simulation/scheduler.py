@@ -32,6 +32,11 @@ T = TypeVar("T")
 POLL_EVERY = 1_000
 """Rounds between two polls of the operating system, so that Ctrl-C works."""
 
+PROCESS: ContextVar[Stoppable | None] = ContextVar("PROCESS", default=None)
+"""The process that a task belongs to. Tasks inherit it from the task that starts them."""
+
+MARK = "understudy_simulates"
+
 
 @attrs.define(eq=False)
 class Stoppable:
@@ -56,10 +61,6 @@ class Stoppable:
         held, self.held = self.held, []
         # `extend` of a deque does not call `append`; nothing of this process is held any more.
         _runner().runq.extend(held)
-
-
-PROCESS: ContextVar[Stoppable | None] = ContextVar("PROCESS", default=None)
-"""The process that a task belongs to. Tasks inherit it from the task that starts them."""
 
 
 @contextmanager
@@ -195,6 +196,16 @@ def check_trio() -> None:
         )
 
 
+@contextmanager
+def ordered_by(seed: int) -> Iterator[None]:
+    """Let the run of trio that begins in this block order the steps of its tasks by `seed`, and
+    what is cancelled together by its begin. Raises RuntimeError for a trio that it cannot drive.
+    """
+    check_trio()
+    with _seeded(seed), _in_order():
+        yield
+
+
 def run(
     seed: int,
     main: Callable[[VirtualClock], Awaitable[T]],
@@ -208,7 +219,6 @@ def run(
     `pump` is called before time passes, and may start tasks that come from outside; while it
     blocks, the simulation stands still.
     """
-    check_trio()
     clock = VirtualClock()
 
     async def within() -> T:
@@ -216,7 +226,7 @@ def run(
         runner.io_manager = _Outside(runner.io_manager, runner, clock, pump)
         return await main(clock)
 
-    with _seeded(seed), _in_order(), _no_garbage():
+    with ordered_by(seed), _no_garbage():
         return trio.run(within, clock=clock)
 
 
@@ -234,9 +244,6 @@ def interrupt_wait(task: trio.lowlevel.Task, interrupt: Callable[[], object]) ->
 def _runner() -> Any:
     context: Any = _run.GLOBAL_RUN_CONTEXT
     return context.runner
-
-
-MARK = "understudy_simulates"
 
 
 class _RandomOfThread:

@@ -42,6 +42,7 @@ from runtime.simulation.polls import Polls
 from runtime.simulation.programs import Programs
 from runtime.simulation.refused_calls import RefusedCalls
 from runtime.simulation.report import CallHistory, Operation
+from runtime.simulation.shared_devices import SharedDevices
 
 # References that are forwarded between the nodes of a simulated cluster, and what must never happen
 # to them.
@@ -70,6 +71,67 @@ STUBBORN = 0.4
 
 Thing = list[Any]
 """A mark, and a reference to the value that has it."""
+
+KEYS = 3
+
+CLIENTS = 2
+"""Clients on each node."""
+
+PATIENCE = (0.3, 1.0, 4.0)
+"""Seconds that a call is given, one of these."""
+
+PAUSE = 0.6
+"""Mean seconds between the calls of a client."""
+
+LOOKUP_PAUSE = 2.0
+"""Mean seconds between the lookups of a node."""
+
+LOOKUP_SECONDS = 25.0
+"""Seconds that a lookup may take: two requests to a store with a time-out of ten seconds each, and
+an attempt that ends a little later.
+"""
+
+INTENSITY = 3
+
+PERIOD = 5.0
+
+STEADY = 4
+"""Children of a supervisor that only lose their nodes."""
+
+THOUGHTFUL = 0.1
+"""The share of the changes that take up to a second."""
+
+RETRY = RetryPolicy(max_retries=4, initial_delay=0.05, max_delay=1.0, attempt_timeout=0.4)
+"""The retry policy of some calls."""
+
+IMPATIENT = RetryPolicy(
+    max_retries=6, initial_delay=0.02, max_delay=0.2, attempt_timeout=0.1, repeat_unknown=True
+)
+"""The retry policy of calls to a ledger, which may be repeated after any outcome."""
+
+MAILBOX = 8
+"""How many calls may wait at a ledger."""
+
+BURST = 20
+"""How many calls a client makes to it at once."""
+
+LOADS: tuple[type[Load], ...] = (
+    Outbursts,
+    JointStarts,
+    NameRaces,
+    LateStarts,
+    DeepCalls,
+    RefusedCalls,
+    Programs,
+    Polls,
+    LateErrors,
+    FullNodes,
+    SharedDevices,
+)
+"""The loads that only some seeds have. A run starts and judges them in this order."""
+
+LATE = 0.2
+"""Seconds by which a call may exceed its time."""
 
 
 @message
@@ -328,63 +390,6 @@ def _some(draw: random.Random, things: list[Thing]) -> list[Thing]:
     return draw.sample(things, draw.randrange(len(things) + 1))
 
 
-KEYS = 3
-
-
-CLIENTS = 2
-"""Clients on each node."""
-
-
-PATIENCE = (0.3, 1.0, 4.0)
-"""Seconds that a call is given, one of these."""
-
-
-PAUSE = 0.6
-"""Mean seconds between the calls of a client."""
-
-
-LOOKUP_PAUSE = 2.0
-"""Mean seconds between the lookups of a node."""
-
-
-LOOKUP_SECONDS = 25.0
-"""Seconds that a lookup may take: two requests to a store with a time-out of ten seconds each, and
-an attempt that ends a little later.
-"""
-
-
-INTENSITY = 3
-
-
-PERIOD = 5.0
-
-
-STEADY = 4
-"""Children of a supervisor that only lose their nodes."""
-
-
-THOUGHTFUL = 0.1
-"""The share of the changes that take up to a second."""
-
-
-RETRY = RetryPolicy(max_retries=4, initial_delay=0.05, max_delay=1.0, attempt_timeout=0.4)
-"""The retry policy of some calls."""
-
-
-IMPATIENT = RetryPolicy(
-    max_retries=6, initial_delay=0.02, max_delay=0.2, attempt_timeout=0.1, repeat_unknown=True
-)
-"""The retry policy of calls to a ledger, which may be repeated after any outcome."""
-
-
-MAILBOX = 8
-"""How many calls may wait at a ledger."""
-
-
-BURST = 20
-"""How many calls a client makes to it at once."""
-
-
 def workload() -> Workload:
     """Return the workload that the running task belongs to."""
     found = CLUSTER.get().scenario
@@ -492,21 +497,6 @@ class Fragile(Actor):
 
 class Steady(Actor):
     """A child that never fails by itself: it ends with its node, or moves with it."""
-
-
-LOADS: tuple[type[Load], ...] = (
-    Outbursts,
-    JointStarts,
-    NameRaces,
-    LateStarts,
-    DeepCalls,
-    RefusedCalls,
-    Programs,
-    Polls,
-    LateErrors,
-    FullNodes,
-)
-"""The loads that only some seeds have. A run starts and judges them in this order."""
 
 
 @attrs.define(eq=False)
@@ -845,7 +835,3 @@ class WorkloadClient:
             except UnderstudyError:
                 return None
         return self.handles.get(key)
-
-
-LATE = 0.2
-"""Seconds by which a call may exceed its time."""

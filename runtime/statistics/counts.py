@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from actors.options import check_name
+from actors.short_repr import short_repr
 from runtime.statistics.call_statistics import OTHER
 from runtime.statistics.histograms import Histogram
 from runtime.statistics.waits import WaitedSeconds
@@ -17,6 +18,9 @@ MOST_LABELS = 300
 
 MOST_NAMES = 10_000
 """Names of which a count is kept."""
+
+MOST_NAMED = 100
+"""Supervisors that metrics tell apart."""
 
 
 class LabelledCount:
@@ -32,9 +36,13 @@ class LabelledCount:
 
     def add(self, *labels: str, count: int = 1) -> None:
         """Add `count` under these labels. A negative one takes back what was added."""
-        if labels not in self._counts and len(self._counts) >= self._most:
-            labels = (OTHER,) * len(labels)
-        self._counts[labels] = self._counts.get(labels, 0) + count
+        counts = self._counts
+        try:
+            counts[labels] += count
+        except KeyError:
+            if len(counts) >= self._most:
+                labels = (OTHER,) * len(labels)
+            counts[labels] = counts.get(labels, 0) + count
 
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], int]]:
         """Labels and counts."""
@@ -76,16 +84,14 @@ class LatestCounts:
         }
 
 
-MOST_NAMED = 100
-"""Supervisors that metrics tell apart."""
-
-
 def checked_supervisors(given: Iterable[str]) -> frozenset[str]:
     """Names of supervisors for labels of metrics. Raises TypeError or ValueError for what are no
     names of actors, and for more than `MOST_NAMED`.
     """
-    if isinstance(given, str):
-        raise TypeError("give the names of supervisors as a list, even if there is only one")
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"measured_supervisors is a list of names of supervisors, not {short_repr(given)}"
+        )
     names = frozenset(given)
     for name in names:
         check_name("measured_supervisors", name)

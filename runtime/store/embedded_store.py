@@ -48,6 +48,11 @@ from runtime.store.memory import Snapshot, StoreMachine
 
 logger = own_logger("understudy.store")
 
+PAGE_BYTES = 4096
+"""Of the files of SQLite, and of most file systems."""
+
+T = TypeVar("T")
+
 # The path of an embedded store's changes to its file: group commit with one writer. Everything that
 # is changed during a write goes into the next commit.
 
@@ -84,10 +89,6 @@ class Commit:
         assert not self.over.is_set(), "a commit ends once"
         self.error = error
         self.over.set()
-
-
-PAGE_BYTES = 4096
-"""Of the files of SQLite, and of most file systems."""
 
 
 class Journal:
@@ -223,9 +224,6 @@ class Journal:
 def _pages(changes: Changes) -> int:
     """The bytes of a commit in whole pages, at least one: files grow by these."""
     return (changes.size // PAGE_BYTES + 1) * PAGE_BYTES
-
-
-T = TypeVar("T")
 
 
 @attrs.define(eq=False)

@@ -20,18 +20,25 @@ refused by its type.
 """
 
 SMALL_BYTES: Final = 64 * 1024
-"""Bytes of values that a batch may have to be packed. Larger ones are sent as messages, whose large
-values travel beside the message without a copy.
+"""Bytes of the values of one change that are packed in any case. Larger ones are sent as messages,
+whose large values travel beside the message without a copy, unless it is the number of the changes
+that makes them many: as messages, the 100,000 names of a node that has died would hold up the loop
+of the store's node for seconds.
 """
+
+SMALL_EACH: Final = 4 * 1024
+"""Bytes of the values of a change, on average, that are packed."""
+
+MANY: Final = 100
+"""From so many changes on they are packed once for all."""
 
 _KINDS: Final[dict[object, Literal["put", "delete"]]] = {"put": "put", "delete": "delete"}
 
 
 def is_small(batch: WatchBatch) -> bool:
     """True for changes that are sent as rows."""
-    return (
-        sum(len(event.value) + len(event.previous or b"") for event in batch.events) <= SMALL_BYTES
-    )
+    size = sum(len(event.value) + len(event.previous or b"") for event in batch.events)
+    return size <= SMALL_BYTES or size <= SMALL_EACH * len(batch.events)
 
 
 def pack_changes(batch: WatchBatch) -> bytes:
@@ -51,6 +58,40 @@ def pack_changes(batch: WatchBatch) -> bytes:
                 for event in batch.events
             ),
         ]
+    )
+
+
+class PackedChanges:
+    """Packs changes for many nodes that follow the same keys: many changes at once, which cost the
+    loop a tenth of a second for 100,000, are packed once for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._latest: tuple[str, WatchBatch, bytes] | None = None
+
+    def of(self, prefix: str, batch: WatchBatch) -> bytes:
+        """Return `batch`, the changes under `prefix`, as bytes."""
+        if self._latest is not None:
+            its_prefix, its_batch, packed = self._latest
+            if prefix == its_prefix and _are_same(batch, its_batch):
+                return packed
+            if batch.revision > its_batch.revision:
+                # All have it who followed closely: its memory is needed no more.
+                self._latest = None
+        packed = pack_changes(batch)
+        if len(batch.events) >= MANY:
+            self._latest = prefix, batch, packed
+        return packed
+
+
+def _are_same(one: WatchBatch, other: WatchBatch) -> bool:
+    # The history has each change once. The object and not its revision: a store that goes back to
+    # its disk uses revisions again.
+    return (
+        one.revision == other.revision
+        and len(one.events) == len(other.events)
+        and one.events[0] is other.events[0]
+        and one.events[-1] is other.events[-1]
     )
 
 

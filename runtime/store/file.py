@@ -50,6 +50,68 @@ Field = str | bytes | int | float | None
 
 Row = tuple[Field, ...]
 
+FILE_NAME = "store.sqlite3"
+
+LOCK_NAME = "store.lock"
+
+APPLICATION = 0x756E6473
+"""SQLite's application id for these files: "unds"."""
+
+VERSION = 3
+"""The version of the tables. Files of other versions are refused. Version 1 had no checksums,
+version 2 no commit numbers; neither was released.
+"""
+
+_MAGIC = b"SQLite format 3\0"
+
+_HEADER_BYTES = 512
+"""Bytes of the smallest database. SQLite takes a shorter file for an empty database and overwrites
+it.
+"""
+
+TABLES = """
+CREATE TABLE state (
+    revision INTEGER NOT NULL, compacted INTEGER NOT NULL, next_lease INTEGER NOT NULL,
+    commits INTEGER NOT NULL, total INTEGER NOT NULL,
+    in_use INTEGER NOT NULL, checksum INTEGER NOT NULL
+);
+CREATE TABLE leases (lease INTEGER PRIMARY KEY, seconds REAL NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, value BLOB NOT NULL, created INTEGER NOT NULL,
+    modified INTEGER NOT NULL, version INTEGER NOT NULL,
+    lease INTEGER NOT NULL, checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
+    revision INTEGER NOT NULL, created INTEGER NOT NULL, previous BLOB, checksum INTEGER NOT NULL
+);
+CREATE INDEX events_by_revision ON events (revision)
+"""
+
+_STATE = "INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+_LEASES = "INSERT INTO leases VALUES (?, ?, ?)"
+
+_ENTRIES = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
+
+_EVENTS = (
+    "INSERT INTO events (kind, key, value, revision, created, previous, checksum) VALUES (?, "
+    "?, ?, ?, ?, ?, ?)"
+)
+
+_OF_DAMAGE = (
+    0,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_SCHEMA,
+)
+"""Error codes that mean damage: the statements of this module fit the tables, so these codes mean
+that the file does not. 0: text that cannot be decoded.
+"""
+
 
 @attrs.frozen
 class Head:
@@ -228,66 +290,6 @@ def _checksum(table: str, fields: Iterable[Field]) -> int:
             data, zlib.crc32(b"%s%d" % (type(field).__name__.encode(), len(data)), found)
         )
     return found
-
-
-FILE_NAME = "store.sqlite3"
-
-
-LOCK_NAME = "store.lock"
-
-
-APPLICATION = 0x756E6473
-"""SQLite's application id for these files: "unds"."""
-
-
-VERSION = 3
-"""The version of the tables. Files of other versions are refused. Version 1 had no checksums,
-version 2 no commit numbers; neither was released.
-"""
-
-
-_MAGIC = b"SQLite format 3\0"
-
-
-_HEADER_BYTES = 512
-"""Bytes of the smallest database. SQLite takes a shorter file for an empty database and overwrites
-it.
-"""
-
-
-TABLES = """
-CREATE TABLE state (
-    revision INTEGER NOT NULL, compacted INTEGER NOT NULL, next_lease INTEGER NOT NULL,
-    commits INTEGER NOT NULL, total INTEGER NOT NULL,
-    in_use INTEGER NOT NULL, checksum INTEGER NOT NULL
-);
-CREATE TABLE leases (lease INTEGER PRIMARY KEY, seconds REAL NOT NULL, checksum INTEGER NOT NULL);
-CREATE TABLE entries (
-    key TEXT PRIMARY KEY, value BLOB NOT NULL, created INTEGER NOT NULL,
-    modified INTEGER NOT NULL, version INTEGER NOT NULL,
-    lease INTEGER NOT NULL, checksum INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE events (
-    number INTEGER PRIMARY KEY, kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
-    revision INTEGER NOT NULL, created INTEGER NOT NULL, previous BLOB, checksum INTEGER NOT NULL
-);
-CREATE INDEX events_by_revision ON events (revision)
-"""
-
-
-_STATE = "INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)"
-
-
-_LEASES = "INSERT INTO leases VALUES (?, ?, ?)"
-
-
-_ENTRIES = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
-
-
-_EVENTS = (
-    "INSERT INTO events (kind, key, value, revision, created, previous, checksum) VALUES (?, "
-    "?, ?, ?, ?, ?, ?)"
-)
 
 
 class StoreFile:
@@ -700,20 +702,6 @@ class StoreFile:
             f"{self.path} is damaged ({' '.join(text.split())}); nothing was changed: restore a "
             "copy of the whole directory, or give an empty directory to start with an empty store"
         )
-
-
-_OF_DAMAGE = (
-    0,
-    sqlite3.SQLITE_ERROR,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_CONSTRAINT,
-    sqlite3.SQLITE_MISMATCH,
-    sqlite3.SQLITE_SCHEMA,
-)
-"""Error codes that mean damage: the statements of this module fit the tables, so these codes mean
-that the file does not. 0: text that cannot be decoded.
-"""
 
 
 def _code(error: BaseException) -> int:

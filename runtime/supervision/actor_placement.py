@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 import trio
@@ -30,9 +30,11 @@ from runtime.supervision.placement import (
     Turns,
     as_many_as_fit,
     choose_node,
+    fits_somewhere,
     nearest_node,
     spread_over,
 )
+from runtime.supervision.room import RoomQueue
 
 ChoiceT = TypeVar("ChoiceT")
 
@@ -62,10 +64,15 @@ class ActorPlacement:
         self._freed = (0, trio.Event())
         """What `NodeLoads.freed` was when this event was made: it is set once that is out of date.
         """
+        self._look = trio.Event()
+        """Set when those that wait for room are to be looked at."""
+        self.room = RoomQueue(self._may_fit)
+        """What waits on this node for room on any."""
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""
         self._loads.check_invariants()
+        self.room.check_invariants()
 
     def on_changed(self, event: StoreEvent) -> None:
         """A name was claimed or released."""
@@ -78,12 +85,13 @@ class ActorPlacement:
             owner = self._names.readable_owner(name, event.value)
         if owner is None:
             self._loads.on_gone(name, event.revision)
-            self._wake()
         else:
             self._loads.put(
                 name,
                 PlacedActor(NodeId(owner.node, owner.incarnation), owner.resources, event.revision),
             )
+        # In either case: a name that another node has now is one less on that which had it.
+        self._wake()
 
     def forget(self) -> None:
         """Drop all loads, because changes of names may have been missed."""
@@ -101,6 +109,48 @@ class ActorPlacement:
         if known != self._loads.freed:
             self._freed = (self._loads.freed, trio.Event())
             event.set()
+            self.room.note_change()
+            self._look.set()
+
+    async def run(self) -> None:
+        """Follow the members until cancelled: one that joins, or whose labels change, may have room
+        for what waits for it.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._let_in)
+            while True:
+                await self._members.wait_changed()
+                self.room.on_changed()
+
+    async def _let_in(self) -> None:
+        while True:
+            await self._look.wait()
+            # Once for all that was given back, or has found its place, in one turn of the loop.
+            self._look = trio.Event()
+            self.room.let_in()
+
+    async def wait_for_room(
+        self,
+        options: SpawnOptions,
+        since: int,
+        seconds: float,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Wait, after an attempt that found no room, until an actor with these options may be
+        placed: see `RoomQueue.wait`. While the store is away, only the time ends the wait. The time
+        may be over already: a loop that was late waits for no more than its turn.
+        """
+        began, seconds = self._environment.now(), max(0.0, seconds)
+        if options.resources and self._lookups.is_following:
+            # By the loads this node sees when something is given back.
+            with trio.move_on_after(seconds), suppress(StoreError):
+                await self._ask()
+        left = began + seconds - self._environment.now()
+        return await self.room.wait(options, since, left, wanted)
+
+    def _may_fit(self, options: SpawnOptions) -> bool:
+        # Loads that are not known may have room: the next placement reads them.
+        return fits_somewhere(self._members.living(), options, self._loads.of)
 
     async def place(
         self, options: SpawnOptions, refusals: Refusals = NO_REFUSALS, *, asks: bool = False
@@ -220,7 +270,9 @@ class ActorPlacement:
         def as_many(loads: Mapping[NodeId, NodeLoad]) -> list[Member]:
             living = self._members.living()
             random = self._environment.random
-            return as_many_as_fit(living, options, loads, count, random, refusals)
+            if options.resources:
+                return as_many_as_fit(living, options, loads, count, random, refusals)
+            return spread_over(living, options, loads, count, random, self._turns, refusals)
 
         return await self._choice(options, as_many, reads=True)
 
@@ -235,11 +287,21 @@ class ActorPlacement:
     @contextmanager
     def _starting(self, name: str, options: SpawnOptions, member: Member) -> Iterator[None]:
         self._loads.on_placed(name, member.node_id, options.resources)
+        # It has its place. What waits behind it may have one beside it.
+        self._look.set()
         try:
             yield
         finally:
             self._loads.on_settled(name)
             self._wake()
+
+    def on_refused(self, name: str | None) -> None:
+        """Within `starting`: the node has no room for the actor. That is no news for those that
+        wait for room: they would ask that node one after the other, and this one again and again,
+        for as long as more room is seen here than the node has.
+        """
+        if name is not None:
+            self._loads.on_refused(name)
 
     def on_over(self, name: str) -> None:
         """Within `starting`: the actor has ended, and its name was made for it alone. Its resources
@@ -274,6 +336,8 @@ class ActorPlacement:
         for name, outcome in zip(names, outcomes, strict=False):
             if isinstance(outcome, Address):
                 self.on_started(outcome, resources)
+            elif isinstance(outcome, NoPlacementError):
+                self._loads.on_refused(name)
             self._loads.on_settled(name)
         self._wake()
 

@@ -43,6 +43,10 @@ class ChildState:
     """Its last end or failed start, if that was a failure."""
     scope: trio.CancelScope | None = None
     """The scope of the task that starts and then watches it."""
+    room_seen: int = 0
+    """How many changes of room had been seen before its latest attempt to start."""
+    lacks_room: bool = False
+    """True if its latest start has failed because no node fits."""
     fails: bool = False
     """True if its latest start has failed: the first failure is logged, further ones in a row are
     not.

@@ -18,6 +18,9 @@ _FRAME = re.compile(
     r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE
 )
 
+MOST_IN_LINE = 10
+"""Children that one line of the log names."""
+
 
 def end_line(
     name: str,
@@ -59,10 +62,6 @@ def end_line(
             else f"it is not started again, being {restart}"
         )
     return level, f"{what} ({_in_one_line(reason)}); {follows}"
-
-
-MOST_IN_LINE = 10
-"""Children that one line of the log names."""
 
 
 def lost_line(

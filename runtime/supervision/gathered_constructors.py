@@ -19,12 +19,7 @@ import trio
 
 from actors.actor import Actor, Member
 from actors.class_names import class_name
-from actors.errors import (
-    ActorClassError,
-    EncodeError,
-    MethodNotFoundError,
-    OutcomeUnknownError,
-)
+from actors.errors import ActorClassError, EncodeError, MethodNotFoundError, OutcomeUnknownError
 from actors.identifiers import NodeId
 from actors.messages import import_path, path_by_file
 from actors.method import Address
@@ -38,8 +33,8 @@ from runtime.supervision.start_errors import (
     about_start,
     is_to_be_taken_back,
     of_class,
-    send_take_back,
 )
+from runtime.supervision.take_backs import TakeBacks
 from runtime.wire.plain_writer import SCALARS
 
 MOST_IN_MESSAGE = 256
@@ -47,6 +42,15 @@ MOST_IN_MESSAGE = 256
 
 MOST_CHARACTERS = 1024
 """Of a text, or bytes, among the arguments of an actor that travels with others."""
+
+_hashed_options = attrgetter(
+    *(
+        field.name
+        for field in attrs.fields(SpawnOptions)
+        # The name is of one start alone; the others are dicts, which have no hash.
+        if field.name not in ("name", "labels", "resources")
+    )
+)
 
 
 def may_travel_with_others(request: StartRequest) -> bool:
@@ -66,16 +70,6 @@ def _is_plain(value: object) -> bool:
     if kind is str or kind is bytes:
         return len(cast("str | bytes", value)) <= MOST_CHARACTERS
     return kind in SCALARS
-
-
-_hashed_options = attrgetter(
-    *(
-        field.name
-        for field in attrs.fields(SpawnOptions)
-        # The name is of one start alone; the others are dicts, which have no hash.
-        if field.name not in ("name", "labels", "resources")
-    )
-)
 
 
 @attrs.frozen
@@ -133,7 +127,8 @@ Answer = Address | StartUnderWay | _NotSent
 
 class ConstructorGatherer:
     """Gathers the starts of one node. `take_back(addresses)` stops actors whose tasks were
-    cancelled; each of these waits for that, `undo_seconds` at most.
+    cancelled; each of these waits for that, `undo_seconds` at most. `take_backs` does it for starts
+    whose answers were lost.
     """
 
     def __init__(
@@ -142,11 +137,12 @@ class ConstructorGatherer:
         environment: Environment,
         take_back: Callable[[Sequence[Address]], Awaitable[None]],
         undo_seconds: float,
+        take_backs: TakeBacks,
     ) -> None:
+        self._take_backs = take_backs
         self._endpoint = endpoint
         self._environment = environment
         self._take_back = take_back
-        self._undo_seconds = undo_seconds
         self._latest: ConstructorKind | None = None
         # Of each kind by itself: starts that take their time delay the answer of their message, and
         # starts of other kinds, which cannot travel in it, must not wait for that.
@@ -240,8 +236,8 @@ class ConstructorGatherer:
         except (trio.Cancelled, OutcomeUnknownError) as error:
             # Cancelled: this node closes.
             if is_to_be_taken_back(error, known=kind.known):
-                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-                    service.take_back, ticket, seconds=self._undo_seconds
+                await self._take_backs.send(  # noqa: ASYNC102, ASYNC120  shielded and bounded
+                    member.node_id, service.take_back, ticket
                 )
             raise
         answers: list[Answer | Exception] = [
@@ -263,11 +259,8 @@ class ConstructorGatherer:
                 return cast("Address", await service.finish_start(start.ticket, start.number))
         except (trio.Cancelled, OutcomeUnknownError) as error:
             if is_to_be_taken_back(error, known=start.known):
-                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-                    service.take_back_unfinished,
-                    start.ticket,
-                    [start.number],
-                    seconds=self._undo_seconds,
+                await self._take_backs.send(  # noqa: ASYNC102, ASYNC120  shielded and bounded
+                    member.node_id, service.take_back_unfinished, start.ticket, [start.number]
                 )
             raise
 

@@ -24,7 +24,6 @@ from runtime.lifetime import AskingBlock
 
 Outcome = Address | Exception
 
-
 _all_but_name = attrgetter(
     *(field.name for field in attrs.fields(SpawnOptions) if field.name != "name")
 )

@@ -13,10 +13,15 @@ from types import MappingProxyType
 import attrs
 
 from actors.actor import Member
-from actors.errors import NodeNotFoundError, NoPlacementError
+from actors.errors import (
+    NodeDrainingError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    NoPlacementError,
+)
 from actors.identifiers import NodeId
 from actors.options import SpawnOptions
-from runtime.hosting.allocations import TOLERANCE
+from runtime.hosting.allocations import TOLERANCE, left_of
 
 CALLS_ONLY = "understudy.calls-only"
 """The label of nodes that only make calls, such as those of scripts (`runtime.blocking`): they get
@@ -31,6 +36,10 @@ NEXT_STEP = "; stop an actor that takes it, or start a node that has more"
 """The advice of errors about resources that are taken."""
 
 NO_TURNS: Mapping[NodeId, int] = MappingProxyType({})
+
+NO_REFUSALS: Refusals = MappingProxyType({})
+
+NO_LOADS: Mapping[NodeId, NodeLoad] = MappingProxyType({})
 
 
 class Turns(dict[NodeId, int]):
@@ -50,12 +59,33 @@ class Turns(dict[NodeId, int]):
                 del self[gone]
 
 
-Refusals = Mapping[NodeId, str]
-"""The nodes that have refused to start an actor, and why: each knows best what is left of its
-resources (`runtime.hosting.allocations`). They are not asked again for the same actor.
+@attrs.frozen
+class StartRefusal:
+    """Why a node has not started an actor: a sentence that names the node. `is_full`: less of a
+    resource is left there than the actor takes; False for a node that leaves or is out of reach.
+    """
+
+    text: str
+    is_full: bool = True
+
+
+Refusals = Mapping[NodeId, StartRefusal]
+"""The nodes that have refused to start an actor: each knows best what is left of its resources
+(`runtime.hosting.allocations`), and whether it leaves. They are not asked again for the same actor.
 """
 
-NO_REFUSALS: Refusals = MappingProxyType({})
+
+def refusal_of(error: BaseException, options: SpawnOptions) -> StartRefusal | None:
+    """Return what the error of a start says about its node, if it says nothing about other nodes,
+    and the actor may be started on one of them; else None. This alone decides that, for all ways to
+    start actors.
+    """
+    if isinstance(error, NoPlacementError):
+        return StartRefusal(str(error))
+    # Certainly not started there. What has begun, a node that leaves has ended before it says so.
+    if options.on is None and isinstance(error, NodeDrainingError | NodeUnreachableError):
+        return StartRefusal(str(error), is_full=False)
+    return None
 
 
 @attrs.define
@@ -64,9 +94,6 @@ class NodeLoad:
 
     actors: int = 0
     taken: dict[str, float] = attrs.field(factory=dict)
-
-
-NO_LOADS: Mapping[NodeId, NodeLoad] = MappingProxyType({})
 
 
 def choose_node(
@@ -88,13 +115,14 @@ def choose_node(
         # Those first that have refused: what they say is certain.
         members = sorted(members, key=lambda member: member.node_id not in refusals)
         reasons = "; ".join(
-            refusals.get(member.node_id)
-            or f"{member.name} {_lacks(member, options, loads, refusals)}"
+            refusals[member.node_id].text
+            if member.node_id in refusals
+            else f"{member.name} {_lacks(member, options, loads, refusals)}"
             for member in members[:REASONS_SHOWN]
         )
         others = len(members) - REASONS_SHOWN
         more = f"; and {others} more" if others > 0 else ""
-        next_step = NEXT_STEP if refusals else ""
+        next_step = NEXT_STEP if any(one.is_full for one in refusals.values()) else ""
         raise NoPlacementError(
             f"no node fits {options.name or 'the actor'}: {reasons}{more}{next_step}",
             actor=options.name,
@@ -126,7 +154,10 @@ def _eligible(members: Sequence[Member], options: SpawnOptions) -> Sequence[Memb
             )
         return named
     if not any(member.state == "up" for member in members):
-        raise NoPlacementError("no node of the cluster is up", actor=options.name)
+        leaving = [member.name for member in members if member.state == "draining"]
+        more = f" and {len(leaving) - REASONS_SHOWN} more" if len(leaving) > REASONS_SHOWN else ""
+        which = f": {', '.join(leaving[:REASONS_SHOWN])}{more} leave in order" if leaving else ""
+        raise NoPlacementError(f"no node of the cluster is up{which}", actor=options.name)
     members = [
         member for member in members if member.state == "up" and CALLS_ONLY not in member.labels
     ]
@@ -137,6 +168,32 @@ def _eligible(members: Sequence[Member], options: SpawnOptions) -> Sequence[Memb
             actor=options.name,
         )
     return members
+
+
+def fits_somewhere(
+    members: Sequence[Member], options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]
+) -> bool:
+    """Return True if `choose_node` would return a member."""
+    return any(
+        not _lacks(member, options, loads, NO_REFUSALS)
+        for member in members
+        if (
+            member.name == options.on
+            if options.on is not None
+            else member.state == "up" and CALLS_ONLY not in member.labels
+        )
+    )
+
+
+def check_candidate(member: Member, options: SpawnOptions) -> None:
+    """Raise NoPlacementError if the member may not run an actor with these options whatever is left
+    of its resources.
+    """
+    lacks = _lacks(member, attrs.evolve(options, resources={}), NO_LOADS, NO_REFUSALS)
+    if options.on not in (None, member.name):
+        lacks = f"is not {options.on}, on which alone {options.name} may run"
+    if lacks:
+        raise NoPlacementError(f"node {member.name} {lacks}", actor=options.name, node=member.name)
 
 
 def nearest_node(
@@ -177,10 +234,12 @@ def _shortage(member: Member, options: SpawnOptions, load: NodeLoad | None) -> f
 
 def refused_by_many(options: SpawnOptions, refusals: Refusals) -> NoPlacementError:
     """Make the error of a start for which no further nodes are asked."""
-    reasons = "; ".join(tuple(refusals.values())[:REASONS_SHOWN])
+    reasons = "; ".join(one.text for one in tuple(refusals.values())[:REASONS_SHOWN])
+    is_full = any(one.is_full for one in refusals.values())
     return NoPlacementError(
         f"{options.name or 'the actor'} was not started: {len(refusals)} nodes were asked, and "
-        f"none had room for it: {reasons}; and {len(refusals) - REASONS_SHOWN} more{NEXT_STEP}",
+        f"none {'had room for' if is_full else 'could start'} it: {reasons}; "
+        f"and {len(refusals) - REASONS_SHOWN} more{NEXT_STEP if is_full else ''}",
         actor=options.name,
     )
 
@@ -192,13 +251,14 @@ def spread_over(
     count: int,
     random: Callable[[], float],
     turns: Mapping[NodeId, int] = NO_TURNS,
+    refusals: Refusals = NO_REFUSALS,
 ) -> list[Member]:
     """Return the nodes for `count` actors with these options, chosen one after the other: each
     actor counts as load for the next. Raises what `choose_node` raises if one fits nowhere.
     """
     if options.resources:
-        return as_many_as_fit(members, options, loads, count, random, least=count)
-    first = choose_node(members, options, loads, random(), turns)
+        return as_many_as_fit(members, options, loads, count, random, refusals, least=count)
+    first = choose_node(members, options, loads, random(), turns, refusals)
     if options.on is not None or options.placement == "pack":
         return [first] * count
     # Without resources all nodes that fit now will fit: only the numbers of actors change.
@@ -212,7 +272,7 @@ def spread_over(
         for place, member in enumerate(members)
         if member.state == "up"
         and CALLS_ONLY not in member.labels
-        and not _lacks(member, options, loads, NO_REFUSALS)
+        and not _lacks(member, options, loads, refusals)
     ]
     heapq.heapify(queue)
     chosen: list[Member] = []
@@ -262,21 +322,17 @@ def _lacks(
 ) -> str:
     """Describe what the member lacks; "" if nothing."""
     if member.node_id in refusals:
-        return refusals[member.node_id]
+        return refusals[member.node_id].text
     for key, value in options.labels.items():
         if member.labels.get(key) != value:
             return f"does not carry the label {key}={value}"
     load = loads.get(member.node_id)
     for name, amount in options.resources.items():
-        left = member.resources.get(name, 0.0) - (
-            load.taken.get(name, 0.0) if load is not None else 0.0
-        )
+        has = member.resources.get(name, 0.0)
+        left = has - (load.taken.get(name, 0.0) if load is not None else 0.0)
         # As the node itself decides.
         if left < amount - TOLERANCE:
-            return (
-                f"has {max(left, 0.0):g} {name} left of {member.resources.get(name, 0.0):g}, "
-                f"and {amount:g} is asked for"
-            )
+            return f"has {left_of(name, left, has)}, and {amount:g} is asked for"
     return ""
 
 
@@ -413,6 +469,12 @@ class NodeLoads:
         found = self._placed.pop(name, None)
         if found is not None:
             self._take(*found)
+
+    def on_refused(self, name: str) -> None:
+        """Like `on_settled`, for a start for which its node had no room: it gives nothing back."""
+        freed = self.freed
+        self.on_settled(name)
+        self.freed = freed
 
     def forget(self) -> None:
         """Drop all loads but those of starts, because changes were missed."""

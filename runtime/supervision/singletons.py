@@ -4,38 +4,41 @@ lives. The root of a tree is one.
 Every node that asks for the actor is a candidate. The claim of its name in the store elects: one
 transaction, tied to the lease of the node that makes it, so there are never two. All watch the
 actor, and when it crashes, or its node dies or leaves, they try again: at once after the first
-death of a node, with back-off after crashes and starts that fail. If it ends normally it has ended
+death of a node, with back-off after crashes and starts that fail, and before its end if a node has
+room again that had none. If it ends normally it has ended
 for all: one that was stopped, or a root supervisor that gave up, is not started again.
 
 The candidates may have been given different arguments, with which each starts the actor, but not
 different classes: one that finds an actor of another class under the name is no candidate for it.
+Classes that compare more than that derive from `CandidateComparison`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
+from abc import ABC, abstractmethod
 
 import attrs
 import trio
 
-from actors.actor import Actor
 from actors.errors import (
     CallError,
     ClassMismatchError,
     NameTakenError,
     NodeDrainingError,
+    NoPlacementError,
     SpawnError,
     StoreError,
 )
+from actors.handle import Handle
 from actors.method import Address
 from actors.own_logger import own_logger
 from actors.restart_intensity import RestartDelay
 from actors.supervision import ExitKind, ExitReason, RestartBackoff
 from runtime.calls.arguments import StartRequest
 from runtime.environment import Environment
-from runtime.supervision.child_start import NOT_ITS_FAULT
+from runtime.hosting.starts import EndedInStartError
+from runtime.supervision.child_start import NO_ROOM, NOT_ITS_FAULT
 from runtime.supervision.spawner import ActorSpawner
 
 logger = own_logger("understudy.supervision")
@@ -73,37 +76,48 @@ BACKOFF = RestartBackoff()
 """The delays between its restarts. It has no supervisor, so their number is not limited."""
 
 
+class CandidateComparison(ABC):
+    """A base of actor classes of which one instance may not take the place of any other: candidates
+    compare more than the class.
+    """
+
+    @classmethod
+    @abstractmethod
+    async def compare(cls, running: Handle, args: tuple[object, ...]) -> None:
+        """Ask the singleton that runs what it is. Raises `ClassMismatchError` if it is another one
+        than these arguments of a constructor make, and `CallError` if it does not say so.
+        """
+
+
 @attrs.define(eq=False)
 class NodeCandidacy:
     """The candidacy of this node for one singleton: one key in the store, however many candidates
     share it. `candidates`: those that stand. `tasks`: with those that are about to end. `lock`: of
-    those that write or withdraw the key.
+    those that write or withdraw the key. `ended`: the latest epoch that ended for good, and how.
     """
 
     candidates: int = 0
     tasks: int = 0
+    ended: tuple[int, ExitReason] | None = None
     lock: trio.Lock = attrs.field(factory=trio.Lock)
 
 
 class Singleton:
-    """One candidate for one actor, of class `cls`. `start()` starts it here, or raises
-    `NameTakenError`. `candidacies`: those of its node, by the names of the singletons; this one is
-    among them while it runs.
+    """One candidate for the actor that `request` names. `candidacies`: those of its node, by the
+    names of the singletons; this one is among them while it runs.
     """
 
     def __init__(
         self,
-        name: str,
-        cls: type[Actor],
+        request: StartRequest,
         spawner: ActorSpawner,
-        start: Callable[[], Awaitable[Address]],
         environment: Environment,
         candidacies: dict[str, NodeCandidacy],
     ) -> None:
-        self._name = name
-        self._cls = cls
+        assert request.options.name is not None, "a singleton has a name"
+        self._name = request.options.name
+        self._request = request
         self._spawner = spawner
-        self._start = start
         self._environment = environment
         self._candidacies = candidacies
         self._delay = RestartDelay()
@@ -111,7 +125,7 @@ class Singleton:
     async def run(self, *, task_status: trio.TaskStatus[Address]) -> None:
         """Stand as a candidate until the actor has ended and is not restarted. Reports where it
         runs as soon as it does; raises what its first start raises, if it is ours, and
-        `ClassMismatchError` if the actor that others have started is not of this class.
+        `ClassMismatchError` if the actor that others have started is another one, see `_check`.
         """
         candidacy = self._candidacies.setdefault(self._name, NodeCandidacy())
         candidacy.tasks += 1
@@ -133,8 +147,8 @@ class Singleton:
         try:
             async with self._candidacy.lock:
                 await self._spawner.stand_for(self._name)
-            address = await self._current(None)
-            self._check_class(address)
+            address = await self._first()
+            await self._check(address)
             return address
         except BaseException:
             # Whatever the start has raised, and also if the caller was cancelled: lookups of the
@@ -144,11 +158,35 @@ class Singleton:
                 await self._stand_down(for_good=False)
             raise
 
-    def _check_class(self, address: Address) -> None:
-        """Raise `ClassMismatchError` for an actor of another class: this candidate would start its
-        own class in the other's place, though its caller was refused.
+    async def _first(self) -> Address:
+        try:
+            address = await self._current(None)
+            assert address is not None, "no epoch has ended that counts"
+            return address
+        except NoPlacementError as error:
+            why, node = str(error), error.node
+        raise NoPlacementError(
+            f"{why}. A singleton is started by nodes that ask for it, each on itself: ask for "
+            f"{self._name} on a node that its options fit",
+            actor=self._name,
+            node=node,
+        )
+
+    async def _check(self, address: Address) -> None:
+        """Raise `ClassMismatchError` for an actor of another class, or one that differs as
+        `CandidateComparison` says: this candidate would start its own in the other's place, though
+        its caller was refused.
         """
-        self._spawner.handle(address, self._cls)
+        cls = self._request.cls
+        running = self._spawner.handle(address, cls)
+        if issubclass(cls, CandidateComparison):
+            try:
+                await cls.compare(running, self._request.args)
+            except ClassMismatchError:
+                raise
+            except CallError as error:
+                # It has ended, or moves: its end is seen next, and its successor is compared.
+                logger.info("the singleton %s does not say what it is: %s", self._name, error)
 
     async def _keep(self, address: Address) -> None:
         """Start it again whenever it ends by a failure, until it ends for good."""
@@ -161,7 +199,7 @@ class Singleton:
             try:
                 again = await self._again(address, ended)
                 if again is not None:
-                    self._check_class(again)
+                    await self._check(again)
             except (NodeDrainingError, ClassMismatchError) as error:
                 # This candidate's own node is leaving as well, or the name is another actor's now.
                 logger.info(
@@ -170,6 +208,8 @@ class Singleton:
                 await self._stand_down(for_good=False)
                 return
             if again is None:
+                # How a later epoch has ended, which this candidate has not seen.
+                ended = self._ended_for_good(address) or ended
                 break
             address = again
         level = logging.INFO if ended.is_normal or not ended.is_failure else logging.WARNING
@@ -179,15 +219,29 @@ class Singleton:
             self._name,
             ended,
         )
+        if self._ended_for_good(address) is None:
+            self._candidacy.ended = (address.epoch, ended)
         await self._stand_down(for_good=True)
+
+    def _ended_for_good(self, before: Address) -> ExitReason | None:
+        """Return how the singleton has ended for good after `before`, as another candidate of this
+        node has seen. None if none has.
+        """
+        ended = self._candidacy.ended
+        return ended[1] if ended is not None and ended[0] > before.epoch else None
 
     async def _again(self, before: Address, ended: ExitReason) -> Address | None:
         """Return where it runs now, started by this candidate or by another. None if it has ended
         meanwhile and is not restarted.
         """
+        unplaced: ExitReason | None = None
+        lacks_room, seen = False, 0
         while True:  # noqa: ASYNC913  each turn waits, or ends
             delay = self._delay.next(ended, BACKOFF, self._environment.random)
-            level = logging.INFO if ended.kind == "node left" else logging.WARNING
+            # A lack of room is one for hours, perhaps: it is logged again when it is another one.
+            is_known = ended.kind == "node left" or ended == unplaced
+            level = logging.INFO if is_known else logging.WARNING
+            unplaced = ended if ended.kind == "not placed" else None
             logger.log(
                 level,
                 "the singleton %s ended: %s; its candidates start it again, this one in %.1f s",
@@ -197,17 +251,27 @@ class Singleton:
             )
             until = self._environment.now() + delay
             try:
-                while (now := self._environment.now()) < until:
+                has_room = False
+                while (now := self._environment.now()) < until and not has_room:
                     # Each candidate has a delay of its own. If another one starts the singleton
                     # during the delay, this one watches it at once, so that it does not miss its
                     # end.
-                    await trio.sleep(min(SUCCESSOR_LOOK_SECONDS, until - now))
+                    seconds = min(SUCCESSOR_LOOK_SECONDS, until - now)
+                    if lacks_room:
+                        options = self._request.options
+                        has_room = await self._spawner.wait_for_room_here(options, seen, seconds)
+                    else:
+                        await trio.sleep(seconds)
                     found = await self._spawner.find(self._name)
                     if found is not None and found.epoch != before.epoch:
+                        await self._forget_unstarted()
                         return found
                 if delay and not await self._spawner.is_promised(self._name):
                     return None
-                return await self._current(before)
+                seen = self._spawner.room.changes
+                current = await self._current(before)
+                await self._forget_unstarted()
+                return current
             except StoreError as error:
                 logger.info(
                     "the singleton %s cannot be started now; the next attempt follows: %s",
@@ -218,10 +282,30 @@ class Singleton:
             except NodeDrainingError:
                 raise
             except (SpawnError, CallError) as error:
+                cause = error.__cause__
+                if isinstance(cause, EndedInStartError) and cause.reason.kind not in RESTARTED:
+                    # It was stopped while this candidate started it.
+                    self._candidacy.ended = (cause.epoch, cause.reason)
+                    return None
                 kind: ExitKind = (
                     "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
                 )
-                ended = ExitReason(kind, str(error))
+                ended, lacks_room = ExitReason(kind, str(error)), isinstance(error, NO_ROOM)
+                await self._record_unstarted(str(error))
+
+    async def _record_unstarted(self, why: str) -> None:
+        """Record why it does not run, for those that wait for it."""
+        try:
+            await self._spawner.record_unstarted(self._name, why)
+        except StoreError as error:
+            logger.debug("why %s does not run could not be recorded: %s", self._name, error)
+
+    async def _forget_unstarted(self) -> None:
+        """It runs, or this node does not stand for it any more."""
+        try:
+            await self._spawner.forget_unstarted(self._name)
+        except StoreError as error:
+            logger.debug("why %s did not run is deleted later: %s", self._name, error)
 
     async def _ended(self, address: Address) -> ExitReason:
         """Wait until the actor there has ended, and return the reason."""
@@ -239,10 +323,13 @@ class Singleton:
     async def _stand_down(self, *, for_good: bool) -> None:
         # Before the lock, for which the time may not suffice.
         self._candidacy.candidates -= 1
+        if not self._candidacy.candidates:
+            await self._forget_unstarted()
         try:
             async with self._candidacy.lock:
-                # Others of this node stand by the same key. They see the same end of the actor,
-                # or have begun after it, and then it is started anew.
+                # Others of this node stand by the same key. They see the same end of the actor, or
+                # find it in `NodeCandidacy.ended`, or have begun after it, and then it is started
+                # anew.
                 if not self._candidacy.candidates:
                     await self._spawner.stand_down(self._name, for_good=for_good)
         except StoreError as error:
@@ -252,17 +339,24 @@ class Singleton:
                 error,
             )
 
-    async def _current(self, ended: Address | None) -> Address:
+    async def _current(self, ended: Address | None) -> Address | None:
         """Return where it runs, after starting it here if no other candidate was faster. `ended`:
-        an epoch of it that does not count.
+        an epoch of it that does not count. None if a later epoch has ended for good.
         """
-        while True:
+        while ended is None or self._ended_for_good(ended) is None:
             try:
-                return await self._start()
+                return await self._spawner.start_candidate(self._request)
             except NameTakenError:
-                found = await self._spawner.find(self._name)
-                if found is not None and (ended is None or found.epoch != ended.epoch):
+                found = await self._other(ended)
+                if found is not None:
                     return found
+            except NoPlacementError:
+                # It may run on another node. This one stands for it all the same: there may be
+                # room when it is needed here.
+                found = await self._other(ended)  # noqa: ASYNC120  decides whether it is an error
+                if found is not None:
+                    return found
+                raise
             except StoreError as error:
                 if ended is None:
                     raise
@@ -273,6 +367,14 @@ class Singleton:
                 )
             # The name is released with the lease of the node that had it.
             await trio.sleep(CLAIM_RETRY_SECONDS)
+        return None
+
+    async def _other(self, ended: Address | None) -> Address | None:
+        """Return where another epoch of it than `ended` runs; None if there is none."""
+        found = await self._spawner.find(self._name)
+        return (
+            found if found is not None and (ended is None or found.epoch != ended.epoch) else None
+        )
 
 
 class Candidacies:
@@ -296,14 +398,10 @@ class Candidacies:
     async def stand(self, request: StartRequest) -> Address:
         """Make this node a candidate for the singleton that `request` names, and return its address
         once it runs on any node. Raises what its first start on this node raises, and
-        `ClassMismatchError` if an actor of another class runs.
+        `ClassMismatchError` if another actor runs under the name.
         """
         name = request.options.name
-        assert name is not None
         assert self._nursery is not None, "the node serves"
-        start = partial(self._spawner.start_candidate, request)
-        candidate = Singleton(
-            name, request.cls, self._spawner, start, self._environment, self._candidacies
-        )
+        candidate = Singleton(request, self._spawner, self._environment, self._candidacies)
         address: Address = await self._nursery.start(candidate.run, name=f"candidate for {name}")
         return address

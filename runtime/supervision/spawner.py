@@ -23,6 +23,7 @@ from actors.errors import (
     EncodeError,
     MethodNotFoundError,
     NodeDiedError,
+    NodeDrainingError,
     NodeUnreachableError,
     NoPlacementError,
     OutcomeUnknownError,
@@ -54,31 +55,35 @@ from runtime.printable import plain
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.gathered_constructors import ConstructorGatherer, may_travel_with_others
 from runtime.supervision.gathered_starts import StartGatherer, StartKind
-from runtime.supervision.placement import refused_by_many
+from runtime.supervision.placement import (
+    StartRefusal,
+    check_candidate,
+    refusal_of,
+    refused_by_many,
+)
+from runtime.supervision.room import RoomQueue
 from runtime.supervision.start_errors import (
     about_start,
     is_to_be_taken_back,
     of_class,
-    send_take_back,
 )
+from runtime.supervision.take_backs import TakeBacks
 from runtime.tracing import NO_SPANS, Spans
 
 WATCH_RETRY_SECONDS = 0.05
 """Seconds until an actor is watched again after the session with its node was lost."""
 
-
 FREED_NAME_LOOK_SECONDS = 0.05
 """Seconds between checks of a name whose actor has ended, until it is free."""
 
-
 PLACES_TRIED = 3
 """Nodes that are chosen for one actor, one after the other, if each has ended before it could be
-asked to start it.
+asked to start it, or is out of reach: each of these may take the time of a call.
 """
 
 MOST_REFUSALS = 64
 """Nodes that are asked to start one actor and refuse, because they have not as much left of a
-resource. Each is asked once.
+resource, or leave. Each is asked once.
 """
 
 MOST_IN_MESSAGE = 1024
@@ -93,6 +98,25 @@ PENDING = ActorStartError("it has not been started")
 """The outcome of an actor of a `spawn_many` before its message is answered."""
 
 
+@attrs.frozen
+class _RemoteStart:
+    """What this node asks another one to start. `known`: the name in the options was not made up
+    for this start, so that tasks can find the actor by it.
+    """
+
+    class_path: str
+    args: Sequence[object]
+    kwargs: dict[str, object]
+    options: SpawnOptions
+    supervisor: str
+    """Empty for an actor that has none."""
+    known: bool
+    unknown: list[tuple[NodeId, str]] | None = None
+    """Gets the node and the ticket of each attempt whose outcome is not known, for
+    `ActorSpawner.take_back_unknown`.
+    """
+
+
 class ActorSpawner:
     """Starts and stops actors on any node, for users, supervisors and candidates of this node."""
 
@@ -105,7 +129,10 @@ class ActorSpawner:
         placement: ActorPlacement,
     ) -> None:
         self._placement = placement
+        self.wait_for_room = placement.wait_for_room
+        """Everything that waits for room on this node waits there."""
         self._take_back_seconds = environment.timings.take_back
+        self._take_backs = TakeBacks(endpoint.nursery, members.is_gone, self._take_back_seconds)
         self._gatherer = StartGatherer(
             self._start_alike,
             self.take_back,
@@ -114,7 +141,7 @@ class ActorSpawner:
             self._take_back_seconds,
         )
         self._constructors = ConstructorGatherer(
-            endpoint, environment, self.take_back, self._take_back_seconds
+            endpoint, environment, self.take_back, self._take_back_seconds, self._take_backs
         )
         self._stops = Gatherer[NodeId, tuple[NodeId, ExitReason], tuple[str, int], StopAnswer](
             self._stop_many, None, _not_stopped, endpoint.nursery, MOST_IN_MESSAGE
@@ -173,11 +200,10 @@ class ActorSpawner:
         )
 
     async def _start_alone(self, member: Member, request: StartRequest, known: bool) -> Address:
-        path = import_path(request.cls)
+        path, kwargs = import_path(request.cls), dict(request.kwargs)
+        start = _RemoteStart(path, request.args, kwargs, request.options, "", known)
         with request.naming_arguments(self._endpoint.codec):
-            return await self._start_on(
-                member, path, request.args, dict(request.kwargs), request.options, "", known
-            )
+            return await self._start_on(member, start)
 
     def is_for_here(self, options: SpawnOptions) -> bool:
         """True if an actor with these options starts on this node, without a choice among nodes.
@@ -212,8 +238,11 @@ class ActorSpawner:
 
     async def start_candidate(self, request: StartRequest) -> Address:
         """Start the actor of a candidate on this node, on behalf of the cluster. Raises what
-        `ActorHost.start` raises.
+        `ActorHost.start` raises, and NoPlacementError if its options exclude this node.
         """
+        own = self._members.current(self._endpoint.identity)
+        if own is not None:
+            check_candidate(own.member, request.options)
         return await self._start_here(request, CLUSTER)
 
     async def stand_for(self, name: str) -> None:
@@ -227,6 +256,18 @@ class ActorSpawner:
         Raises `StoreError`.
         """
         await self._names.intents.stand_down(name, self._endpoint.identity[0], for_good=for_good)
+
+    async def record_unstarted(self, name: str, why: str) -> None:
+        """Record in the store why this node has not started the singleton `name`, a candidate for
+        which it is. Raises `StoreError`.
+        """
+        await self._names.intents.record_unstarted(name, self._endpoint.identity[0], why)
+
+    async def forget_unstarted(self, name: str) -> None:
+        """Delete what `record_unstarted` has written. Raises `StoreError`; it is deleted later
+        then.
+        """
+        await self._names.intents.forget_unstarted(name, self._endpoint.identity[0])
 
     async def find(self, name: str) -> Address | None:
         """Return the address of the actor that has `name` now, or None. Raises `StoreError`."""
@@ -310,20 +351,19 @@ class ActorSpawner:
         supervisor: str,
         *,
         asks: bool = True,
+        unknown: list[tuple[NodeId, str]] | None = None,
     ) -> Address:
         """Start an actor on the node that `options` name or that fits best. `asks`: where none has
         as much left of a resource, as seen here, ask those that could; False for starts that are
-        tried again and again. Raises `SpawnError` or `CallError`.
+        tried again and again. `unknown`: gets what `take_back_unknown` takes. Raises `SpawnError`
+        or `CallError`.
         """
         known = options.name is not None
         if options.resources and not known:
             options = options.changed(name=self._counted_name(class_path))
+        start = _RemoteStart(class_path, args, kwargs, options, supervisor, known, unknown)
         return await self._start_placed(
-            options,
-            lambda member: self._start_on(
-                member, class_path, args, kwargs, options, supervisor, known
-            ),
-            asks=asks,
+            options, lambda member: self._start_on(member, start), asks=asks
         )
 
     async def _start_placed(
@@ -338,8 +378,8 @@ class ActorSpawner:
         is in, if that does not wait yet. `asks` as in `start_actor`.
         """
         member = None if asking is None else self._placement.named(options)
-        refusals: dict[NodeId, str] = {}
-        gone = 0
+        refusals: dict[NodeId, StartRefusal] = {}
+        unreachable = 0
         while True:  # noqa: ASYNC913  each turn asks another node
             if member is None:
                 if asking is not None:
@@ -350,57 +390,42 @@ class ActorSpawner:
             with self._placement.starting(options, place):
                 try:
                     address = await start(place)
-                except NodeUnreachableError:
-                    # Certainly not started. Where its node has ended meanwhile, there may be
-                    # another one, or a new one of the name that `options.on` gives: a machine that
-                    # is started again after a crash, before the lease of its predecessor has ended.
-                    gone += 1
-                    if gone == PLACES_TRIED or not self._members.is_gone(place.node_id):
+                except (NodeDrainingError, NodeUnreachableError, NoPlacementError) as error:
+                    # Certainly not started.
+                    if isinstance(error, NoPlacementError):
+                        self._placement.on_refused(options.name)
+                    unreachable += isinstance(error, NodeUnreachableError)
+                    refusal = refusal_of(error, options)
+                    if unreachable == PLACES_TRIED or (
+                        # There may be a new one of the name that `options.on` gives: a machine that
+                        # is started again after a crash, before the lease of its predecessor has
+                        # ended.
+                        refusal is None and not self._members.is_gone(place.node_id)
+                    ):
                         raise
-                except NoPlacementError as error:
-                    # Others have taken what this node saw as free there, or it saw none.
-                    refusals[place.node_id] = str(error)
+                    if refusal is not None:
+                        # Others have taken what this node saw as free there, or it saw none; or the
+                        # node leaves, which this node does not know yet.
+                        refusals[place.node_id] = refusal
                     if len(refusals) == MOST_REFUSALS:
                         raise refused_by_many(options, refusals) from None
                 else:
                     self._placement.on_started(address, options.resources)
                     return address
 
-    async def _start_on(
-        self,
-        member: Member,
-        class_path: str,
-        args: Sequence[object],
-        kwargs: dict[str, object],
-        options: SpawnOptions,
-        supervisor: str,
-        known: bool,
-    ) -> Address:
-        """Start an actor on that node. `known`: tasks know its name, so that it can be found by
-        that; and it was not made up for it.
-        """
+    async def _start_on(self, member: Member, start: _RemoteStart) -> Address:
         try:
-            return await self._spawn_on(
-                member, class_path, args, kwargs, options, supervisor, known
-            )
+            return await self._spawn_on(member, start)
         except ActorClassError:
-            by_file = path_by_file(class_path)
+            by_file = path_by_file(start.class_path)
             if by_file is None:
                 raise
         # A class of this script: nodes of a local cluster know it by the module `__main__`, other
         # nodes by the name of its file.
-        return await self._spawn_on(member, by_file, args, kwargs, options, supervisor, known)
+        return await self._spawn_on(member, attrs.evolve(start, class_path=by_file))
 
-    async def _spawn_on(
-        self,
-        member: Member,
-        path: str,
-        args: Sequence[object],
-        kwargs: dict[str, object],
-        options: SpawnOptions,
-        supervisor: str,
-        known: bool,
-    ) -> Address:
+    async def _spawn_on(self, member: Member, start: _RemoteStart) -> Address:
+        path, options, known = start.class_path, start.options, start.known
         service = self._endpoint.node_service(member.name, member.incarnation)
         ticket = self._environment.token(8).hex()
         try:
@@ -408,14 +433,18 @@ class ActorSpawner:
             with about_start(what, member, self._environment.now, known=known):
                 return cast(
                     "Address",
-                    await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
+                    await service.spawn(
+                        path, tuple(start.args), start.kwargs, options, start.supervisor, ticket
+                    ),
                 )
         except (trio.Cancelled, OutcomeUnknownError) as error:
             # One whose name is known can be found by it, and the error says so.
             if is_to_be_taken_back(error, known=known):
-                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-                    service.take_back, ticket, seconds=self._take_back_seconds
+                await self._take_backs.send(  # noqa: ASYNC102, ASYNC120  shielded and bounded
+                    member.node_id, service.take_back, ticket
                 )
+            elif start.unknown is not None and not isinstance(error, NodeDiedError):
+                start.unknown.append((member.node_id, ticket))
             raise
 
     def _may_be_gathered(self, request: StartRequest) -> bool:
@@ -486,6 +515,13 @@ class ActorSpawner:
                 for name, epoch in actors:
                     await service.stop_actor.send(name, epoch, reason)
 
+    def take_back_unknown(self, starts: Sequence[tuple[NodeId, str]]) -> None:
+        """Have those stopped that may have started, by node and ticket, however long their nodes
+        are out of reach: no task will ask for them.
+        """
+        for node, ticket in starts:
+            self._take_backs.owe(node, self._endpoint.node_service(*node).take_back, ticket)
+
     async def start_many(self, request: StartManyRequest) -> list[Address | Exception]:
         """Start many actors, in one message to each node for thousands of them; returns an address
         or an error for each. Raises `NodeNotFoundError` or `NoPlacementError` if one of them fits
@@ -501,7 +537,7 @@ class ActorSpawner:
         places = await self._placement.place_many(options, len(request.rows))
         found: list[Address | Exception] = [PENDING] * len(places)
         try:
-            await self._start_wherever_there_is_room(request, places, found)
+            await self._start_wherever_there_is_room(request, options, places, found)
         except BaseException:
             # No handles are returned. Those of messages that are not answered are taken back by
             # their tickets.
@@ -515,27 +551,33 @@ class ActorSpawner:
     async def _start_wherever_there_is_room(
         self,
         request: StartManyRequest,
+        options: SpawnOptions,
         places: Sequence[Member],
         found: list[Address | Exception],
     ) -> None:
-        """Start the actors at these places. Those that a node refuses, because others have taken
-        what this node saw as free there, are started elsewhere.
+        """Start the actors at these places, which were chosen by `options`. Those that a node
+        refuses, because others have taken what this node saw as free there, or because it leaves,
+        are started elsewhere.
         """
         where = dict(enumerate(places))
-        refusals: dict[NodeId, str] = {}
+        refusals: dict[NodeId, StartRefusal] = {}
         while where:
             await self._start_at_places(request, where, found)
-            refused = [
-                index for index, one in enumerate(found) if isinstance(one, NoPlacementError)
-            ]
+            refused = {
+                index: refusal
+                for index, one in enumerate(found)
+                if isinstance(one, Exception) and (refusal := refusal_of(one, options)) is not None
+            }
             if not refused:
                 return
             # Of those that were not asked for in this round, the errors are known already.
             refusals |= {
-                where[index].node_id: str(found[index]) for index in refused if index in where
+                where[index].node_id: refusal
+                for index, refusal in refused.items()
+                if index in where
             }
             try:
-                places = await self._placement.place_rest(request.options, len(refused), refusals)
+                places = await self._placement.place_rest(options, len(refused), refusals)
             except (CallError, SpawnError, StoreError) as error:
                 for index in refused:
                     found[index] = error
@@ -632,8 +674,8 @@ class ActorSpawner:
                 )
         except (trio.Cancelled, OutcomeUnknownError) as error:
             if is_to_be_taken_back(error, known=known):
-                await send_take_back(  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-                    service.take_back, ticket, seconds=self._take_back_seconds
+                await self._take_backs.send(  # noqa: ASYNC102, ASYNC120  shielded and bounded
+                    member.node_id, service.take_back, ticket
                 )
             raise
         registered = bool(names)
@@ -782,12 +824,20 @@ class ActorSpawner:
         """
         return await self._names.intents.added(supervisor.name)
 
-    async def members_changed(self, seconds: float) -> None:
-        """Wait until the members have changed, for at most `seconds`: resources may be freed
-        without such a change.
-        """
-        with trio.move_on_after(seconds):
-            await self._members.wait_changed()
+    @property
+    def room(self) -> RoomQueue:
+        """What waits on this node for room."""
+        return self._placement.room
+
+    async def wait_for_room_here(self, options: SpawnOptions, since: int, seconds: float) -> bool:
+        """Like `wait_for_room`, for an actor that this node alone may run."""
+        here = attrs.evolve(options, on=self._endpoint.identity.name)
+        return await self.wait_for_room(here, since, seconds)
+
+    @property
+    def cluster_closes(self) -> bool:
+        """True while no node of the cluster takes actors: those that are there leave."""
+        return not any(member.state == "up" for member in self._members.all())
 
     def handle(self, address: Address, actor: type[Actor] | None = None) -> Handle:
         """Return a handle of the actor at `address`. Raises ClassMismatchError if it is not of

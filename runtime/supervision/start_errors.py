@@ -5,8 +5,7 @@ what is taken back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 import trio
 
@@ -58,48 +57,62 @@ def about_start(
     ) as error:
         if error.actor != NODE_SERVICE:
             raise
-        ended = f"node {member.name} ended"
-        kind: type[CallError] = type(error)
-        if isinstance(error, ActorNotFoundError):
-            kind = NodeUnreachableError
-            text = f"{what} was not started: {ended} before it could be asked; {ELSEWHERE}"
-        elif isinstance(error, NodeUnreachableError):
-            text = (
-                f"{what} was not started: there was no connection to node {member.name} in time; "
-                f"{ELSEWHERE}"
-            )
-        elif isinstance(error, NodeDiedError) or (
-            isinstance(error, OutcomeUnknownError)
-            and isinstance(error.__cause__, ActorNotFoundError)
-        ):
-            kind = NodeDiedError
-            text = (
-                f"{ended} while it started {what}, which is gone with it if it had started; "
-                f"{ELSEWHERE}"
-            )
-        elif isinstance(error, DeadlineExceededError):
-            text = (
-                f"{what} was not started: node {member.name} had not begun with it after "
-                f"{now() - began:.1f} s, and will not; {ELSEWHERE}"
-            )
-        else:
-            next_step = (
-                "if it has, it goes on: look it up by its name, or start it again"
-                if known
-                else f"if it has, it is stopped again, as no task has its handle; {ELSEWHERE}"
-            )
-            text = (
-                f"{what} may have started on node {member.name}, whose answer has not come after "
-                f"{now() - began:.1f} s, and will not; {next_step}"
-            )
-        raise kind(text, node=member.name, attempts=error.attempts) from None
+        unanswered = _unanswered(error, what, member, now() - began, known=known)
+        # Since Python 3.13 the frame of this generator keeps that of contextlib, which has the
+        # error. With the traceback, which has this frame, that would be a circle.
+        error.__traceback__ = None
+        try:
+            raise unanswered from None
+        finally:
+            # No circle with this frame either.
+            del unanswered
     except RemoteError as error:
         own = _own_error(error, member)
+        # As above.
+        error.__traceback__ = None
         try:
             raise own from None
         finally:
-            # No circle with this frame, which the traceback has.
             del own
+
+
+def _unanswered(
+    error: CallError, what: str, member: Member, seconds: float, *, known: bool
+) -> CallError:
+    """Return the error of a start that the service of `member` has not answered in `seconds`."""
+    ended = f"node {member.name} ended"
+    kind: type[CallError] = type(error)
+    if isinstance(error, ActorNotFoundError):
+        kind = NodeUnreachableError
+        text = f"{what} was not started: {ended} before it could be asked; {ELSEWHERE}"
+    elif isinstance(error, NodeUnreachableError):
+        text = (
+            f"{what} was not started: there was no connection to node {member.name} in time; "
+            f"{ELSEWHERE}"
+        )
+    elif isinstance(error, NodeDiedError) or (
+        isinstance(error, OutcomeUnknownError) and isinstance(error.__cause__, ActorNotFoundError)
+    ):
+        kind = NodeDiedError
+        text = (
+            f"{ended} while it started {what}, which is gone with it if it had started; {ELSEWHERE}"
+        )
+    elif isinstance(error, DeadlineExceededError):
+        text = (
+            f"{what} was not started: node {member.name} had not begun with it after "
+            f"{seconds:.1f} s, and will not; {ELSEWHERE}"
+        )
+    else:
+        next_step = (
+            "if it has, it goes on: look it up by its name, or start it again"
+            if known
+            else f"if it has, it is stopped again, as no task has its handle; {ELSEWHERE}"
+        )
+        text = (
+            f"{what} may have started on node {member.name}, whose answer has not come after "
+            f"{seconds:.1f} s, and will not; {next_step}"
+        )
+    return kind(text, node=member.name, attempts=error.attempts)
 
 
 def is_to_be_taken_back(error: BaseException, *, known: bool) -> bool:
@@ -109,15 +122,6 @@ def is_to_be_taken_back(error: BaseException, *, known: bool) -> bool:
     started on a node that has died is gone with it.
     """
     return isinstance(error, trio.Cancelled) or (not known and not isinstance(error, NodeDiedError))
-
-
-async def send_take_back(method: Any, *args: object, seconds: float) -> None:
-    """Call a method of a node's service one way, by which it stops what it has started, or starts
-    yet. Bounded by `seconds`, because the node may be gone, and the actors with it. Raises nothing,
-    so that no error takes the place of the one that is being raised.
-    """
-    with trio.CancelScope(shield=True), trio.move_on_after(seconds), suppress(CallError):
-        await method.send(*args)
 
 
 def of_class(path: str) -> str:

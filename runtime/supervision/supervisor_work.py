@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -50,7 +51,7 @@ from actors.supervisor import ChildSpec, ChildStatus, DeathReport, Supervisor, S
 from runtime.environment import Environment
 from runtime.hosting.cell import with_note
 from runtime.statistics.counts import NodeCounts
-from runtime.supervision.child_start import NOT_ITS_FAULT, start_somewhere
+from runtime.supervision.child_start import NO_ROOM, NOT_ITS_FAULT, ChildStart
 from runtime.supervision.children import ChildState, ChildTable, seconds_of
 from runtime.supervision.end_lines import AFTER_TEMPORARY, end_line, lost_line
 from runtime.supervision.shared_deadlines import SharedDeadlines
@@ -126,21 +127,28 @@ class SupervisionWork:
         self._machine = supervisor.machine(supervisor.specs, environment.random)
         self._children = ChildTable(self._name, supervisor.specs)
         self._queue: deque[Effect | _Due] = deque()
+        """Effects that are to be carried out, in the machine's order."""
         self._has_effects = trio.Event()
         self._ready = trio.Event()
+        """Set when `start` may return, or must raise."""
         self._over = trio.Event()
+        """Set when the supervisor has ended, and no effect is carried out any more."""
         self._has_started = False
         """True once the machine has said so."""
         self._is_ready = False
+        """True once `start` has succeeded."""
         self._to_adopt: set[str] = set()
         """Children of a dynamic supervisor that live and are not adopted yet: its start waits for
         them, and for no other child.
         """
         self._exit: ExitReason | None = None
+        """Why the supervisor ends; None while it does not."""
         self._answers: dict[object, SupervisorAnswer] = {}
+        """The machine's answers, by the numbers of the requests, until their tasks take them."""
         self._answered: dict[object, trio.Event] = {}
         self._requests = 0
         self._spawned = 0
+        """How many children `spawn` has made: a part of their ids."""
         self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
         self._start_deadlines = SharedDeadlines()
         self._stop_deadlines = SharedDeadlines(STOP_MARGIN)
@@ -223,7 +231,8 @@ class SupervisionWork:
 
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, and return its handle once it has started. Raises TooManyChildrenError,
-        ChildExistsError, SupervisorStoppingError, ActorNotNeededError and ActorStartError.
+        ChildExistsError, SupervisorStoppingError, ActorNotNeededError and ActorStartError; where
+        its failure is not the child's fault, ActorNotPlacedError.
         """
         rule = spec.rule()
         answer = await self._ask(lambda request: self._machine.add(rule, request), wanted=spec)
@@ -344,9 +353,8 @@ class SupervisionWork:
         if answer.reply == "start failed" or child is None or child.address is None:
             reason = answer.reason or ExitReason("start failed", "it ended at once")
             text = f"{self._path(id)} did not start: {reason}"
-            raise with_note(
-                ActorStartError(text, actor=self._path(id), remote_traceback=reason.traceback)
-            )
+            cls = ActorNotPlacedError if reason.kind == "not placed" else ActorStartError
+            raise with_note(cls(text, actor=self._path(id), remote_traceback=reason.traceback))
         return self._spawner.handle(child.address)
 
     async def _ask(
@@ -524,7 +532,13 @@ class SupervisionWork:
             else:
                 # Awaited in the order of the effects, as no start or stop is: a child that is added
                 # again under this id writes its intent after this one is gone.
-                await self._withdraw([child, *self._forgotten()])
+                forgotten = [child, *self._forgotten()]
+                for one in forgotten:
+                    if one.adopted is not None:
+                        # Its adoption has waited for the store until now. No supervisor would stop
+                        # it later, nor start it again.
+                        tasks.start_soon(self._stop_forgotten, one)
+                await self._withdraw(forgotten)
         elif isinstance(effect, TryAgain):
             tasks.start_soon(self._try_again, effect)
         elif isinstance(effect, AllStarted):
@@ -643,15 +657,20 @@ class SupervisionWork:
         id = child.spec.id
         with trio.CancelScope() as scope:
             child.scope = scope
+            start = ChildStart(
+                child,
+                self._name,
+                partial(self._write_intent, child),
+                self._spawner,
+                self._environment,
+                self._start_deadlines,
+            )
             try:
-                address = await start_somewhere(
-                    child,
-                    self._name,
-                    lambda: self._write_intent(child),
-                    self._spawner,
-                    self._environment,
-                    self._start_deadlines,
-                )
+                address = await start.start_somewhere()
+            except trio.Cancelled:
+                if scope.cancel_called:
+                    self._spawner.take_back_unknown(start.unknown)
+                raise
             except ActorNotNeededError as error:
                 logger.info("%s is not needed, its on_start raised Ignore: %s", child.name, error)
                 self._ended.add(id)
@@ -661,6 +680,7 @@ class SupervisionWork:
                 kind: ExitKind = (
                     "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
                 )
+                child.lacks_room = isinstance(error, NO_ROOM)
                 text = str(error)
                 if not text.startswith(child.name):
                     text = f"{child.name}: {text}"
@@ -669,8 +689,12 @@ class SupervisionWork:
                     ExitReason(kind, text, getattr(error, "remote_traceback", "")),
                     failed=True,
                 )
+                if self._children.get(id) is not child or self._machine.rests(id):
+                    # Its name is known, but no task asks for it again: it would run for ever.
+                    self._spawner.take_back_unknown(start.unknown)
                 return
             child.address = address
+            child.lacks_room = False
             child.spec = child.spec.to_keep()
             if child.latest_epoch and child.latest_epoch != address.epoch:
                 self._counts.restarted.add(child.name)
@@ -714,9 +738,16 @@ class SupervisionWork:
             ends_supervisor=running and self._machine.phase in ("stopping", "ended"),
             temporary=self._supervisor.after_temporary or AFTER_TEMPORARY,
         )
-        logger.log(level, text)
+        self._log(level, text, reason)
         self._count(effects, reason)
         self._queue_effects(effects)
+
+    def _log(self, level: int, text: str, reason: ExitReason) -> None:
+        if not reason.is_failure and self._spawner.cluster_closes:
+            # All nodes leave at once, each in its own time: no child could be started again, and
+            # that is no fault to look into.
+            level = logging.INFO
+        logger.log(level, text)
 
     def _count(self, effects: list[Effect], reason: ExitReason) -> None:
         """Count an end after which children are started again."""
@@ -766,7 +797,10 @@ class SupervisionWork:
             ends_supervisor=ends_supervisor,
             temporary=self._supervisor.after_temporary or AFTER_TEMPORARY,
         )
-        logger.log(logging.INFO if child.fails and failed and not ends_supervisor else level, text)
+        is_known = child.fails or self._supervisor.logs_failed_starts
+        self._log(
+            logging.INFO if is_known and failed and not ends_supervisor else level, text, reason
+        )
         child.fails = failed
         if not ends_supervisor:
             self._count(effects, reason)
@@ -820,6 +854,11 @@ class SupervisionWork:
             )
         self._ended.add(child.spec.id)
         self._queue_effects(self._machine.on_stopped(child.spec.id))
+
+    async def _stop_forgotten(self, child: ChildState) -> None:
+        address, child.adopted = child.adopted, None
+        assert address is not None, "it was not adopted"
+        await self._stop_at(child, address, ExitReason("stopped", f"by {self._name}"))
 
     async def _stop_at(self, child: ChildState, address: Address, reason: ExitReason) -> None:
         """Stop the actor of a child, within its `shutdown` time. If it ended in another way
@@ -879,5 +918,28 @@ class SupervisionWork:
             )
 
     async def _try_again(self, effect: TryAgain) -> None:
-        await trio.sleep_until(effect.at)
-        self._queue_effects(self._machine.try_again(effect.id, self._environment.now()))
+        child, has_room = self._children.get(effect.id), False
+        if child is None or not child.lacks_room:
+            await trio.sleep_until(effect.at)
+        else:
+            seconds = effect.at - self._environment.now()
+            has_room = await self._spawner.wait_for_room(
+                child.spec.options,
+                child.room_seen,
+                seconds,
+                # It may be stopped, or be started with its group.
+                lambda: self._machine.due(effect.id) == effect.at,
+            )
+        now = self._environment.now()
+        self._queue_effects(self._machine.try_again(effect.id, now, has_room=has_room))
+
+    async def wait_for_room(self, spec: ChildSpec, since: int, seconds: float) -> bool:
+        """Wait until a child that was not placed may be, for at most so many seconds: True if it
+        may. `since`: the `room_changes` before the attempt that has failed.
+        """
+        return await self._spawner.wait_for_room(spec.options, since, seconds)
+
+    @property
+    def room_changes(self) -> int:
+        """How often there may have been more room for children, on any node."""
+        return self._spawner.room.changes

@@ -33,6 +33,26 @@ from runtime.rendezvous.parameters import (
 )
 from runtime.rendezvous.registry import OpenableHandler
 
+logger = own_logger("understudy.rendezvous")
+
+T = TypeVar("T")
+
+MASTER, ALL_HERE = "master", "all are here"
+"""In a round's store: the key of the address of rank 0's store, and the name of a barrier."""
+
+FIRST_SECONDS = 60.0
+"""Seconds for which an unreachable rendezvous is retried at first: it may be started at the same
+time as the agents.
+"""
+
+PAUSE_SECONDS = 0.5
+"""Mean seconds between two attempts to reach the rendezvous."""
+
+GRACE_SECONDS = 1.0
+"""Seconds that a wait continues after an agent was lost: what that agent wrote before may still
+arrive.
+"""
+
 # The changes of one round, in the terms of torch's agent; no I/O.
 #
 # Torch's agent asks ten times a second how many agents wait for a new round. It does not ask for
@@ -127,32 +147,6 @@ class Guard(Reaper):
 def is_guarded() -> bool:
     """Return whether a guardian watches this process already, and kills what it has started."""
     return guardian.MARK in os.environ
-
-
-T = TypeVar("T")
-
-
-MASTER, ALL_HERE = "master", "all are here"
-"""In a round's store: the key of the address of rank 0's store, and the name of a barrier."""
-
-
-FIRST_SECONDS = 60.0
-"""Seconds for which an unreachable rendezvous is retried at first: it may be started at the same
-time as the agents.
-"""
-
-
-PAUSE_SECONDS = 0.5
-"""Mean seconds between two attempts."""
-
-
-GRACE_SECONDS = 1.0
-"""Seconds that a wait continues after an agent was lost: what that agent wrote before may still
-arrive.
-"""
-
-
-logger = own_logger("understudy.rendezvous")
 
 
 class AgentLostError(RendezvousError):

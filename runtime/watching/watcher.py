@@ -33,6 +33,8 @@ from runtime.membership.names import Names
 from runtime.watching.notices import Notices, live
 from runtime.watching.tables import Target, WatchEntry, WatcherTable, WatchTable
 
+logger = own_logger("understudy.watching")
+
 # What nodes ask of each other for watches and links; a system actor like those in
 # `runtime.hosting.node_service`.
 
@@ -41,6 +43,36 @@ WATCHING_SERVICE = "@watching"
 
 EndedActor = tuple[str, int, ExitReason]
 """Name and epoch of an actor, and how it ended."""
+
+WATCHED_NODE_RETRY_SECONDS = 0.1
+"""Seconds between two attempts to reach a live node that does not answer."""
+
+MOST_TOGETHER = 200
+"""Ends, or withdrawals of requests, in one call."""
+
+MOST_CHARACTERS = 30_000
+"""Characters of the ends in one call. With four bytes for each it is still below the limit of a
+control part.
+"""
+
+MOST_TRACEBACK = 20_000
+"""Characters of one reason that are sent, because messages are bounded. The end of a traceback is
+kept, because it says most.
+"""
+
+CONFIRM_SECONDS = 1.0
+"""Seconds that `watch` waits at most for the other node's confirmation before it returns."""
+
+RESTARTS_SECONDS = 2.0
+"""Seconds that a notice waits at most for the store to say whether the name will be restarted."""
+
+GIVE_UP_SECONDS = 1.0
+"""Seconds that a cancelled `link` may take to undo the link at the other node."""
+
+MOST_LINKS = 20_000
+"""Links that may be tied to one actor of this node by others of it, and to all of its actors
+together by those of one other node. Each costs a table entry, and a task until it is confirmed.
+"""
 
 
 class WatchingService(RequesterChecked):
@@ -99,25 +131,6 @@ class WatchingService(RequesterChecked):
 
 
 # How ends of actors here are reported to the nodes that asked, and how other nodes are reached.
-
-WATCHED_NODE_RETRY_SECONDS = 0.1
-"""Seconds between two attempts to reach a live node that does not answer."""
-
-
-MOST_TOGETHER = 200
-"""Ends, or withdrawals of requests, in one call."""
-
-
-MOST_CHARACTERS = 30_000
-"""Characters of the ends in one call. With four bytes for each it is still below the limit of a
-control part.
-"""
-
-
-MOST_TRACEBACK = 20_000
-"""Characters of one reason that are sent, because messages are bounded. The end of a traceback is
-kept, because it says most.
-"""
 
 
 class PeerServices:
@@ -228,27 +241,6 @@ def _some(unreported: deque[EndedActor]) -> list[EndedActor]:
     return some
 
 
-CONFIRM_SECONDS = 1.0
-"""Seconds that `watch` waits at most for the other node's confirmation before it returns."""
-
-
-RESTARTS_SECONDS = 2.0
-"""Seconds that a notice waits at most for the store to say whether the name will be restarted."""
-
-
-GIVE_UP_SECONDS = 1.0
-"""Seconds that a cancelled `link` may take to undo the link at the other node."""
-
-
-MOST_LINKS = 20_000
-"""Links that may be tied to one actor of this node by others of it, and to all of its actors
-together by those of one other node. Each costs a table entry, and a task until it is confirmed.
-"""
-
-
-logger = own_logger("understudy.watching")
-
-
 @attrs.define(eq=False)
 class _PendingWatch:
     """A target whose node is being asked, or has confirmed. `settled` is set when it has confirmed
@@ -270,6 +262,7 @@ class Watcher:
     ) -> None:
         self._endpoint = endpoint
         self._host = endpoint.host
+        self._check_own = endpoint.check_own
         self._names = names
         self._nursery = nursery
         self._here: NodeId = endpoint.identity
@@ -387,6 +380,7 @@ class Watcher:
         """
         if not isinstance(handle, Handle):
             raise TypeError(f"unlink takes a handle, not {short_repr(handle)}")
+        self._check_own(handle)
         for one in self._watches.links_to(_actor(cell), handle.name):
             self.cancel(one.number)
             await self._unlink_far_side(one.target, cell.address)
@@ -483,7 +477,7 @@ class Watcher:
         """Find the present epoch of an actor. The second item is why there is none, or None."""
         if not isinstance(handle, Handle):
             raise TypeError(f"watching and linking take a handle, not {short_repr(handle)}")
-        address = handle.address
+        address = self._check_own(handle).address
         if not address.registered:
             await trio.lowlevel.checkpoint()
             return Target.of(address), None

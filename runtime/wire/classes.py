@@ -33,6 +33,14 @@ contain.
 _NAMESPACE_OF_MODULE = cast("Any", vars(ModuleType)["__dict__"])
 _NAMESPACE_OF_CLASS = cast("Any", vars(type)["__dict__"])
 
+_WITHOUT_FILE = ("__main__", "__console__")
+
+_OF_MAIN = (
+    "The processes of a local cluster know the classes of the main script, if it is a file with "
+    'the guard `if __name__ == "__main__":`. No other process can import them, or those of `-c`, '
+    "standard input, a prompt or a notebook; move them into a module"
+)
+
 
 def find_class(path: str) -> type:
     """Return the class of this name, in a module that is imported already. The caller checks
@@ -54,7 +62,8 @@ def find_class(path: str) -> type:
                 + (
                     _advice(module_name)
                     if module_name in _WITHOUT_FILE
-                    else "Run the same code on all nodes"
+                    else "Run the same code on all nodes, and define the class at the top of the "
+                    'module, not under `if __name__ == "__main__":`'
                 )
             )
         namespace = _NAMESPACE_OF_CLASS.__get__(found)
@@ -117,15 +126,6 @@ def _unknown(path: str) -> str:
     # Not "here": the error is read where the call was made, and the import may have happened at the
     # actor's node.
     return f"{path} is not known to the process that was to read it"
-
-
-_WITHOUT_FILE = ("__main__", "__console__")
-
-
-_OF_MAIN = (
-    "No other process can import the classes of the main script, or of a prompt; move them into a "
-    "module"
-)
 
 
 def _advice(module_name: str) -> str:

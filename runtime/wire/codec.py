@@ -59,17 +59,15 @@ more.
 _LONGEST_BYTES = MAX_IN_PLACE - 16
 """With their heads, and that of the arguments, these are within `MAX_IN_PLACE`."""
 
+_QUALIFIED_NAME = cast("Any", vars(type)["__qualname__"])
+
+_Callback = Callable[[Any, bool], object]
+
 
 def is_in_place(value: object) -> bool:
     """Return True if cbor2 encodes `value` as it is, so that no walk over it is needed."""
     kind = type(value)
     return kind in SCALARS or (kind is bytes and len(cast("bytes", value)) <= _LONGEST_BYTES)
-
-
-_QUALIFIED_NAME = cast("Any", vars(type)["__qualname__"])
-
-
-_Callback = Callable[[Any, bool], object]
 
 
 class _TooManyBytesError(Exception):
@@ -214,7 +212,9 @@ class Codec:
         ):
             return None
         try:
-            encoded = ONE_ITEM + dumps(args[0]) if alone else dumps(args)
+            # Bytes may be long: the head in front of them would cost a copy of them.
+            one = alone and type(args[0]) is not bytes
+            encoded = ONE_ITEM + dumps(args[0]) if one else dumps(args)
         except UnicodeEncodeError:
             return None
         return encoded if len(encoded) <= MAX_IN_PLACE else None

@@ -43,6 +43,19 @@ HUGE_SIZE = 4 * 1024 * 1024
 about three times as fast.
 """
 
+Buffer = bytes | bytearray | memoryview
+"""The types that can travel as segments."""
+
+HEADER = struct.Struct("!BBHI")
+"""Kind, flags, number of segments, bytes in the control part; the sizes of the segments follow,
+four bytes each.
+"""
+
+DIRECT_SIZE = 64 * 1024
+"""Bytes from which a segment is received into a buffer of its own. Below, it usually arrives whole
+with one receive anyway.
+"""
+
 
 class ReceivedSegment:
     """`size` bytes of zeros at first, none of them touched, to be filled through `view` and taken
@@ -116,10 +129,6 @@ def _ask_for_huge_pages(view: memoryview) -> None:
     madvise(first, (start + len(view) - first) // page * page, mmap.MADV_HUGEPAGE)
 
 
-Buffer = bytes | bytearray | memoryview
-"""The types that can travel as segments."""
-
-
 class Attachment(bytes):
     """A segment of one byte that its receiver ignores. It exists as long as its message may be sent
     or sent again, and so keeps `held` alive for that time.
@@ -158,18 +167,6 @@ class Outgoing(list[Buffer]):
         if self.attachment is not None:
             self.append(self.attachment)
             self.attachment = None
-
-
-HEADER = struct.Struct("!BBHI")
-"""Kind, flags, number of segments, bytes in the control part; the sizes of the segments follow,
-four bytes each.
-"""
-
-
-DIRECT_SIZE = 64 * 1024
-"""Bytes from which a segment is received into a buffer of its own. Below, it usually arrives whole
-with one receive anyway.
-"""
 
 
 class Kind(IntEnum):

@@ -89,6 +89,45 @@ MAX_INCARNATION: Final = 2**64 - 1
 
 MAX_VERSION: Final = 2**16 - 1
 
+MAGIC: Final = "understudy"
+
+LINE_END: Final = "\r\n\r\n"
+"""The last bytes of a HELLO to an address of which nothing is known."""
+
+CONTROL_LIMIT: Final = 4096
+"""Bytes of a control part that is accepted from a peer which has proven nothing yet; our own are
+held to it as well.
+"""
+
+NONCE_BYTES: Final = 32
+
+PROOF_BYTES: Final = hashlib.sha256().digest_size
+
+MAX_REFUSAL_TEXT: Final = 1000
+"""Characters. Even of four bytes each they stay within `CONTROL_LIMIT`."""
+
+_REFUSALS: Final = (
+    WrongSecretError,
+    WrongClusterError,
+    ProtocolVersionError,
+    WrongPeerError,
+    EncryptionError,
+    WrongCertificateError,
+    ExpelledError,
+)
+
+ANY_NAME: Final = "*"
+
+CLIENT_NAMES: Final = "client-"
+"""How the names of processes begin that are no nodes. No node has such a name."""
+
+CHILD_NAMES: Final = "process-"
+"""How the names of the processes of isolated actors begin; 12 hexadecimal digits follow. No node
+has such a name either.
+"""
+
+_NOT_OF_NODES: Final = re.compile(f"{CLIENT_NAMES}.*|{CHILD_NAMES}[0-9a-f]{{12}}", re.DOTALL)
+
 
 def check_text(value: object, what: str, *, least: int = 1, most: int = MAX_NAME) -> str:
     """Raises ValueError for what is no string of such a length, or could pose as another line of a
@@ -200,52 +239,6 @@ class Introduction:
     def __attrs_post_init__(self) -> None:
         check_text(self.cluster, "a cluster's name")
         check_versions(*self.versions)
-
-
-MAGIC: Final = "understudy"
-
-
-CONTROL_LIMIT: Final = 4096
-"""Bytes of a control part that is accepted from a peer which has proven nothing yet; our own are
-held to it as well.
-"""
-
-
-NONCE_BYTES: Final = 32
-
-
-PROOF_BYTES: Final = hashlib.sha256().digest_size
-
-
-MAX_REFUSAL_TEXT: Final = 1000
-"""Characters. Even of four bytes each they stay within `CONTROL_LIMIT`."""
-
-
-_REFUSALS: Final = (
-    WrongSecretError,
-    WrongClusterError,
-    ProtocolVersionError,
-    WrongPeerError,
-    EncryptionError,
-    WrongCertificateError,
-    ExpelledError,
-)
-
-
-ANY_NAME: Final = "*"
-
-
-CLIENT_NAMES: Final = "client-"
-"""How the names of processes begin that are no nodes. No node has such a name."""
-
-
-CHILD_NAMES: Final = "process-"
-"""How the names of the processes of isolated actors begin; 12 hexadecimal digits follow. No node
-has such a name either.
-"""
-
-
-_NOT_OF_NODES: Final = re.compile(f"{CLIENT_NAMES}.*|{CHILD_NAMES}[0-9a-f]{{12}}", re.DOTALL)
 
 
 def may_name_node(name: str) -> bool:
@@ -458,6 +451,10 @@ class Dialer(_Side):
         }
         if expected is not None:
             fields["expected"] = list(expected)
+        else:
+            # What listens there may be no node. Servers that read lines, such as those of HTTP and
+            # Redis, would wait for the end of this one, and now say at once that it is none.
+            fields["end"] = LINE_END
         self._hello = _encode(fields)
         self._own_proof = b""
         self._started = False

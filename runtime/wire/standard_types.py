@@ -70,6 +70,8 @@ _ADDRESSES = (
 TEXTS: tuple[type, ...] = (*_PATHS, *_ADDRESSES, Fraction)
 """Types that a text says in full, and whose constructors take that text."""
 
+_FACTORIES_BY_NAME = {cls.__name__: cls for cls in FACTORIES}
+
 
 class UnsendableError(Exception):
     """A value cannot be sent. The codec makes an EncodeError of it. `steps` lead from the refused
@@ -259,8 +261,6 @@ def _address_parts(value: object) -> list[object]:
 def _exception_of(cls: type[Exception]) -> Callable[..., object]:
     return lambda args, *more: build(cls, tuple(_of_type(args, list)), *fields_and_notes(more))
 
-
-_FACTORIES_BY_NAME = {cls.__name__: cls for cls in FACTORIES}
 
 # The paths are those of the modules that define the types in Python 3.11: of later versions, some
 # have moved a class to a private module (`pathlib._local`).

@@ -86,6 +86,21 @@ def test_the_mark_above_what_has_no_actor(decorator: Callable[..., Any], text: s
             def sell(self) -> None: ...
 
 
+def test_the_mark_above_a_method_without_self() -> None:
+    with pytest.raises(TypeError, match=r"sell takes no `self`.* write `self` as its first param"):
+
+        class Shop(Actor):
+            @method  # type: ignore[arg-type]
+            async def sell() -> None: ...
+
+    class Packed(Actor):
+        @method
+        async def sell(*arguments: object) -> int:
+            return len(arguments)
+
+    assert list(Packed.__methods__) == ["sell"]
+
+
 @pytest.mark.parametrize("marked_first", [True, False])
 def test_a_class_with_an_abstract_method_is_abstract(*, marked_first: bool) -> None:
     def sell(self: Any) -> None: ...

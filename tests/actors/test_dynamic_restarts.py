@@ -183,6 +183,20 @@ def test_a_child_that_waits_for_its_restart_holds_up_no_stop() -> None:
 # Exits and restarts
 
 
+def test_a_child_that_was_not_placed_is_started_before_its_time_if_a_node_has_room() -> None:
+    machine = booted("a", backoff=RestartBackoff(initial_delay=1, jitter=0))
+    machine.on_exited("a", ExitReason("node left"), 0.0)
+    (wait,) = machine.on_start_failed("a", ExitReason("not placed"), 0.0)
+    assert isinstance(wait, TryAgain)
+    assert machine.try_again("a", wait.at / 2) == []
+    assert machine.try_again("a", wait.at / 2, has_room=True) == [StartChild("a")]
+    machine.on_started("a", 5.0)
+    (wait,) = machine.on_exited("a", RAISED, 6.0)
+    assert isinstance(wait, TryAgain)
+    assert machine.try_again("a", 6.1, has_room=True) == []
+    assert machine.try_again("a", wait.at, has_room=True) == [StartChild("a")]
+
+
 @pytest.mark.parametrize("reason", [NORMAL, RAISED, ExitReason("node died"), LEFT])
 def test_a_permanent_child_is_restarted_alone_whatever_the_reason(reason: ExitReason) -> None:
     machine = booted("a", "b")

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 import runtime.aio
 import runtime.blocking
-from actors import Actor, CallOptions, ChildSpec, RetryPolicy, SpawnOptions, method
+from actors import (
+    Actor,
+    CallOptions,
+    ChildSpec,
+    RetryPolicy,
+    SpawnOptions,
+    method,
+    wait_all,
+    wait_any,
+)
 from actors.errors import BadArgumentsError
 from runtime import open_local_cluster, open_node
 from runtime.testing import VirtualCluster
@@ -92,3 +102,40 @@ def test_options_by_their_place_and_options_of_something_else_are_type_errors(
 ) -> None:
     with pytest.raises(TypeError, match=text):
         function(*args, **kwargs)
+
+
+async def test_an_option_without_its_name_is_refused_with_the_names(
+    cluster: VirtualCluster,
+) -> None:
+    node: Any = cluster.node
+    counter: Any = await node.spawn(Counter)
+    opening: Any = open_node
+    others: Any = (open_local_cluster, runtime.blocking.connect, wait_any, wait_all)
+    local, connect, any_of, all_of = others
+    mistakes: list[tuple[Callable[[], object], str]] = [
+        (lambda: node.options("counter"), "options.*nothing.*'counter' has none.* name, "),
+        (lambda: node.options(on="w").options("counter"), "'counter' has none.* name, "),
+        (lambda: counter.options(2.0), r"2\.0 has none.*which is timeout or retry"),
+        (lambda: counter.add.options(2.0), r"2\.0 has none.*which is timeout or retry"),
+        (lambda: counter.count.options(2.0), r"2\.0 has none.*which is timeout$"),
+        (lambda: node.stop(counter, "enough"), "stop.*takes handle.*'enough'.*is reason$"),
+        (lambda: any_of([], 5), "wait_any.*takes references.*5 has none.*count or timeout"),
+        (lambda: all_of([], 5), "wait_all.*takes references.*5 has none.*is timeout$"),
+        (lambda: opening("a", "127.0.0.1:1"), "open_node.*takes name.*one of join, listen"),
+        (lambda: local(2, "a"), "takes nodes.*'a' has none.*one of cluster, store"),
+        (lambda: connect("a:1", "n"), "connect.*takes address.*one of cluster, secret"),
+        (lambda: node.remove_pool_journal("a", 3.0), r"takes name.*3\.0.*is unused_for$"),
+    ]
+    for make, text in mistakes:
+        with pytest.raises(TypeError, match=text):
+            make()
+
+
+async def test_a_pool_without_a_name_or_a_size_says_where_they_go(cluster: VirtualCluster) -> None:
+    node: Any = cluster.node
+    with pytest.raises(TypeError, match=r"pool\(None, Counter, size=2\)"):
+        await node.pool(Counter, 2)
+    with pytest.raises(TypeError, match=r"pool\(None, Counter, size=8\)"):
+        await node.pool(Counter, "counters", size=8)
+    with pytest.raises(ValueError, match=r"give size=8.*behind the class is for the constructor"):
+        await node.pool("counters", Counter, 2)

@@ -773,6 +773,23 @@ def test_while_a_child_waits_for_its_restart_the_supervisor_serves_others() -> N
     assert machine.try_again("b", 1.5) == [StartChild("b")]
 
 
+def test_a_child_that_was_not_placed_is_started_before_its_time_if_a_node_has_room() -> None:
+    machine = booted(permanent("a"), backoff=RestartBackoff(initial_delay=1, jitter=0))
+    machine.on_exited("a", ExitReason("node left"), 0.0)
+    (wait,) = machine.on_start_failed("a", ExitReason("not placed"), 0.0)
+    assert isinstance(wait, TryAgain)
+    assert machine.try_again("a", wait.at / 2) == []
+    assert machine.try_again("a", wait.at / 2, has_room=True) == [StartChild("a")]
+    # Not twice.
+    assert machine.try_again("a", wait.at, has_room=True) == []
+    machine.on_started("a", 5.0)
+    # The pause after a failure of its own is for that, and not for room.
+    (wait,) = machine.on_exited("a", RAISED, 6.0)
+    assert isinstance(wait, TryAgain)
+    assert machine.try_again("a", 6.1, has_room=True) == []
+    assert machine.try_again("a", wait.at, has_room=True) == [StartChild("a")]
+
+
 def test_siblings_of_a_group_are_stopped_before_the_wait_and_started_after_it() -> None:
     machine = booted(
         permanent("a", "b"),

@@ -223,6 +223,8 @@ class InstructionCount:
         self.count = 0
 
     def __enter__(self) -> InstructionCount:
+        # Python 3.12 counts instructions only if a frame has asked for it before.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._begin)
         return self
 

@@ -500,6 +500,26 @@ def held(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{__name__}.{name}", trio.Event())
 
 
+async def held_call(
+    crowd: Crowd, attempt_timeout: float
+) -> tuple[Callable[[], Awaitable[None]], trio.CancelScope]:
+    """Return a call of a new `Held` with so many seconds for each of its attempts, and the scope
+    that it is made in.
+    """
+    actor = await crowd.there.spawn(Held)
+    hold = internals_of(crowd.here).endpoint.make_handle(actor.address, Held).hold
+    policy = RetryPolicy(
+        max_retries=10_000, attempt_timeout=attempt_timeout, initial_delay=0.01, budget=None
+    )
+    scope = trio.CancelScope()
+
+    async def call() -> None:
+        with scope:
+            await hold.options(retry=policy)()
+
+    return call, scope
+
+
 @pytest.mark.usefixtures("held")
 async def test_a_call_that_runs_is_cancelled_at_once_while_its_next_attempt_waits(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch
@@ -511,15 +531,7 @@ async def test_a_call_that_runs_is_cancelled_at_once_while_its_next_attempt_wait
         return cancel_frame(number)
 
     monkeypatch.setattr("runtime.calls.call_sender.cancel_frame", noted)
-    actor = await crowd.there.spawn(Held)
-    seen = internals_of(crowd.here).endpoint.make_handle(actor.address, Held)
-    policy = RetryPolicy(max_retries=10_000, attempt_timeout=0.05, initial_delay=0.01, budget=None)
-
-    async def call() -> None:
-        with scope:
-            await seen.hold.options(retry=policy)()
-
-    scope = trio.CancelScope()
+    call, scope = await held_call(crowd, attempt_timeout=0.05)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call)
@@ -543,16 +555,8 @@ async def test_an_attempt_after_one_that_had_no_turn_says_that_the_call_may_run(
         flags.append(args[1])
         return call_frame(*args)
 
-    actor = await crowd.there.spawn(Held)
-    seen = internals_of(crowd.here).endpoint.make_handle(actor.address, Held)
-    policy = RetryPolicy(max_retries=10_000, attempt_timeout=0.02, initial_delay=0.01, budget=None)
+    call, scope = await held_call(crowd, attempt_timeout=0.02)
     monkeypatch.setattr("runtime.calls.call_sender.call_frame", noted)
-    scope = trio.CancelScope()
-
-    async def call() -> None:
-        with scope:
-            await seen.hold.options(retry=policy)()
-
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call)

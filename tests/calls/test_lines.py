@@ -228,7 +228,7 @@ def test_calls_start_in_the_order_in_which_they_were_made(
     story: object, seeds: range, most_unwritten: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With so few frames to be written at a time, nearly all of them wait for their turns.
-    monkeypatch.setattr("runtime.links.link.MOST_UNWRITTEN", most_unwritten)
+    monkeypatch.setattr("runtime.links.outbound.MOST_UNWRITTEN", most_unwritten)
     simulate(story, seeds=seeds, faults=())  # type: ignore[arg-type]
 
 

@@ -62,6 +62,10 @@ class Sleeper(Actor):
         await trio.sleep(seconds)
         return self.node.name
 
+    @method
+    async def answer(self, size: int) -> str:
+        return "a" * size
+
 
 class Stubborn(Actor):
     """Does not let its node leave."""
@@ -125,3 +129,11 @@ class Caller(Actor):
                 for other in others:
                     nursery.start_soon(call, other, number)
         return errors
+
+
+class Teller(Actor):
+    """Answers with what it is told."""
+
+    @method
+    async def tell(self, number: int) -> int:
+        return number

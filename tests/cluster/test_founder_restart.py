@@ -5,9 +5,11 @@ carry on.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -18,9 +20,11 @@ from actors import Actor, method
 from actors.errors import DirectoryUnavailableError, JoinError, LeaseLostError, StoreMismatchError
 from runtime import open_node
 from runtime.environment import SystemEnvironment
+from runtime.node import internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.started_programs import started
+from tests.waiting import until
 
 SECRET = "a secret of the tests with a founder that is killed"
 
@@ -115,6 +119,86 @@ async def test_a_founder_in_containers_comes_back_at_the_same_address_however_of
             assert (again.name, again.address) == (first.name, first.address)
             assert again.incarnation > before.incarnation
             before = again
+
+
+@pytest.mark.timeout(240)
+async def test_a_founder_that_comes_back_at_other_addresses_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a pod of Kubernetes that is replaced. One worker has joined by the founder's name, the
+    other by that worker.
+    """
+    real, leads_to = socket.getaddrinfo, ["127.0.0.2"]
+
+    def found(host: object, *rest: object, **options: object) -> object:
+        return real(leads_to[0] if host == "founder.test" else host, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    with trio.fail_after(200):
+        async with AsyncExitStack() as stack:
+            async with founder(tmp_path, "127.0.0.2:0") as first:
+                before, port = first, first.address.rpartition(":")[2]
+                open_worker = partial(open_node, listen="127.0.0.1:0", secret=SECRET)
+                one = await stack.enter_async_context(
+                    open_worker("one", join=f"founder.test:{port}")
+                )
+                two = await stack.enter_async_context(open_worker("two", join=one.address))
+                ledger = await one.options(name="ledger").spawn(Ledger)
+                assert await ledger.enter() == 1
+            for number in range(3, 6):
+                leads_to[0] = f"127.0.0.{number}"
+                async with founder(tmp_path, f"{leads_to[0]}:{port}") as again:
+                    assert again.address == f"{leads_to[0]}:{port}"
+                    assert (again.name, again.incarnation > before.incarnation) == (
+                        first.name,
+                        True,
+                    )
+                    before = again
+                    for worker in (one, two):
+                        found_there = await worker.lookup("ledger", Ledger)
+                        assert await found_there.enter() > 1
+                        await worker.wait_for(3)
+            async with founder(tmp_path, f"127.0.0.2:{port}"):
+                leads_to[0] = "127.0.0.2"
+                await stack.aclose()
+
+
+@pytest.mark.timeout(120)
+async def test_a_cluster_at_the_address_of_a_member_that_is_gone_says_nothing_about_the_store(
+    tmp_path: Path,
+) -> None:
+    open_here = partial(open_node, listen="127.0.0.1:0", secret=SECRET)
+    leave, left = trio.Event(), trio.Event()
+
+    async def live(  # noqa: ASYNC114  it is startable, and started right below
+        join: str, task_status: trio.TaskStatus[str]
+    ) -> None:
+        async with open_here("one", join=join) as one:
+            task_status.started(one.address)
+            await leave.wait()
+        left.set()
+
+    with trio.fail_after(100):
+        async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+            async with founder(tmp_path) as first:
+                join = first.address
+                place = await nursery.start(live, join)
+                two = await stack.enter_async_context(open_here("two", join=place))
+                leave.set()
+                await left.wait()
+                # Of another cluster, at the address by which `two` has joined.
+                opening = open_node("other", listen=place, secret=SECRET)
+                other = await stack.enter_async_context(opening)
+            refused = internals_of(other).endpoint.peers.refused
+            await until(
+                lambda: sum(count for _, count in refused),
+                "`two` has sought its store there, and was refused",
+                lambda count: count > 1,
+            )
+            async with founder(tmp_path):
+                assert await (await two.options(name="ledger").spawn(Ledger)).enter() == 1
+                assert not two.asked_to_leave.is_set()
+                await stack.aclose()
 
 
 @pytest.mark.timeout(120)

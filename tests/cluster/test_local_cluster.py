@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from actors import (
     ChildSpec,
+    DynamicSupervisor,
     NotExecutedError,
     OutcomeUnknownError,
     RetryPolicy,
@@ -28,11 +32,16 @@ from actors.errors import (
 )
 from runtime import LocalCluster, cluster_processes, open_local_cluster
 from runtime.environment import process_start
+from runtime.links.transports import SocketConnection
 from runtime.processes import ChildProcess, ForkServer
-from tests.cluster.actors_used import Ledger, Sleeper, Stubborn
+from runtime.references.owned_values import OwnedValues
+from tests.cluster.actors_used import Ledger, Sleeper, Stubborn, Teller
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
+
+SIZE = 8 * 1024
+"""Characters of an answer: more than all other frames together."""
 
 
 def check_ended(pids: list[int]) -> None:
@@ -92,6 +101,91 @@ async def test_a_running_call_whose_process_is_killed_has_an_unknown_outcome() -
             await ledger.read()
 
 
+class LateReads:
+    """Keeps what this process reads of its links from them, and their ends, while `held`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held = False
+        self.read = 0
+        """Bytes that were kept back."""
+        self.go_on = trio.Event()
+        receive = SocketConnection.receive
+
+        async def late(connection: SocketConnection) -> bytes:
+            kept = b""
+            while True:  # noqa: ASYNC913  each turn waits for the socket
+                try:
+                    data = await receive(connection)
+                except OSError:
+                    data = b""
+                if not self.held:
+                    return kept + data
+                kept += data
+                self.read += len(data)
+                if not data:
+                    await self.go_on.wait()
+                    return kept
+
+        monkeypatch.setattr(SocketConnection, "receive", late)
+        monkeypatch.setattr(SocketConnection, "let_others_receive", lambda *given: None)
+
+
+@pytest.mark.parametrize("end", ["kill", "leave"])
+async def test_a_call_after_the_wait_for_the_end_of_a_process_is_not_sent_there(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Its outcome would be unknown. What the process has answered before its end is not lost."""
+    late = LateReads(monkeypatch)
+    async with open_local_cluster(nodes=1) as cluster:
+        process = cluster.process("worker-1")
+        ledger = await cluster.node.options(name="ledger", on="worker-1").spawn(Ledger)
+        sleeper = await cluster.node.options(on="worker-1").spawn(Sleeper)
+        answers: list[str] = []
+        returned = trio.Event()
+
+        async def ask() -> None:
+            answers.append(await sleeper.answer(SIZE))
+
+        async def wait() -> None:
+            await (process.wait() if end == "kill" else process.leave())
+            returned.set()
+
+        async with trio.open_nursery() as nursery:
+            if end == "kill":
+                late.held = True
+                nursery.start_soon(ask)
+                await until(lambda: late.read > SIZE, "the answer has come")
+                process.kill()
+            nursery.start_soon(wait)
+            await until(lambda: not process.running, "it has ended")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert returned.is_set() == (end == "leave")
+            late.go_on.set()
+            await returned.wait()
+            with pytest.raises(NotExecutedError):
+                await ledger.add(1)
+        assert answers == (["a" * SIZE] if end == "kill" else [])
+
+
+async def test_the_wait_for_the_end_of_a_process_ends_whatever_its_connections_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = LateReads(monkeypatch)
+    async with open_local_cluster(nodes=2) as cluster:
+        process, other = cluster.process("worker-1"), cluster.process("worker-2")
+        await (await cluster.node.options(on="worker-1").spawn(Sleeper)).sleep(0)
+        late.held = True
+        process.kill()
+        with trio.fail_after(60):
+            await process.wait()
+        late.go_on.set()
+        late.held = False
+    with trio.fail_after(60):
+        # There is no node any more that would see its end.
+        await other.wait()
+        await process.wait()
+
+
 async def test_a_node_that_leaves_finishes_the_calls_it_has_and_refuses_later_ones() -> None:
     async with open_local_cluster(nodes=2) as cluster:
         sleeper = await cluster.node.options(name="sleeper", on="worker-1").spawn(Sleeper)
@@ -108,6 +202,52 @@ async def test_a_node_that_leaves_finishes_the_calls_it_has_and_refuses_later_on
         assert status.code == 0
         with trio.fail_after(60), pytest.raises(NotExecutedError):
             await sleeper.sleep(0)
+
+
+async def test_values_that_are_held_are_not_moved_when_the_whole_cluster_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved, lines = 0, list[str]()
+    real = OwnedValues.adopt
+
+    async def adopt(self: OwnedValues, *args: Any) -> Any:
+        nonlocal moved
+        moved += 1
+        return await real(self, *args)
+
+    monkeypatch.setattr(OwnedValues, "adopt", adopt)
+    async with open_local_cluster(
+        nodes=1, on_line=lambda name, line: lines.append(line)
+    ) as cluster:
+        teller = await cluster.node.options(on="worker-1").spawn(Teller)
+        held = [await teller.tell.remote(number) for number in range(200)]
+        assert await held[-1].fetch() == 199
+    # Those that the worker moved before it saw that all leave.
+    assert moved < 20
+    assert lines == []
+
+
+async def test_supervised_actors_end_in_silence_when_the_whole_cluster_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = list[str]()
+    async with open_local_cluster(
+        nodes=3, on_line=lambda name, line: lines.append(line)
+    ) as cluster:
+        node = cluster.node
+        for number in range(12):
+            # Each on one worker, with children on others: whatever leaves first, some supervisor
+            # sees it, and has no node left for its child.
+            await node.options(on=f"worker-{1 + number % 3}").spawn(
+                Supervisor, [ChildSpec(id=f"child-{other}", actor=Teller) for other in range(3)]
+            )
+        dynamic = await node.options(on="worker-2").spawn(DynamicSupervisor)
+        for number in range(8):
+            # Some of them run on the founding node, which stops its actors first.
+            on = SpawnOptions(on="driver" if number % 2 else None)
+            await dynamic.start_child(ChildSpec(id=f"added-{number}", actor=Teller, options=on))
+    assert lines == []
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 async def test_a_node_that_is_not_there_is_named_in_the_error() -> None:

@@ -4,7 +4,10 @@ take: on a virtual clock, with processes that never leave.
 
 from __future__ import annotations
 
+import math
+import os
 import random
+import signal
 from typing import Any, cast
 
 import pytest
@@ -13,10 +16,10 @@ from trio.testing import MockClock
 
 from actors import Actor
 from actors.supervision import ExitReason
-from runtime import LocalCluster, open_node
-from runtime.cluster_processes import LEAVE_SECONDS, NodeProcess
+from runtime.cluster_processes import LEAVE_SECONDS, open_cluster_on
 from runtime.hosting.orderly_stop import STOP_SECONDS
 from runtime.node import internals_of
+from runtime.processes import ExitStatus
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -36,21 +39,46 @@ class Slow(Actor):
         await trio.sleep(self.seconds)
 
 
-class Staying:
+class StayingProcess:
     """A process whose node is asked to leave and never does."""
 
-    name = "worker"
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid = os.getpid()
+        self.exit_status: ExitStatus | None = None
+        self.asked: list[float] = []
+        self.killed = -math.inf
 
-    def __init__(self, asked: list[float]) -> None:
-        self.running = True
-        self._asked = asked
+    async def ready(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return b""
+
+    def send_signal(self, number: int) -> None:
+        assert number == signal.SIGTERM
+        self.asked.append(trio.current_time())
+
+    async def wait(self) -> ExitStatus:
+        await trio.sleep_forever()
+        raise AssertionError
 
     def kill(self) -> None:
-        self.running = False
+        self.exit_status = ExitStatus.of_return_code(-signal.SIGKILL)
+        self.killed = trio.current_time()
 
-    async def _leave_or_end(self) -> None:
-        self._asked.append(trio.current_time())
-        await trio.sleep_forever()
+
+class StayingServer:
+    """A fork server of such processes."""
+
+    def __init__(self) -> None:
+        self.processes: list[StayingProcess] = []
+
+    async def ready(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def start(self, target: str, argument: bytes, name: str) -> StayingProcess:
+        await trio.lowlevel.checkpoint()
+        self.processes.append(StayingProcess(name))
+        return self.processes[-1]
 
 
 @pytest.mark.parametrize("slow", ["on_stop", "the store", "a stop without a limit"])
@@ -59,7 +87,6 @@ def test_a_local_cluster_ends_in_its_time_however_long_all_its_parts_take(
 ) -> None:
     timings = Timings()
     away = False
-    asked: list[float] = []
 
     async def silent(store: EmbeddedStore, *arguments: object, **others: object) -> object:
         if away:
@@ -71,21 +98,22 @@ def test_a_local_cluster_ends_in_its_time_however_long_all_its_parts_take(
 
     async def main() -> None:
         nonlocal away
+        server = StayingServer()
         platform = Platform(
             environment=SeededEnvironment(random.Random(1)), network=MemoryNetwork()
         )
-        async with open_node("driver", secret="of these tests", platform=platform) as node:
-            host = internals_of(node).host
-            cluster = LocalCluster(node, cast("Any", None), None)
-            for name in ("worker-1", "worker-2"):
-                cluster._processes[name] = cast("NodeProcess", Staying(asked))
-            for number in range(COUNT):
-                actor = await node.options(name=f"slow-{number}").spawn(Slow)
-                cell = host.cells[actor.address.name]
-                assert isinstance(cell.instance, Slow)
-                cell.instance.seconds = STOP_SECONDS * 0.9 if slow == "on_stop" else 0.0
-            away = slow == "the store"
-            async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
+            async with open_cluster_on(cast("Any", server), 0, platform=platform) as cluster:
+                for _ in range(2):
+                    await cluster.start_node()
+                node = cluster.node
+                host = internals_of(node).host
+                for number in range(COUNT):
+                    actor = await node.options(name=f"slow-{number}").spawn(Slow)
+                    cell = host.cells[actor.address.name]
+                    assert isinstance(cell.instance, Slow)
+                    cell.instance.seconds = STOP_SECONDS * 0.9 if slow == "on_stop" else 0.0
+                away = slow == "the store"
                 if slow == "a stop without a limit":
                     assert isinstance(cell.instance, Slow)
                     cell.instance.seconds = 1000.0
@@ -94,12 +122,11 @@ def test_a_local_cluster_ends_in_its_time_however_long_all_its_parts_take(
                     )
                     await trio.testing.wait_all_tasks_blocked()
                 began = trio.current_time()
-                await cluster._close()
-                ended = trio.current_time()
-                # And not after the founding node, by the fork server, which would wait once more.
-                assert not any(process.running for process in cluster.processes.values())
-        assert ended - began <= timings.drain + LEAVE_SECONDS
+            nursery.cancel_scope.cancel()
+        first, second = server.processes
+        # And not after the founding node, by the fork server, which would wait once more.
+        assert first.killed == second.killed <= began + timings.drain + LEAVE_SECONDS
         # Side by side, after the actors of the founding node.
-        assert asked == [ended - LEAVE_SECONDS] * 2
+        assert first.asked == second.asked == [first.killed - LEAVE_SECONDS]
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

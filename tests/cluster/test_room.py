@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from actors import ChildSpec, Supervisor
-from runtime import open_local_cluster
+from actors.errors import NoPlacementError
+from runtime import LocalCluster, open_local_cluster
 from runtime.node import Node, internals_of
 from tests.cluster.room_actors import Model, Placer
 from tests.waiting import until
@@ -75,3 +76,86 @@ async def test_of_40_actors_that_four_nodes_place_on_20_gpus_20_run_and_20_are_r
                     await placer.hear_of(later.address.epoch)
                 started.clear()
                 refused.clear()
+
+
+async def end(cluster: LocalCluster, name: str, how: str) -> None:
+    process = cluster.process(name)
+    if how == "leave":
+        await process.leave()
+    else:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("how", ["leave", "kill"])
+async def test_children_wait_for_room_while_their_node_is_away_and_have_it_when_it_is_back(
+    how: str,
+) -> None:
+    """The node comes back under its name: what was taken of its earlier incarnation is not taken of
+    this one.
+    """
+    async with open_local_cluster(nodes=0) as cluster:
+        node = cluster.node
+        for name, gpus in (("worker-1", 2), ("worker-2", 1)):
+            await cluster.start_node(name, resources={"gpus": gpus})
+        options = node.options(resources={"gpus": 1})
+        await options.options(on="worker-2").spawn(Model, -1)
+        specs = [
+            ChildSpec.of(f"{number}", Model, number).changed(resources={"gpus": 1})
+            for number in range(2)
+        ]
+        with trio.fail_after(60):
+            top = await node.options(name="top").spawn(Supervisor, specs, intensity=0)
+            for _ in range(3):
+                await end(cluster, "worker-1", how)
+                await until(
+                    top.children,
+                    "none runs",
+                    lambda found: all(child.state != "running" for child in found),
+                )
+                with pytest.raises(NoPlacementError, match="has 0 gpus left of 1"):
+                    await options.spawn(Model, -1)
+                await cluster.start_node("worker-1", resources={"gpus": 2})
+                models = [await node.lookup(f"top/{number}", Model) for number in range(2)]
+                assert [await model.place() for model in models] == ["worker-1"] * 2
+                with pytest.raises(NoPlacementError, match="has 0 gpus left of 2"):
+                    await options.spawn(Model, -1)
+            assert (await top.status()).recent_restarts == 0
+
+
+@pytest.mark.parametrize("how", ["leave", "kill"])
+async def test_a_pool_has_as_many_members_as_there_are_gpus_whatever_ends(how: str) -> None:
+    async with open_local_cluster(nodes=0) as cluster:
+        node = cluster.node
+        names = ["worker-1", "worker-2"]
+        for name in names:
+            await cluster.start_node(name, resources={"gpus": 2})
+        options = node.options(resources={"gpus": 1})
+        with trio.fail_after(60):
+            async with await node.pool("models", Model, 0, size=4, resources={"gpus": 1}) as pool:
+
+                async def has(places: dict[str, int]) -> None:
+                    await until(
+                        lambda: Counter(member.address.node for member in pool.members()),
+                        f"its members are on {places}",
+                        lambda found: found == places,
+                    )
+
+                await has(dict.fromkeys(names, 2))
+                for name in names:
+                    await end(cluster, name, how)
+                    (other,) = {*names} - {name}
+                    await has({other: 2})
+                    await cluster.start_node(name, resources={"gpus": 2})
+                    await has(dict.fromkeys(names, 2))
+                    with pytest.raises(NoPlacementError, match="has 0 gpus left of 2"):
+                        await options.spawn(Model, -1)
+                await pool.resize(2)
+                await has(dict.fromkeys(names, 1))
+                taken = [await options.spawn(Model, number) for number in range(2)]
+                await pool.resize(4)
+                for model in taken:
+                    await node.stop(model)
+                await has(dict.fromkeys(names, 2))
+            for number in range(4):
+                await options.spawn(Model, number)

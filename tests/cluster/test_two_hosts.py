@@ -192,6 +192,25 @@ def test_the_error_of_a_node_that_cannot_reach_the_store_names_the_address_that_
     assert "other nodes will dial 127.0.0.1:" in third.communicate(timeout=60)[1]
 
 
+def test_on_a_network_without_ipv4_a_founder_gives_its_ipv6_address_and_says_if_it_cannot(
+    hosts: Hosts,
+) -> None:
+    for number in (1, 2):
+        name = hosts.names[number]
+        _ip(f"-n {name} address flush dev eth0 scope global")
+        # Its own address, which is no address of the interface alone, and without a route out.
+        _ip(f"-n {name} address add fd90::{number}/64 dev eth0 nodad")
+    founder = hosts.start_node(1, "--name first --listen [::]:7400")
+    assert founder["address"] == "[fd90::1]:7400"
+    done = hosts.run(2, sys.executable, "call_all.py", "second", "[fd90::1]:7400", "first")
+    assert (done.returncode, done.stdout.split()) == (0, ["first", "[fd90::2]"]), done.stderr
+    # All IPv4 addresses, of which there is none that others could dial.
+    hosts.start_node(2, "--name other --listen 0.0.0.0:7400")
+    other = hosts.running[-1]
+    other.terminate()
+    assert "other nodes will dial 127.0.0.1:" in other.communicate(timeout=60)[1]
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0"])
 def test_the_addresses_that_nobody_can_dial_are_known(host: str) -> None:
     assert is_unspecified(host)

@@ -44,6 +44,10 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     called = shell.run("call", "counter", "add", "5", "--address", address)
     assert (called.returncode, called.stdout) == (0, "15\n")
     assert shell.run("call", "counter", "add", "1", "--address", address, "--json").stdout == "16\n"
+    for words in (["-5"], ["5"], ["-k", "amount=-3"], ["--", "3"]):
+        negative = shell.run("call", "--address", address, "counter", "add", *words)
+        assert negative.returncode == 0, negative.stderr
+    assert negative.stdout == "16\n"
 
     status = json.loads(shell.run("status", "--address", address, "--json").stdout)
     nodes = {node["node"]: node for node in status["nodes"]}
@@ -69,7 +73,8 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     items = shell.run("call", "counter", "count", "-k", "most=3", "--address", address)
     assert (items.returncode, items.stdout) == (0, "0\n1\n2\n")
     check_mistake(
-        shell.run("call", "counter", "count", "3", "--address", address), "takes 1 positional"
+        shell.run("call", "counter", "count", "3", "--address", address),
+        "too many positional arguments",
     )
     check_mistake(
         shell.run("stop", "frist", "--address", address), "frist", "did you mean 'first'?"
@@ -78,12 +83,70 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     nothing = shell.run("call", "counter", "nothing", "--address", address)
     assert (nothing.returncode, nothing.stdout) == (0, "None\n")
 
-    assert shell.run("stop", "--actor", "counter", "--address", address).returncode == 0
+    stopped = shell.run("stop", "--actor", "counter", "--address", address)
+    assert (stopped.returncode, stopped.stdout) == (0, "actor counter has stopped\n")
     check_mistake(
         shell.run("call", "counter", "add", "5", "--address", address), "no actor called 'counter'"
     )
-    assert shell.run("stop", "w1", "--address", address).returncode == 0
+    left = shell.run("stop", "w1", "--address", address)
+    assert (left.returncode, left.stdout) == (0, "node w1 has left the cluster\n")
     assert worker.wait(timeout=60) == 0
+    # The last one takes the store with it.
+    left = shell.run("stop", "first", "--json", "--address", address)
+    assert json.loads(left.stdout) == {"stopped": "first", "kind": "node", "ended": True}
+
+
+STAYS = """
+import sys, trio
+from runtime import open_node
+
+async def main(address):
+    async with open_node("stays", join=address) as node:
+        print("up", flush=True)
+        await trio.sleep_forever()
+
+trio.run(main, sys.argv[1])
+"""
+
+
+def test_a_node_that_does_not_leave_is_not_said_to_have_stopped(shell: Shell) -> None:
+    address = shell.found()
+    process, _ = shell.start_script(STAYS, address)
+    asked = shell.run("stop", "stays", "--timeout", "0", "--address", address)
+    assert (asked.returncode, asked.stdout) == (0, "node stays was asked to stop\n")
+    check_mistake(
+        shell.run("stop", "stays", "--timeout", "0.5", "--address", address),
+        "node stays was asked to stop, and has not left the cluster within 0.5 s",
+        "`understudy stack stays`",
+        "`node.asked_to_leave`",
+    )
+    waiting = shell.start([*UNDERSTUDY, "stop", "stays", "--json", "--address", address])
+    # It sees the end of one that is killed meanwhile, before its lease has ended.
+    until_blocking(lambda: "stays" in shell.run("status", "--address", address).stdout, "it is up")
+    process.kill()
+    assert json.loads(waiting.communicate(timeout=50)[0])["ended"]
+
+
+def test_an_actor_has_some_time_to_stop_in() -> None:
+    done = CliRunner().invoke(main, ["stop", "--actor", "counter", "--timeout", "0"])
+    assert (
+        done.exit_code,
+        "a stop of an actor is always waited for; give more than 0 seconds" in done.output,
+    ) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["counter", "add", "-5", "--tiemout", "3"], "No such option '--tiemout'"),
+        (["counter", "add", "-x"], "No such option '-x'"),
+        (["counter", "add", "--timeout", "-5"], "-5"),
+    ],
+)
+def test_what_is_no_negative_number_is_an_option(words: list[str], text: str) -> None:
+    done = CliRunner().invoke(main, ["call", *words])
+    assert (done.exit_code, text in done.output) == (2, True), done.output
+    assert "\0" not in done.output
 
 
 def test_a_node_limits_the_calls_of_its_actors_that_have_no_timeout(shell: Shell) -> None:
@@ -625,12 +688,18 @@ MISTAKES: list[tuple[str, list[str], int, str]] = [
     ("call", ["odd", "options"], 1, "no @method 'options'"),
     ("call", ["odd", ""], 1, "no @method ''"),
     ("call", ["odd", "a\nb"], 1, "no @method"),
-    ("call", ["odd", "take"], 1, "missing 1 required positional argument: 'one'"),
-    ("call", ["odd", "take", "1", "2"], 1, "positional argument"),
+    (
+        "call",
+        ["odd", "take"],
+        1,
+        "odd.take was not called: missing a required argument: 'one'; it takes (one)",
+    ),
+    ("call", ["odd", "take", "1", "2"], 1, "too many positional arguments; it takes (one)"),
+    ("call", ["odd", "take", "1", "-k", "ones=2"], 1, "argument 'ones'; did you mean 'one'?"),
     ("call", ["odd", "take", "\udcff"], 1, "lone surrogate"),
     ("call", ["odd", "empty"], 1, "odd.empty raised RuntimeError"),
     ("call", ["odd", "lines"], 1, "odd.lines raised ValueError: first line"),
-    ("call", ["odd", "items", "1"], 1, "takes 1 positional argument"),
+    ("call", ["odd", "items", "1"], 1, "too many positional arguments; it takes ()"),
     ("call", ["--timeout", "0.1", "odd", "wait"], 1, "odd.wait "),
     ("call", ["--timeout", "nan", "odd", "take", "1"], 2, "is not a finite number"),
     ("call", ["--timeout", "0", "odd", "take", "1"], 2, "is not in the range"),

@@ -12,7 +12,7 @@ from runtime import open_node
 from runtime.command_line.actor_places import find_actor
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from tests.dashboard.conftest import SECRET, Clerk
 
 
@@ -22,10 +22,7 @@ async def test_a_child_that_does_not_run_is_said_to_be_what_its_supervisor_knows
         await boss.stop_child("clerk")
         async with open_client(
             node.address,
-            node.cluster,
-            SECRET.encode(),
-            SystemEnvironment(),
-            SocketNetwork(),
+            ClusterAccess(node.cluster, SECRET.encode(), SystemEnvironment(), SocketNetwork()),
             rights="observer",
         ) as client:
             with pytest.raises(ActorNotFoundError, match="its supervisor shop says stopped"):

@@ -200,7 +200,7 @@ def test_lines_of_a_pipe(cluster: BlockingLocalCluster, counter: Blocking[Counte
     )
     assert (own.returncode, own.stdout) == (1, "42\n"), own.stderr
     assert "ActorClassError: __console__:Own cannot be imported on node worker-1" in own.stderr
-    assert "or of a prompt; move them into a module" in own.stderr
+    assert "a prompt or a notebook; move them into a module" in own.stderr
     failed = piped("print(1)\n[][0]\nprint(2)\n")
     assert (failed.returncode, failed.stdout) == (1, "1\n")
     assert failed.stderr.startswith("Traceback (most recent call last):\n")

@@ -22,7 +22,7 @@ from runtime.command_line.actor_places import STORE_SECONDS
 from runtime.command_line.connect import ChosenCluster
 from runtime.command_line.node_answers import NODE_SECONDS
 from runtime.environment import SystemEnvironment
-from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client
 from runtime.simulation.network import HostNetwork
 from runtime.testing import Platform
 from runtime.timings import Timings
@@ -68,10 +68,12 @@ async def silent_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
         async def connect(*_: object) -> AsyncIterator[ClusterClient]:
             async with open_client(
                 w1.address,
-                w1.cluster,
-                SECRET.encode(),
-                SystemEnvironment(TIMINGS),
-                HostNetwork(network, OPERATOR),
+                ClusterAccess(
+                    w1.cluster,
+                    SECRET.encode(),
+                    SystemEnvironment(TIMINGS),
+                    HostNetwork(network, OPERATOR),
+                ),
                 rights="observer",
             ) as client:
                 network.silence(FIRST)

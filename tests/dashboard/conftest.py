@@ -19,7 +19,7 @@ from runtime.dashboard.sampler import Sampler
 from runtime.environment import SystemEnvironment
 from runtime.gateway.server import ServerLimits, serve
 from runtime.links.transports import SocketNetwork
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from tests.gateway.http_client import HttpAnswer, HttpClient
 
 SECRET = "a secret of the tests of the dashboard"
@@ -98,10 +98,7 @@ async def dashboard_of(
     environment = SystemEnvironment()
     dial = partial(
         open_client,
-        cluster=cluster,
-        secret=secret,
-        environment=environment,
-        network=SocketNetwork(),
+        access=ClusterAccess(cluster, secret, environment, SocketNetwork()),
         # What the command joins with: it has to be enough.
         rights="operator" if actions else "observer",
     )

@@ -96,7 +96,7 @@ async def test_the_arguments_of_a_call_pass_five_files_to_the_link(pair: Pair) -
         "runtime/calls/call_sender.py",
         "runtime/wire/codec.py",
         "runtime/calls/protocol.py",
-        "runtime/links/link.py",
+        "runtime/links/outbound.py",
     ]
 
 
@@ -157,7 +157,7 @@ async def test_a_frame_passes_eight_files_behind_the_link_and_five_back_to_it(
         "runtime/calls/replies.py",
         "runtime/wire/codec.py",
         "runtime/calls/protocol.py",
-        "runtime/links/link.py",
+        "runtime/links/outbound.py",
     ]
     with walked(carries, ReplyHandler.on_reply, wake) as home:
         await keeper.echo(mark)

@@ -46,7 +46,7 @@ def parts(text: str) -> Iterator[str]:
                 if not TABLE_RULE.match(row):
                     yield from re.split(r"(?<!\\)\||; ", row.strip("|"))
         elif item := ITEM.match(part):
-            yield from part[item.end() :].split("; ")
+            yield from " ".join(part[item.end() :].split()).split("; ")
         elif not part.lstrip().startswith("#"):
             yield part
 
@@ -90,6 +90,26 @@ def test_a_page_has_no_retired_word(page: Path) -> None:
     # The glossary's last table translates them.
     text = page.read_text().partition("\n## Retired words\n")[0]
     assert [found for part in parts(text) for found in RETIRED.findall(part)] == []
+
+
+UNBROKEN = re.compile(r"`[^`]*`|\]\([^)]*\)")
+"""Code and the targets of links, which stay on one line."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*pages(), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_lines_of_a_page_have_120_columns_at_most(page: Path) -> None:
+    text = re.sub(r"<!--.*?-->", "", FENCE.sub("", page.read_text()), flags=re.DOTALL)
+    assert [
+        line
+        for line in text.splitlines()
+        if len(line) > 120
+        and not line.lstrip().startswith(("|", "#"))
+        and " " in UNBROKEN.sub("", line.strip())
+    ] == []
 
 
 def test_sentences_are_separated() -> None:

@@ -6,16 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from runtime.blocking import Blocking, BlockingLocalCluster
+from runtime.doors.loop_thread import SPARE_THREADS, keep_spare_threads
 from tests import forked_python
 from tests.doors.actors_used import Counter
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -97,6 +101,111 @@ def test_a_program_that_closes_nothing_leaves_in_order(
         assert out == "2\n"
     if "hang" in how:
         assert counter.wait_for("still running cancelled")
+
+
+OF_ITS_OWN = """
+import multiprocessing, signal, sys
+from actors import Actor, method
+from runtime.blocking import open_local_cluster
+
+def double(number):
+    return 2 * number
+
+class Shop(Actor):
+    def __init__(self):
+        self.stopped = "stopped in order"
+
+    @method
+    def doubles(self, way):
+        with multiprocessing.get_context(way).Pool(1) as pool:
+            return pool.map(double, [1, 2])
+
+    @method
+    def ends(self, way):
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+        getattr(child, way)()
+        child.join()
+        return child.exitcode
+
+    def on_stop(self, reason):
+        print(self.stopped, flush=True)
+
+if __name__ == "__main__":
+    cluster = open_local_cluster(1)
+    shop = cluster.options(name="shop", on=sys.argv[1]).spawn(Shop)
+    for called, way in zip(sys.argv[2::2], sys.argv[3::2]):
+        print(getattr(shop, called)(way), flush=True)
+    sys.exit(7)
+"""
+
+
+def program_of_its_own(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script with a local cluster, which it leaves open, and that has ended."""
+    script = directory / "of_its_own.py"
+    script.write_text(OF_ITS_OWN)
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_a_program_that_leaves_its_local_cluster_open_ends(tmp_path: Path) -> None:
+    done = program_of_its_own(tmp_path, "driver")
+    assert (done.returncode, done.stdout) == (7, "stopped in order\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("uses", "told"),
+    [
+        (["doubles", "fork"], "[2, 4]\n"),
+        # These find the script's functions by the name that multiprocessing gives the script there.
+        (["doubles", "spawn", "doubles", "forkserver"], "[2, 4]\n[2, 4]\n"),
+        # A fork has the default handlers, and not those by which the node leaves.
+        (["ends", "terminate", "ends", "kill"], "-15\n-9\n"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_a_method_uses_processes_of_multiprocessing(
+    tmp_path: Path, uses: list[str], told: str
+) -> None:
+    done = program_of_its_own(tmp_path, "worker-1", *uses)
+    assert (done.returncode, done.stdout) == (7, told), done.stderr
+
+
+def test_threads_are_kept_for_the_end_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    async def idle_threads() -> int:
+        """How many there are: each waits for all others."""
+        done = 0
+        barrier = threading.Barrier(SPARE_THREADS)
+
+        async def wait() -> None:
+            nonlocal done
+            try:
+                await trio.to_thread.run_sync(barrier.wait)
+            except RuntimeError:
+                barrier.abort()
+            else:
+                done += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(SPARE_THREADS):
+                nursery.start_soon(wait)
+        return done
+
+    async def main() -> int:
+        return await until(idle_threads, "all are idle", lambda count: count == SPARE_THREADS)
+
+    keep_spare_threads()
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert trio.run(main) == SPARE_THREADS
 
 
 def test_ctrl_c_cancels_the_method_and_raises(

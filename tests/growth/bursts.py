@@ -103,7 +103,7 @@ async def measure(counts: tuple[int, ...]) -> None:
         for count in counts:
             one = await burst(quiet, count)
             click.echo(
-                f"| {count:,} | {1000 * one.still:,.0f} | {1000 * one.first:,.0f} "
+                f"| {count:,} | {1000 * one.still:,.2f} | {1000 * one.first:,.2f} "
                 f"| {one.total:.2f} | {1e6 * one.total / count:.0f} "
                 f"| {one.grown / MEBIBYTE:.0f} |"
             )

@@ -24,7 +24,7 @@ def test_a_refusal_names_the_node_the_resource_what_is_asked_for_and_what_is_lef
     ) as refused:
         table.take("second", {"memory": 1, "gpu": 1.5})
     assert (refused.value.actor, refused.value.node) == ("second", "large")
-    with pytest.raises(NoPlacementError, match="has 0 disk left of 0"):
+    with pytest.raises(NoPlacementError, match="has no disk"):
         table.take("second", {"disk": 1})
     table.check_invariants()
 

@@ -47,6 +47,11 @@ class Shop(Actor):
         return count
 
     @method
+    async def last(self, count: int) -> None:
+        """Stop in the last line."""
+        breakpoint()
+
+    @method
     async def trace(self) -> object:
         """What traces the event loop."""
         return sys.gettrace()
@@ -154,6 +159,27 @@ async def test_one_method_waits_and_all_others_run(node: Node, name: str) -> Non
     assert await shop.trace() is None
 
 
+@pytest.mark.parametrize("typed", ["next", "step", "until", "return"])
+@pytest.mark.parametrize("name", ["sell", "wait", "bake", "last", "own", "inner"])
+async def test_who_steps_past_the_end_of_a_method_leaves_the_event_loop_alone(
+    node: Node, name: str, typed: str
+) -> None:
+    shop = await node.options(name="shop").spawn(Shop)
+    debugger = Debugger(node)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(getattr(shop, name), 1)
+            await debugger.attach("shop")
+            answer = await debugger.type(None)
+            assert ("-> breakpoint()" in answer["text"]) == (
+                name == "last" or sys.version_info >= (3, 13)
+            )
+            while (answer := await debugger.type(typed))["state"] != "ended":
+                # Neither trio between two steps of the task, nor what the runtime calls after it.
+                assert "typing.py" not in answer["text"]
+        assert await shop.trace() is None
+
+
 @pytest.mark.parametrize("name", ["own", "inner"])
 async def test_tasks_that_methods_start_wait_like_methods(node: Node, name: str) -> None:
     shop = await node.options(name="shop").spawn(Shop)
@@ -197,7 +223,9 @@ async def test_an_actor_under_asyncio_waits_with_its_loop(node: Node, name: str)
         nursery.start_soon(call)
         await debugger.attach("shop")
         assert await other.trace() is None
-        assert "count" in (await debugger.type(None))["text"] or sys.version_info >= (3, 13)
+        opening = (await debugger.type(None))["text"]
+        # Since 3.13 pdb stops in the line that has called it.
+        assert ("-> breakpoint()" if sys.version_info >= (3, 13) else "-> count += 1") in opening
         assert (await debugger.type("p count"))["text"] == "1\n"
         await debugger.type("!count = 8")
         assert (await debugger.type("next"))["state"] == "waiting"

@@ -9,6 +9,7 @@ import trio
 
 from runtime.environment import SystemEnvironment, T
 from runtime.hosting.constructor_queue import ConstructorQueue
+from runtime.hosting.start_scope import StartScope
 from tests.waiting import until
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -49,6 +50,13 @@ def queue_in(
     return ConstructorQueue(environment, node, trio.CapacityLimiter(threads))
 
 
+async def run_in(queue: ConstructorQueue, function: Callable[[], T]) -> T:
+    """Run a constructor as a start does."""
+    with StartScope() as scope:
+        result: T = await queue.run(function, scope)
+    return result
+
+
 class BlockedConstructor:
     """A constructor that blocks until it is released."""
 
@@ -69,10 +77,10 @@ async def test_those_that_come_while_one_runs_share_a_thread(node: trio.Nursery)
     first = BlockedConstructor()
 
     async def run(number: int) -> None:
-        results[number] = await queue.run(lambda: number)
+        results[number] = await run_in(queue, lambda: number)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run, first)
+        nursery.start_soon(run_in, queue, first)
         await until(first.began.is_set, "the first one runs")
         async with trio.open_nursery() as others:
             for number in range(50):
@@ -83,14 +91,51 @@ async def test_those_that_come_while_one_runs_share_a_thread(node: trio.Nursery)
     assert environment.visits == 2
 
 
+async def test_those_that_come_together_after_others_did_share_one_thread(
+    node: trio.Nursery,
+) -> None:
+    environment = Counting()
+    queue = ConstructorQueue(environment, node, trio.CapacityLimiter(100), look_seconds=1000.0)
+
+    async def run_together(count: int) -> int:
+        """Return how many visits to threads these took."""
+        before = environment.visits
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(run_in, queue, lambda number=number: number)
+        await until(lambda: not queue._visits, "no visit is left")
+        return environment.visits - before
+
+    # The first one finds no others, and has a thread of its own.
+    assert [await run_together(5) for _ in range(3)] == [2, 1, 1]
+    assert queue._shared
+    # What comes alone is soon alone again: it does without the task of a visit.
+    assert await run_together(1) == 1
+    assert not queue._shared
+    assert await run_together(1) == 1
+
+
+async def test_after_the_end_of_the_node_none_waits_for_others(node: trio.Nursery) -> None:
+    environment = Counting()
+    async with trio.open_nursery() as ended:
+        queue = ConstructorQueue(environment, ended, trio.CapacityLimiter(100))
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(run_in, queue, lambda: 1)
+        await until(lambda: not queue._visits, "no visit is left")
+        assert queue._shared
+        ended.cancel_scope.cancel()
+    assert await run_in(queue, lambda: "later") == "later"
+
+
 async def test_those_behind_one_that_blocks_get_threads_of_their_own(node: trio.Nursery) -> None:
     queue = queue_in(node, SystemEnvironment())
     blocked = [BlockedConstructor() for _ in range(5)]
     async with trio.open_nursery() as nursery:
         for one in blocked:
-            nursery.start_soon(queue.run, one)
+            nursery.start_soon(run_in, queue, one)
         await until(lambda: all(one.began.is_set() for one in blocked), "all run")
-        assert await queue.run(lambda: "quick") == "quick"
+        assert await run_in(queue, lambda: "quick") == "quick"
         for one in blocked:
             one.may_end.set()
 
@@ -113,13 +158,13 @@ async def test_each_raises_its_own_error_and_has_the_context_of_its_task(
     async def run(who: str) -> None:
         WHO.set(who)
         try:
-            found[who] = await queue.run(construct)
+            found[who] = await run_in(queue, construct)
         except ValueError as error:
             found[who] = error
         assert WHO.get() == who
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run, first)
+        nursery.start_soon(run_in, queue, first)
         await until(first.began.is_set, "the first one runs")
         async with trio.open_nursery() as others:
             for who in ("first", "second", "third"):
@@ -132,9 +177,9 @@ async def test_each_raises_its_own_error_and_has_the_context_of_its_task(
 async def test_a_constructor_may_run_code_on_the_loop(node: trio.Nursery) -> None:
     queue, first = queue_in(node, SystemEnvironment()), BlockedConstructor()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run, first)
+        nursery.start_soon(run_in, queue, first)
         await until(first.began.is_set, "the first one runs")
-        ran_in = await queue.run(lambda: trio.from_thread.run_sync(threading.get_ident))
+        ran_in = await run_in(queue, lambda: trio.from_thread.run_sync(threading.get_ident))
         assert ran_in == threading.get_ident()
         first.may_end.set()
 
@@ -149,17 +194,17 @@ async def test_one_that_is_cancelled_in_the_queue_never_begins(node: trio.Nurser
 
     async def cancelled() -> None:
         with scope:
-            await queue.run(lambda: ran.append("cancelled"))
+            await run_in(queue, lambda: ran.append("cancelled"))
 
     scope = trio.CancelScope()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run, first)
+        nursery.start_soon(run_in, queue, first)
         await until(first.began.is_set, "the first one runs")
         async with trio.open_nursery() as others:
             others.start_soon(cancelled)
             await until(lambda: len(queue._waiting) == 1, "one waits")
             scope.cancel()
-        nursery.start_soon(queue.run, lambda: ran.append("next"))
+        nursery.start_soon(run_in, queue, lambda: ran.append("next"))
         await until(lambda: len(queue._waiting) == 2, "another one waits")
         first.may_end.set()
     assert ran == ["next"]
@@ -172,15 +217,15 @@ async def test_one_that_is_cancelled_while_it_runs_is_left_to_itself(node: trio.
         BlockedConstructor(),
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run, first)
+        nursery.start_soon(run_in, queue, first)
         await until(first.began.is_set, "the first one runs")
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as others:
-                others.start_soon(queue.run, second)
+                others.start_soon(run_in, queue, second)
                 await until(second.began.is_set, "the second one runs")
                 scope.cancel()
         assert scope.cancelled_caught
-        assert await queue.run(lambda: 3) == 3
+        assert await run_in(queue, lambda: 3) == 3
         first.may_end.set()
         second.may_end.set()
 
@@ -191,13 +236,13 @@ async def test_a_system_that_grants_no_threads_ends_those_that_wait_and_not_the_
     environment = Counting(granted=1)
     queue, first = queue_in(node, environment), BlockedConstructor()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(queue.run, first)
+        nursery.start_soon(run_in, queue, first)
         await until(first.began.is_set, "the first one runs")
         for _ in range(2):
             with pytest.raises(RuntimeError, match="new thread"):
-                await queue.run(lambda: 1)
+                await run_in(queue, lambda: 1)
         environment.granted = 1000
-        assert await queue.run(lambda: 2) == 2
+        assert await run_in(queue, lambda: 2) == 2
         first.may_end.set()
 
 
@@ -215,7 +260,7 @@ async def test_the_limit_on_threads_holds_while_many_wait(node: trio.Nursery) ->
 
     async with trio.open_nursery() as nursery:
         for _ in range(60):
-            nursery.start_soon(queue.run, construct)
+            nursery.start_soon(run_in, queue, construct)
     assert len(most) == 60
     assert max(most) <= 3
     # Those for which nothing is left end when they have had a thread.
@@ -229,7 +274,7 @@ async def test_when_the_node_ends_each_task_that_goes_on_gets_its_constructor() 
         queue = queue_in(node, SystemEnvironment(), threads=2)
 
         async def run(name: str, function: Callable[[], object]) -> None:
-            found[name] = await queue.run(function)
+            found[name] = await run_in(queue, function)
 
         nursery.start_soon(run, "first", first)
         await until(first.began.is_set, "the first one runs")
@@ -243,5 +288,5 @@ async def test_when_the_node_ends_each_task_that_goes_on_gets_its_constructor() 
             second.may_end.set()
             await until(lambda: len(found) == 2, "the second and the third one have run")
             assert found == {"second": "blocked", "third": "quick"}
-            assert await queue.run(lambda: "later") == "later"
+            assert await run_in(queue, lambda: "later") == "later"
             first.may_end.set()

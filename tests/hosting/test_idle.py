@@ -10,11 +10,12 @@ import trio.testing
 from trio.abc import Instrument
 
 from actors import Actor, ChildSpec, method
-from actors.errors import ActorNotFoundError, CallError
+from actors.errors import ActorNotFoundError
 from runtime import open_node
 from runtime.hosting.cell import Invocation
 from runtime.node import internals_of
 from runtime.simulation import Simulation, simulate
+from tests.hosting.test_outcomes import Outcomes
 from tests.waiting import until
 
 SECRET = "a secret of the tests of idleness"
@@ -58,22 +59,6 @@ def test_the_idle_time_begins_when_the_last_call_has_ended_however_long_that_too
     simulate(story, seeds=range(2), faults=())
 
 
-class Outcomes:
-    """Where an invocation says how it went."""
-
-    def __init__(self) -> None:
-        self.all: list[object] = []
-
-    def value(self, invocation: Invocation, value: object) -> None:
-        self.all.append(value)
-
-    def raised(self, invocation: Invocation, error: BaseException) -> None:
-        self.all.append(error)
-
-    def refused(self, invocation: Invocation, error: CallError) -> None:
-        self.all.append(error)
-
-
 class AtTheLastMoment(Instrument):
     """Delivers an invocation when the end of an idle actor has been decided, and nothing of it has
     run yet.
@@ -112,7 +97,7 @@ async def test_mail_that_is_there_when_an_actor_goes_idle_keeps_it(concurrent: b
             await until(lambda: cell.ended, "the actor has ended", lambda ended: ended is not None)
         finally:
             trio.lowlevel.remove_instrument(late)
-        assert late.outcomes.all == [cell.address.epoch] * 3
+        assert late.outcomes.heard == [cell.address.epoch] * 3
         assert cell.ended is not None
         assert cell.ended.kind == "idle"
 

@@ -40,6 +40,56 @@ class Suicidal(Actor):
         self.ended.append(reason.text)
 
 
+class Restless(Actor):
+    """Has a task that is woken as the actor ends, and that begins another one then."""
+
+    def __init__(self) -> None:
+        self.looks = trio.Event()
+        self.ending = trio.Event()
+        self.begun: list[str] = []
+
+    async def on_start(self) -> None:
+        self.nursery.start_soon(self.look)
+
+    @method
+    async def finish(self) -> None:
+        self.nursery.start_soon(self.exit)
+
+    async def exit(self) -> None:
+        self.ending.set()
+        raise SystemExit(0)
+
+    async def look(self) -> None:
+        self.looks.set()
+        await self.ending.wait()
+        self.begun.append("to begin another one")
+        self.nursery.start_soon(self.tidy)
+
+    async def tidy(self) -> None:
+        self.begun.append("the other one")
+        await trio.sleep_forever()
+
+
+async def test_a_task_that_begins_another_one_when_its_actor_ends_is_no_error_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_node("alone", secret=SECRET) as node:
+        with trio.fail_after(60):
+            actor = await node.spawn(Restless)
+            (instance,) = (
+                cell.instance
+                for cell in internals_of(node).cells.values()
+                if isinstance(cell.instance, Restless)
+            )
+            await instance.looks.wait()
+            await actor.finish()
+            await until(lambda: instance.begun, "the task that is woken has gone on")
+    assert instance.begun == ["to begin another one"]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    with pytest.raises(RuntimeError, match="has ended; it can start no more tasks"):
+        instance.nursery.start_soon(instance.tidy)
+
+
 @pytest.mark.parametrize("named", [True, False])
 async def test_an_actor_may_stop_itself_and_still_answer(named: bool) -> None:
     async with open_node("alone", secret=SECRET) as node:

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from actors import Group
 from actors.errors import EmptyGroupError, RemoteError
 from actors.options import Isolation
 from runtime import open_node
 from runtime.node import Node
 from tests.groups.actors_used import Reader
+from tests.groups.test_groups import until_seen
 from tests.isolation.conftest import SECRET
 from tests.isolation.observers import Onlooker
 from tests.waiting import until
@@ -32,13 +32,6 @@ async def pair() -> AsyncIterator[tuple[Node, Node]]:
         await here.wait_for(2)
         with trio.fail_after(60):
             yield here, there
-
-
-async def until_seen(group: Group[Reader], names: list[str]) -> None:
-    """Wait until a group has these members, in any order."""
-    async for members in group.watch():
-        if sorted(member.name for member in members) == sorted(names):
-            return
 
 
 async def test_isolated_members_are_seen_everywhere_as_often_as_they_have_joined_and_leave(

@@ -10,12 +10,13 @@ import signal
 import pytest
 import trio
 
-from actors.errors import ActorDiedError, ActorNotFoundError, CallTimeoutError
+from actors.errors import ActorDiedError, ActorNotFoundError, ActorStartError, CallTimeoutError
 from actors.supervision import ExitReason
 from runtime.node import Node, internals_of
 from runtime.observation.inspection_service import inspection_of
 from tests.isolation.actors_used import Counter, Victim
 from tests.isolation.conftest import is_running
+from tests.limits import out_of_descriptors
 
 pytestmark = pytest.mark.cluster
 
@@ -143,3 +144,9 @@ async def test_the_end_of_the_warm_process_ends_the_actors_and_later_ones_get_an
             if internals_of(node).isolation._server.pid != warm:  # type: ignore[attr-defined]
                 break
         assert await again.block_for(0) == "back"
+
+
+async def test_a_process_that_the_system_does_not_grant_costs_the_start(node: Node) -> None:
+    with out_of_descriptors(), pytest.raises(ActorStartError, match=r"no further process.*ulimit"):
+        await node.options(isolation="process").spawn(Counter)
+    assert await (await node.options(isolation="process").spawn(Counter)).add(1) == 1

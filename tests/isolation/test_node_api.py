@@ -125,7 +125,7 @@ async def test_values_and_items_come_as_the_node_has_them(node: Node, proxy: Nod
     assert await proxy.place(node.name, node.incarnation + 1) is None
     address = await proxy.start(import_path(Plain), (), {}, SpawnOptions(name="plain"), "")
     assert (address.name, address.node) == ("plain", node.name)
-    assert await proxy.find("plain", True) == await proxy.lookup("plain") == address
+    assert await proxy.find("plain", True) == await proxy.lookup("plain", None) == address
     assert await proxy.find("nobody", False) is None
     assert await (await node.lookup("plain", Plain)).ping() == "pong"
     reference = await proxy.put([1, 2])
@@ -148,7 +148,7 @@ async def test_errors_of_the_runtime_come_as_themselves_and_others_as_raised_the
     proxy: NodeApi,
 ) -> None:
     with pytest.raises(ActorNotFoundError) as missing:
-        await proxy.lookup("nobody")
+        await proxy.lookup("nobody", None)
     assert not isinstance(missing.value, RemoteError)
     with pytest.raises(SpawnError) as wrong:
         await proxy.start("tests.isolation:Nothing", (), {}, SpawnOptions(), "")
@@ -166,9 +166,9 @@ async def test_arguments_that_do_not_fit_are_refused_before_and_after_they_trave
     with pytest.raises(BadArgumentsError):
         await proxy.lookup()  # type: ignore[call-arg]
     with pytest.raises(BadArgumentsError):
-        await proxy.lookup("a", "b")  # type: ignore[call-arg]
+        await proxy.lookup("a", None, "b")  # type: ignore[call-arg]
     service = raw_service(node)
-    for args in ((), ("a", "b"), (5,), (None,)):
+    for args in ((), ("a",), ("a", "b"), ("a", None, "b"), (5, None), (None, None)):
         with pytest.raises(BadArgumentsError):
             await service.lookup(*args)
     with pytest.raises(BadArgumentsError):

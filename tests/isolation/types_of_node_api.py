@@ -17,8 +17,8 @@ from runtime.isolation.node_api import NodeApiProxy
 
 async def asks(endpoint: RpcEndpoint, address: Address) -> None:
     api = NodeApiProxy.of(endpoint, NodeId("node", 1))
-    assert_type(await api.lookup("name"), Address)
-    await api.lookup(5)  # type: ignore[arg-type]
+    assert_type(await api.lookup("name", None), Address)
+    await api.lookup(5, None)  # type: ignore[arg-type]
     await api.lookup()  # type: ignore[call-arg]
     await api.look_up("name")  # type: ignore[attr-defined]
     assert_type(await api.find("name", True), Address | None)

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 
+from actors import Actor, OutcomeUnknownError, method
+from actors.errors import NodeUnreachableError
 from runtime.links.link import Link
 from runtime.links.transfers import WHOLE
 from runtime.links.transports import Connection
+from runtime.node import internals_of
 from runtime.wire.frames import Attachment, Buffer, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Peer
+from tests.live_pair import Pair
+from tests.waiting import until
+
+
+class Counter(Actor):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @method
+    async def add(self) -> int:
+        self.calls += 1
+        return self.calls
 
 
 class Wire:
@@ -139,3 +157,24 @@ def post_and_end(side: Side, size: int) -> None:
 
 class Held:
     """What a message keeps alive."""
+
+
+async def test_a_link_that_has_ended_leaves_its_successor_in_the_table(pair: Pair) -> None:
+    here, there = internals_of(pair.here), internals_of(pair.there)
+    counter = await pair.here.options(on="there").spawn(Counter)
+    assert await counter.add() == 1
+    peers = there.endpoint.peers
+    old = peers.links[here.endpoint.identity]
+    assert old.connected
+    # As when the peer has begun another session: the successor is made before what carried the old
+    # one has ended.
+    peers.give_up(old, "the test has given it up")
+    successor = peers.passive_link(old.peer)
+    assert successor is not old
+    # Not executed, or executed: the old session is over, and the peer lives.
+    with suppress(NodeUnreachableError, OutcomeUnknownError):
+        await counter.add()
+    await until(lambda: successor.connected, "the peer has come back on the successor")
+    assert peers.links[here.endpoint.identity] is successor
+    assert await counter.add() in (2, 3)
+    assert peers.links[here.endpoint.identity] is successor

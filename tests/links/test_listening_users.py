@@ -12,6 +12,7 @@ import pytest
 
 from runtime.links import interfaces
 from runtime.links.interfaces import listening_users
+from tests.limits import out_of_descriptors
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these tables")
 
@@ -43,6 +44,13 @@ def test_the_users_of_listeners_are_found_until_they_close(bound: str) -> None:
             own_port = connected.getsockname()[1]
             assert listening_users(target, own_port) == frozenset(), "connected, not listening"
     assert listening_users(target, port) == frozenset()
+
+
+@LINUX
+def test_without_descriptors_no_listener_is_taken_for_one_of_this_user() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, out_of_descriptors():
+        # None would say that the system has no such tables, and that nothing can be known.
+        assert listening_users("127.0.0.1", listener.getsockname()[1]) == frozenset()
 
 
 @LINUX

@@ -223,7 +223,7 @@ async def test_an_interrupt_between_receiving_and_acting_ends_the_connection(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(polled.reader)
         await turns()
-        monkeypatch.setattr(SocketConnection, "_report", interrupt)
+        monkeypatch.setattr(SocketConnection, "_note_found", interrupt)
         polled.peer.send(b"lost")
         with pytest.raises(KeyboardInterrupt):
             await polled.poll()
@@ -253,6 +253,52 @@ async def test_polling_lasts_as_long_as_the_spin_and_then_the_reader_sleeps(
         assert missed == [4]
         nursery.cancel_scope.cancel()
     assert not polled.acted
+
+
+async def test_a_spin_that_stops_during_a_poll_is_not_polled_again(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader, which has no turn between two polls of a task, sleeps then."""
+
+    def stop(spin: AlwaysOn, now: float, waited: float, size: int) -> None:
+        spin.seconds = 0.0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(polled.reader)
+        await turns()
+        monkeypatch.setattr(AlwaysOn, "on_hit", stop)
+        polled.peer.send(b"first")
+        await polled.poll(1)
+        assert polled.acted == [b"first"]
+        # What was found is reported at the next wait. From then on nothing is received here.
+        await polled.poll(2)
+        polled.peer.send(b"second")
+        await polled.poll(2)
+        assert polled.acted == [b"first"]
+        await trio.testing.wait_all_tasks_blocked()
+        assert polled.spinner.current is None
+        assert polled.read == [b"second"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_found_is_acted_upon_before_the_machine_learns_of_it(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[tuple[int, int]] = []
+
+    def report(spin: AlwaysOn, now: float, waited: float, size: int) -> None:
+        reported.append((size, len(polled.acted)))
+
+    monkeypatch.setattr(AlwaysOn, "on_hit", report)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(polled.reader)
+        await turns()
+        for count in range(1, 4):
+            polled.peer.send(count * b".")
+            await polled.poll(count)
+            # That of the last one is still to come.
+            assert reported == [(size, size) for size in range(1, count)]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("why", ["nobody acts", "may not spin", "nothing spins"])

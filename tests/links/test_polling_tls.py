@@ -14,23 +14,11 @@ import pytest
 import trio
 
 from runtime.links.credentials import client_context, server_context
-from runtime.links.spin import Spin
 from runtime.links.spinner import Spinner
 from runtime.links.tls import RECORD, TlsConnection
 from runtime.links.transports import SocketConnection
 from runtime.wire.certificates import RANDOM_BYTES, self_signed
-
-
-class AlwaysOn(Spin):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 1e9
-        self.due = float("inf")
-
-    def on_slept(self, now: float, waited: float, size: int) -> None:
-        self.resting = 0
-
-    on_hit = on_slept
+from tests.links.test_polling import AlwaysOn, turns
 
 
 class HeldBack(SocketConnection):
@@ -95,11 +83,6 @@ class Scene:
         while view:
             view = view[self.wire.send_some([view]) :]
             await turns()
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await trio.lowlevel.checkpoint()
 
 
 @pytest.fixture

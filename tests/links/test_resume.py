@@ -34,6 +34,12 @@ class Recorder(Actor):
         self.seen.append(number)
         return number
 
+    @method
+    async def note_and_rest(self, number: int) -> int:
+        self.seen.append(number)
+        await trio.lowlevel.checkpoint()
+        return number
+
     @method(concurrent=True)
     async def slowly(self, number: int) -> int:
         self.seen.append(number)

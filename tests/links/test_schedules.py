@@ -10,34 +10,12 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from actors import Actor, method
 from runtime import Node
 from runtime.testing import Platform
+from tests.links.test_resume import Recorder
 from tests.live_pair import open_pair
 from tests.memory_network import MemoryNetwork
 from tests.scheduling import SeededEnvironment, under_seeds
-
-
-class Recorder(Actor):
-    """Remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    @method
-    async def note(self, number: int) -> int:
-        self.seen.append(number)
-        return number
-
-    @method
-    async def note_and_rest(self, number: int) -> int:
-        self.seen.append(number)
-        await trio.lowlevel.checkpoint()
-        return number
-
-    @method
-    async def all(self) -> list[int]:
-        return self.seen
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ real sockets.
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from runtime.links.spin import (
     LEAST_SECONDS,
     MISS,
     MOST_DEBT,
+    MOST_LOOKING,
     MOST_PAUSE,
     MOST_SECONDS,
     PAUSE_GROWTH,
@@ -37,6 +39,7 @@ from runtime.links.spin import (
 )
 from runtime.links.spinner import Spinner
 from runtime.links.transports import SocketConnection, SocketNetwork
+from tests.limits import out_of_descriptors
 
 SHORT, WAKE, LONG = 50e-6, 100e-6, 10e-3
 """Seconds: until the data is there, until a sleeping thread runs, and what is no short wait."""
@@ -290,6 +293,70 @@ def test_it_goes_off_when_waits_grow_so_long_that_it_saves_too_little_of_them() 
     assert not driver.spin.seconds
 
 
+@pytest.mark.parametrize("stalls", [1, 3])
+def test_a_thread_that_did_not_run_for_a_while_says_nothing_of_the_peer(stalls: int) -> None:
+    """A virtual machine stands still for milliseconds now and then."""
+    driver = Driver(wake=40e-6)
+    driver.until_on()
+    for _ in range(20):
+        for _ in range(1000):
+            driver.receive()
+        for _ in range(stalls):
+            driver.receive(2 * MOST_SECONDS)
+        assert driver.spin.seconds
+
+
+def test_a_stall_in_a_trial_does_not_end_it() -> None:
+    driver = Driver()
+    driver.until_on()
+    while driver.now - driver.spin._began < SETTLING_SECONDS:
+        driver.receive()
+    driver.receive(5 * MOST_SECONDS)
+    for _ in range(10 * STREAK):
+        driver.receive()
+        assert driver.spin.seconds
+
+
+def test_it_looks_again_and_again_after_turns_that_no_other_task_has_used() -> None:
+    spin, quickest = Spin(), 4e-6
+    # One turn alone says nothing yet.
+    assert spin.on_turn(quickest) == 0.0
+    looked = spin.on_turn(quickest)
+    assert quickest < looked <= 10 * quickest
+    assert spin.on_turn(2 * quickest) == looked
+    assert spin.on_turn(10 * quickest) == 0.0
+    # A machine that has become faster.
+    spin.on_turn(quickest / 2)
+    assert spin.on_turn(quickest / 2) == looked / 2
+
+
+def test_it_looks_once_a_turn_beside_a_task_that_is_always_busy() -> None:
+    """Which has no step between its own where it comes last in one pass of the loop and first in
+    the next: trio turns the order around for half of the passes.
+    """
+    draw = random.Random(1)
+    for step in (8e-6, 20e-6, 500e-6):
+        spin, first, looks = Spin(), True, []
+        for _ in range(1000):
+            was_first, first = first, draw.random() < 0.5
+            steps = 1 + was_first - first
+            looks.append(spin.on_turn(2.5e-6 + steps * step))
+        # The quickest turn of all is known after a few, and no look is long before that.
+        assert max(looks) <= MOST_LOOKING
+        assert not any(looks[20:])
+
+
+def test_each_trial_finds_out_anew_how_quick_a_turn_is() -> None:
+    driver = Driver()
+    driver.until_on()
+    driver.spin.on_turn(1e-6)
+    for _ in range(2):
+        assert driver.spin.on_turn(8e-6) == 0.0
+    driver.until_off(delayed=0.9)
+    driver.until_on()
+    assert driver.spin.on_turn(8e-6) > 0.0
+
+
 def test_it_spins_for_less_when_the_other_end_answers_faster() -> None:
     driver = Driver()
     while not driver.spin.seconds:
@@ -355,6 +422,8 @@ class Ends:
         self.connection._spin.resting = 0
         self.connection._spin.seconds = 1e9
         self.connection._spin.due = float("inf")
+        # What the last poll has found would be reported first, and end it.
+        self.connection._found = 0
 
     async def receive_in(self, nursery: trio.Nursery, received: list[object]) -> None:
         """Receive in a task, which is in the middle of its spin when this returns; what comes of it
@@ -457,15 +526,15 @@ async def test_a_spin_that_finds_nothing_in_its_rounds_sleeps_and_still_delivers
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runtime.links.spinner.MOST_ROUNDS", 10)
-    looks = 0
-    look = ends.connection._receive
+    turns = 0
+    turn = ends.connection._turn
 
-    def counting(size: int) -> bytes:
-        nonlocal looks
-        looks += 1
-        return look(size)
+    async def counting() -> None:
+        nonlocal turns
+        turns += 1
+        await turn()
 
-    ends.connection._receive = counting
+    ends.connection._turn = counting
     async with trio.open_nursery() as nursery:
         received: list[object] = []
         ends.spin()
@@ -475,7 +544,7 @@ async def test_a_spin_that_finds_nothing_in_its_rounds_sleeps_and_still_delivers
 
         nursery.start_soon(receive)
         await trio.testing.wait_all_tasks_blocked()
-        assert looks == 10
+        assert turns == 10
         assert not ends.spinner.current
         ends.peer.send(b"later")
     assert received == [b"later"]
@@ -593,6 +662,9 @@ def test_the_kernel_says_how_long_a_thread_waited_for_a_core_or_it_is_not_asked(
     assert run_delay() is None
     monkeypatch.setattr("runtime.links.cores.DELAY_FILE", str(tmp_path / "missing"))
     assert run_delay() is None
+    # A connection that asks while it receives must not break.
+    with out_of_descriptors():
+        assert told() == 2.5
 
 
 class OrderedSpin(Spin):

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.errors import ProtocolError
-from runtime.links import link as link_module
-from runtime.links import session, transfers
+from runtime.links import outbound, session, transfers
 from runtime.links.link import Link
 from runtime.links.transfers import (
     MOST_BYTES,
@@ -55,7 +54,7 @@ def small_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfers, "PART", PART)
         patch.setattr(transfers, "WHOLE", WHOLE)
-        patch.setattr(link_module, "WHOLE", WHOLE)
+        patch.setattr(outbound, "WHOLE", WHOLE)
         patch.setattr(session, "PARTS_BYTES", 3 * PART)
         patch.setattr(frames_module, "DIRECT_SIZE", DIRECT)
         patch.setattr(session, "ACKNOWLEDGE_BYTES", 2 * PART)

@@ -25,7 +25,7 @@ from runtime.environment import Environment, SystemEnvironment
 from runtime.hosting.leased_names import LeasedNames
 from runtime.links.spin import SMALL_RECEIVE
 from runtime.links.transports import SocketNetwork
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
 from runtime.membership.stand_by import StandBy
@@ -162,7 +162,7 @@ async def test_a_lease_of_a_client_is_spared_while_clients_send_much() -> None:
     async with (
         open_node("alone", cluster="leases", secret=SECRET) as node,
         open_client(
-            node.address, "leases", SECRET.encode(), environment, SocketNetwork()
+            node.address, ClusterAccess("leases", SECRET.encode(), environment, SocketNetwork())
         ) as client,
     ):
         lease = await client.store.grant(60.0)

@@ -14,7 +14,7 @@ import trio.testing
 from actors import Actor, method
 from actors.errors import ActorNotFoundError, StoreUnavailableError
 from runtime import Node
-from runtime.membership.lookups import Lookups
+from runtime.membership.lookups import CHANGES_IN_A_ROW, Lookups
 from runtime.membership.name_suggestions import MOST_KEPT, NameSuggestions
 from runtime.membership.names import Names
 from runtime.node import internals_of
@@ -22,6 +22,8 @@ from runtime.store.interface import Operation, RangeResult, Store, StoreEvent, W
 from runtime.timings import Timings
 from tests.live_pair import Pair
 from tests.waiting import until
+
+MANY = 3 * CHANGES_IN_A_ROW
 
 
 class Clerk(Actor):
@@ -231,6 +233,38 @@ async def test_changes_in_quick_succession_come_together(
     )
     assert all(at - revision / 1000 <= timings.most_name_pause + 1e-4 for revision, at in seen)
     assert len(feed.asked) <= 1.0 / timings.most_name_pause + 5
+
+
+class Death(Feed):
+    """Has many changes at once, and then none."""
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        if from_revision > 2:
+            await trio.sleep_forever()
+        events = [StoreEvent("put", f"names/{one}", b"", one, one) for one in range(2, MANY + 2)]
+        return WatchBatch(tuple(events), MANY + 1)
+
+
+async def test_of_changes_that_are_applied_in_parts_the_rest_is_yet_to_be_reported() -> None:
+    """A placement counts what has started until its claim is reported."""
+    seen, parts = set[int](), set[int]()
+    lookups = Lookups(
+        cast("Store", Death()), cast("Names", None), "names/", lambda address: True, lambda n: 0.0
+    )
+
+    async def look() -> None:
+        while len(seen) < MANY:
+            await trio.lowlevel.checkpoint()
+            if lookups.is_following:
+                parts.add(len(seen))
+                for revision in (2, MANY // 2, MANY + 1):
+                    assert lookups.will_report(revision) == (revision not in seen)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lookups.run, lambda event: seen.add(event.revision), lambda: None)
+        await look()
+        nursery.cancel_scope.cancel()
+    assert min(parts) < MANY
 
 
 def test_the_pause_is_bounded_and_short_for_a_node_that_falls_behind() -> None:

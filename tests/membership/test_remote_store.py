@@ -18,7 +18,7 @@ from actors.errors import (
 )
 from runtime.membership.remote_store import SMALL_BYTES, RemoteStore, StoreService
 from runtime.store.event_rows import SMALL_BYTES as SMALL_CHANGES
-from runtime.store.event_rows import is_small, pack_changes
+from runtime.store.event_rows import PackedChanges, is_small, pack_changes, unpack_changes
 from runtime.store.interface import (
     Entry,
     Put,
@@ -283,6 +283,39 @@ async def test_nodes_of_earlier_versions_are_asked_for_changes_in_their_way() ->
         assert await store.poll("names/", 1) == A_CHANGE
         assert asked[3:] == ["packed"]
         nursery.cancel_scope.cancel()
+
+
+def deletions(count: int) -> WatchBatch:
+    """Names that end in one revision, with their node."""
+    return WatchBatch(
+        tuple(StoreEvent("delete", f"names/{n}", b"", 9, 8, b"x" * 70) for n in range(count)), 9
+    )
+
+
+def test_the_names_of_a_node_with_very_many_are_packed_once_for_all_that_follow_them() -> None:
+    """As messages, 100,000 would hold up the loop of the store's node for seconds."""
+    batch = deletions(10_000)
+    assert is_small(batch)
+    packed = PackedChanges()
+    first = packed.of("names/", batch)
+    assert unpack_changes(first) == batch
+    # Each poll makes a batch of its own, of the same changes.
+    assert packed.of("names/", WatchBatch(batch.events, 9)) is first
+    # Others: of another prefix, or a part of them, or of a store that has gone back to its disk.
+    assert packed.of("", batch) is not first
+    assert unpack_changes(packed.of("names/", WatchBatch(batch.events[1:], 9))) == WatchBatch(
+        batch.events[1:], 9
+    )
+    again = deletions(10_000)
+    assert packed.of("names/", again) is not packed.of("names/", batch)
+
+
+def test_what_all_have_is_not_kept() -> None:
+    packed = PackedChanges()
+    batch = deletions(200)
+    first = packed.of("names/", batch)
+    packed.of("names/", WatchBatch((StoreEvent("put", "names/a", b"x", 10, 10),), 10))
+    assert packed.of("names/", batch) is not first
 
 
 async def test_large_changes_come_as_messages() -> None:

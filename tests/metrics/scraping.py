@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,23 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 async def get(
-    address: str, path: str, method: str = "GET", after: Callable[[], object] = lambda: None
+    address: str,
+    path: str,
+    method: str = "GET",
+    after: Callable[[], object] = lambda: None,
+    context: ssl.SSLContext | None = None,
 ) -> tuple[int, str]:
-    """Status and body of one request, which is made, by a thread, after `after` has returned."""
+    """Status and body of one request, which is made, by a thread, after `after` has returned; over
+    TLS if there is a `context`.
+    """
 
     def ask() -> tuple[int, str]:
         after()
-        connection = http.client.HTTPConnection(address, timeout=20)
+        connection = (
+            http.client.HTTPConnection(address, timeout=20)
+            if context is None
+            else http.client.HTTPSConnection(address, timeout=20, context=context)
+        )
         try:
             connection.request(method, path)
             response = connection.getresponse()

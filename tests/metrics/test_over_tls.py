@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import shutil
@@ -26,6 +25,7 @@ from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.authority import Authority, node_uri
 from tests.metrics.prometheus import needs_prometheus, scraped
+from tests.metrics.scraping import get
 from tests.waiting import until
 
 
@@ -51,21 +51,6 @@ def contains(text: str, whole: str) -> bool:
     return text in whole
 
 
-async def get(node: Node, path: str, context: ssl.SSLContext) -> tuple[int, str]:
-    """Status and body of one request."""
-
-    def ask() -> tuple[int, str]:
-        connection = http.client.HTTPSConnection(node.metrics_address, timeout=20, context=context)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-        finally:
-            connection.close()
-
-    return await trio.to_thread.run_sync(ask)
-
-
 async def test_metrics_are_for_those_who_may_read_facts_and_health_is_for_all(
     node: Node, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,9 +66,9 @@ async def test_metrics_are_for_those_who_may_read_facts_and_health_is_for_all(
     told: dict[str, str] = {}
     for who, own in shown.items():
         context = trusting(own, ca)
-        assert (await get(node, "/healthz", context))[0] == 200
-        assert (await get(node, "/readyz", context))[0] == 200
-        status, text = await get(node, "/metrics", context)
+        assert (await get(node.metrics_address, "/healthz", context=context))[0] == 200
+        assert (await get(node.metrics_address, "/readyz", context=context))[0] == 200
+        status, text = await get(node.metrics_address, "/metrics", context=context)
         if status == 200:
             assert "understudy_" in text
         else:
@@ -102,9 +87,9 @@ async def test_metrics_are_for_those_who_may_read_facts_and_health_is_for_all(
         (authority.tls(node_uri("x", role="observer"), begins=0.5, stem="new"), "not yet valid"),
     ):
         with pytest.raises((ssl.SSLError, OSError)):
-            await get(node, "/healthz", trusting(wrong, ca))
+            await get(node.metrics_address, "/healthz", context=trusting(wrong, ca))
         await until(lambda: caplog.text, f"{said!r} is logged", partial(contains, said))
-    assert (await get(node, "/healthz", trusting(None, ca)))[0] == 200
+    assert (await get(node.metrics_address, "/healthz", context=trusting(None, ca)))[0] == 200
 
 
 async def test_a_new_certificate_is_shown_without_a_restart(
@@ -142,7 +127,7 @@ async def test_plain_to_tls_and_tls_to_plain_are_named(node: Node) -> None:
     assert b"request https://" in answer
     async with open_node("plain", metrics="0") as plain:
         with pytest.raises(ssl.SSLError):
-            await get(plain, "/metrics", ssl.create_default_context())
+            await get(plain.metrics_address, "/metrics", context=ssl.create_default_context())
 
 
 @pytest.mark.parametrize("timings", [Timings(metrics_request=0.5)], ids=["impatient"])
@@ -163,7 +148,7 @@ async def test_half_handshakes_and_garbage_end_their_own_connections_only(
             spoiled = bytearray(hello)
             spoiled[draw.randrange(len(spoiled))] ^= 1 << draw.randrange(8)
             nursery.start_soon(sent, node.metrics_address, bytes(spoiled))
-    assert (await get(node, "/healthz", context))[0] == 200
+    assert (await get(node.metrics_address, "/healthz", context=context))[0] == 200
 
 
 async def test_clients_that_reset_their_connections_are_no_failures(
@@ -178,7 +163,7 @@ async def test_clients_that_reset_their_connections_are_no_failures(
         for data in (b"", b"\x16", b"GET"):
             await trio.to_thread.run_sync(reset, data)
     context = trusting(None, str(authority.place / "ca.pem"))
-    assert (await get(node, "/healthz", context))[0] == 200
+    assert (await get(node.metrics_address, "/healthz", context=context))[0] == 200
     assert "an answer failed" not in caplog.text
 
 

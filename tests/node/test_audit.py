@@ -19,7 +19,7 @@ from runtime.calls.rights import ACTS, CALLERS, OPERATORS, PLAIN_SERVICE, SERVIC
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.logs.formats import JsonFormatter, TextFormatter
-from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PlainCallService, PlainTarget
@@ -67,7 +67,8 @@ async def asking(authority: Authority, role: Any) -> AsyncIterator[tuple[Node, C
     async with (
         open_node("here", spawnable=[Listed], **ours) as node,
         open_client(
-            node.address, "understudy", secret, environment, system_network(environment, tls)
+            node.address,
+            ClusterAccess("understudy", secret, environment, system_network(environment, tls)),
         ) as client,
     ):
         yield node, client

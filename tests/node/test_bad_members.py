@@ -19,7 +19,7 @@ from actors.errors import DeadlineExceededError
 from actors.method import Address
 from runtime import open_node
 from runtime.environment import SystemEnvironment
-from runtime.links.peers import LINES_OF_PEER, TOLD_AFTER
+from runtime.links.peers import LINES_OF_PEER, WARNED_AFTER
 from runtime.membership.members import PREFIX
 from runtime.node import Node, internals_of
 from runtime.testing import Platform
@@ -58,7 +58,7 @@ async def lies(stream: trio.SocketStream) -> None:
 
 
 BAD: dict[str, tuple[Handler, str]] = {
-    "garbage": (garbage, "control part of"),
+    "garbage": (garbage, "which no node sends"),
     "closes": (closes, "closed the connection"),
     "leaves": (leaves, "closed the connection"),
     "silent": (keep_silent, "did not go on with the handshake"),
@@ -134,7 +134,7 @@ async def test_members_at_whose_addresses_no_node_answers(
             assert f"{name} is not reached: 127.0.0.1:" in str(errors[name])
             assert why in str(errors[name])
             # As many as the pauses between them allow, and not as many as there may be.
-            assert TOLD_AFTER <= dials[name] < 400
+            assert WARNED_AFTER <= dials[name] < 400
             lines = [one for one in caplog.messages if f"settle with {name}:" in one]
             assert 0 < len(lines) <= LINES_OF_PEER
         own = [link for link in internals_of(here).links.items() if link[0].name == there.name]

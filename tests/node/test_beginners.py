@@ -55,6 +55,10 @@ class Counter(Actor):
         await asyncio.sleep(1)
 
     @method
+    async def takes(self) -> Any:
+        return await asyncio.Queue[int]().get()
+
+    @method
     async def raises(self, error: str) -> None:
         raise RuntimeError(error)
 
@@ -157,7 +161,7 @@ async def test_a_generic_class_may_be_given_with_its_parameters(pair: Pair, wher
         ("whole", "its property of that name is for the actor itself"),
         ("parse", "it is a staticmethod; call it on the class"),
         ("ad", "did you mean 'add'"),
-        ("value", "it offers add, count, forgets, raises, sleeps"),
+        ("value", "it offers add, count, forgets, raises, sleeps, takes"),
     ],
 )
 async def test_what_the_class_has_without_a_mark_is_named(
@@ -195,11 +199,18 @@ async def test_the_error_of_a_method_that_uses_asyncio_says_what_to_use(
     pair: Pair, where: str
 ) -> None:
     counter = await pair.here.options(on=where).spawn(Counter)
-    with pytest.raises(RuntimeError, match="no running event loop") as caught:
-        await counter.sleeps()
-    assert any(
-        "derive the actor from runtime.aio.AsyncioActor" in one for one in caught.value.__notes__
-    )
+    calls: list[Callable[[], Any]] = [
+        counter.sleeps,
+        counter.takes,
+        # As `asyncio.gather` raises it, in a process that has not set a loop for the thread.
+        lambda: counter.raises("There is no current event loop in thread 'MainThread'."),
+    ]
+    texts = ["no running event loop", "no attribute 'create_future'", "no current event loop"]
+    for call, text in zip(calls, texts, strict=True):
+        with pytest.raises((RuntimeError, AttributeError), match=text) as caught:
+            await call()
+        notes = caught.value.__notes__
+        assert any("derive the actor from runtime.aio.AsyncioActor" in one for one in notes)
     with pytest.raises(RuntimeError, match="another") as caught:
         await counter.raises("another")
     assert not any("asyncio runs no loop here" in note for note in caught.value.__notes__)

@@ -40,7 +40,7 @@ from runtime.links.encryption import system_network
 from runtime.links.keyring import read_secrets
 from runtime.links.peers import PeerPolicy
 from runtime.links.transports import Connection
-from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.membership.expulsion_service import expulsions_of
 from runtime.membership.expulsions import Expulsion, Expulsions
@@ -427,7 +427,9 @@ async def test_operators_expel_and_others_do_not(
     network = system_network(environment, tls)
     async with (
         open_node("w1", tls=authority.tls(node_uri("w1"))) as w1,
-        open_client(w1.address, "understudy", secret, environment, network) as client,
+        open_client(
+            w1.address, ClusterAccess("understudy", secret, environment, network)
+        ) as client,
     ):
         service = expulsions_of(client.endpoint, w1.name, w1.incarnation)
         outcomes = [
@@ -584,7 +586,7 @@ async def test_the_new_secret_is_not_given_to_a_node_that_joins_meanwhile(
         network = system_network(environment, tls)
         # The expelled machine has more than one way in: a client, and a node of another name.
         client: ClusterClient = await stack.enter_async_context(
-            open_client(w1.address, "understudy", secret, environment, network)
+            open_client(w1.address, ClusterAccess("understudy", secret, environment, network))
         )
         rotate, token = rotate_secret, trio.lowlevel.current_trio_token()
 

@@ -31,7 +31,7 @@ from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
 from runtime.links.link import Link
 from runtime.links.peers import Peers
-from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import Node, internals_of
 from runtime.plain_calls.service import PlainCallService, PlainTarget
@@ -85,7 +85,8 @@ async def met(authority: Authority, role: Any) -> AsyncIterator[tuple[Node, Clus
     async with open_node("here", tls=authority.tls(uri)) as node:
         await node.options(name="ledger").spawn(Ledger)
         async with open_client(
-            node.address, "understudy", secret, environment, system_network(environment, tls)
+            node.address,
+            ClusterAccess("understudy", secret, environment, system_network(environment, tls)),
         ) as client:
             yield node, client
 

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from actors import Actor, method
+from tests.limits import out_of_descriptors
 from tests.live_pair import Pair
 
 
@@ -42,6 +43,14 @@ class Forker(Actor):
         return status_of(child)
 
     @method
+    async def fork_without_descriptors(self) -> tuple[int, int]:
+        with out_of_descriptors():
+            child = os.fork()
+            if child == 0:
+                return os.getpid(), -1
+            return os.getpid(), status_of(child)
+
+    @method
     async def process(self) -> int | None:
         process = multiprocessing.get_context("fork").Process(target=sys.exit, args=(4,))
         process.start()
@@ -66,6 +75,16 @@ async def test_a_fork_that_comes_back_to_the_loop_ends_and_answers_nothing(
     # The numbers of frames are those of one process: the link stands.
     for _ in range(5):
         assert await forker.fork_in_thread() == 3
+
+
+async def test_so_does_one_for_which_no_descriptor_is_free(
+    pair: Pair, where: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    forker = await pair.here.options(on=where).spawn(Forker)
+    for _ in range(3):
+        assert await forker.fork_without_descriptors() == (os.getpid(), 1)
+    assert "came back to the event loop" in capfd.readouterr().err
+    assert await forker.fork_in_thread() == 3
 
 
 async def test_forks_that_end_by_themselves_are_not_affected(pair: Pair, where: str) -> None:

@@ -73,7 +73,9 @@ class TrappedHook(Plain):
 
 
 async def spawned(pair: Pair, how: str, where: str, cls: type[Plain]) -> Plain:
-    options = pair.here.options(on=where, name=f"{where} {how}")
+    # The node that calls it is a candidate for the singleton, and may not be another one than `on`.
+    node = pair.there if how == "singleton" and where == "there" else pair.here
+    options = node.options(on=where, name=f"{where} {how}")
     if how == "spawn_many":
         return (await pair.here.options(on=where).spawn_many(cls, [()]))[0]
     spawn: Any = getattr(options, how)

@@ -341,7 +341,9 @@ async def test_a_new_certificate_that_all_would_refuse_is_not_used(
         assert not network.files_problem()
 
 
-async def test_a_certificate_that_becomes_valid_is_used_then(authority: Authority) -> None:
+async def test_a_certificate_that_becomes_valid_is_used_then(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tls = authority.tls(node_uri("n"), stem="n")
     now = 100.0
     credentials = FileCredentials(tls.files, lambda: now)
@@ -350,8 +352,10 @@ async def test_a_certificate_that_becomes_valid_is_used_then(authority: Authorit
     other.tls(node_uri("n"), stem="n", place=authority.place)
     assert credentials.current().certificate == before
     # As time would make it valid: by nothing that changes its files.
-    credentials._files = attrs.evolve(tls.files, ca=str(other.place / "ca.pem"))
-    credentials._seen = credentials._look()
+    valid = attrs.evolve(tls.files, ca=str(other.place / "ca.pem"))
+    monkeypatch.setattr(
+        "runtime.links.credentials.read_credentials", lambda files: read_credentials(valid)
+    )
     assert credentials.current().certificate == before
     now += JUDGED_AGAIN_SECONDS
     assert credentials.current().certificate != before

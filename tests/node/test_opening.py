@@ -132,7 +132,7 @@ async def test_what_one_node_says_wrongly_of_itself_breaks_no_placement_on_other
         await here.wait_for(3)
         await pair.there.wait_for(3)
     for node in (pair.here, pair.there):
-        with pytest.raises(NoPlacementError, match="has 0 cpu left"):
+        with pytest.raises(NoPlacementError, match="has no cpu"):
             await node.options(resources={"cpu": 1}).spawn(Greeter)
         with pytest.raises(NoPlacementError, match="does not carry the label"):
             await node.options(labels={"zone": "north"}).spawn(Greeter)
@@ -153,3 +153,12 @@ async def test_a_record_that_is_none_is_passed_over(pair: Pair, value: bytes | s
             await pair.there.wait_for(3)
             assert [member.name for member in third.members()] == ["here", "there", "third"]
             assert await (await pair.there.options(on="third").spawn(Greeter)).where() == "third"
+
+
+async def test_a_variable_with_a_wrong_way_to_spin_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("UNDERSTUDY_SPIN", "sometimes")
+    with pytest.raises(ValueError, match="UNDERSTUDY_SPIN='sometimes' is not a spin mode; choose"):
+        async with open_node():
+            pytest.fail("opened")

@@ -19,7 +19,7 @@ from runtime import open_node
 from runtime.calls.rights import PLAIN_SERVICE
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import Node
 from runtime.plain_calls.keyed_calls import KeyedCalls
@@ -82,7 +82,7 @@ async def services(
             )
             network = system_network(environment, shown)
             client = await stack.enter_async_context(
-                open_client(node.address, "understudy", secret, environment, network)
+                open_client(node.address, ClusterAccess("understudy", secret, environment, network))
             )
             found.append(
                 client.endpoint.system_handle(

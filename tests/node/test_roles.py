@@ -28,7 +28,7 @@ from runtime.command_line.main import main
 from runtime.environment import SystemEnvironment
 from runtime.hosting.authorization import Authorize
 from runtime.links.encryption import Tls, system_network
-from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_client import ClusterAccess, ClusterClient, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.membership.keyring_service import keyring_of_node
 from runtime.node import Node, internals_of
@@ -85,7 +85,8 @@ async def client(authority: Authority, node: Node, role: str) -> AsyncIterator[C
     tls: Tls = authority.tls(node_uri("someone", role=role))
     secret, tls = find_security(None, tls, environment.token, needs_own=False)
     async with open_client(
-        node.address, "understudy", secret, environment, system_network(environment, tls)
+        node.address,
+        ClusterAccess("understudy", secret, environment, system_network(environment, tls)),
     ) as opened:
         yield opened
 

@@ -12,7 +12,7 @@ from actors.options import SpawnOptions
 from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import system_network
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.membership.cluster_secret import find_security
 from runtime.node import internals_of
 from tests.authority import Authority, node_uri
@@ -34,7 +34,8 @@ async def test_the_secret_is_the_key_to_everything() -> None:
     async with (
         open_node("w1", secret=SECRET) as w1,
         open_client(
-            w1.address, "understudy", secret, environment, system_network(environment, tls)
+            w1.address,
+            ClusterAccess("understudy", secret, environment, system_network(environment, tls)),
         ) as client,
     ):
         await client.store.put("anything", b"written")
@@ -56,7 +57,9 @@ async def test_what_is_saved_is_read_by_operators_and_nodes(
     network = system_network(environment, tls)
     async with (
         open_node("w1", tls=authority.tls(node_uri("w1"))) as w1,
-        open_client(w1.address, "understudy", secret, environment, network) as client,
+        open_client(
+            w1.address, ClusterAccess("understudy", secret, environment, network)
+        ) as client,
     ):
         store = internals_of(w1).own_store
         assert store is not None

@@ -130,11 +130,11 @@ async def test_a_supervisor_that_starts_is_shown_with_what_runs_already_and_is_n
             assert tree.answers
             assert states(tree) == {"top": "starting", "quick": "running", "late": "starting"}
             await gate.open()
-        assert states(await pair.here.tree()) == {
-            "top": "running",
-            "quick": "running",
-            "late": "running",
-        }
+        # A node keeps its answer for a multiple of the time that it took: on a busy machine the
+        # first answers after the start may be of before.
+        running = {"top": "running", "quick": "running", "late": "running"}
+        while states(await pair.here.tree()) != running:
+            pass
 
 
 async def test_a_supervisor_with_another_status_of_its_own_hides_nothing(pair: Pair) -> None:

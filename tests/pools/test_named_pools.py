@@ -217,6 +217,86 @@ def test_of_two_nodes_that_open_different_pools_of_one_name_one_gets_an_error(
     simulate(two_at_once, seeds=seeds, faults=[])
 
 
+async def two_alike_at_once(simulation: Simulation) -> None:
+    """Two nodes open a pool of one name at once, with different sizes. Both have the same pool, and
+    it keeps its size when the node of its supervisor dies, though both stand for it.
+    """
+    openers = [
+        await simulation.node.options(on=node).spawn(Opener) for node in ("node-2", "node-3")
+    ]
+    async with trio.open_nursery() as nursery:
+        for number, opener in enumerate(openers):
+            nursery.start_soon(opener.open, "worker", number + 2)
+    supervisor = await simulation.node.lookup("jobs", PoolSupervisor)
+    size = (await supervisor.view()).size.least
+    simulation.kill(supervisor.address.node, restart_after=30.0)
+    pool = await simulation.node.lookup_pool("jobs", Worker)
+    await works(pool)
+    await has(simulation, pool, size)
+
+
+@seeds(2, 60)
+def test_a_pool_that_two_nodes_have_opened_at_once_keeps_its_size_when_it_moves(
+    seeds: range,
+) -> None:
+    simulate(two_alike_at_once, seeds=seeds, faults=[])
+
+
+KEEPERS_OF = {"node-2": "node-4", "node-3": "node-5"}
+"""Where another node stands for a pool, by the node of its supervisor."""
+
+
+async def refused_and_left_alone(simulation: Simulation) -> None:
+    """Of two nodes that open different pools at the same time the one is refused. All that stand
+    for the other pool die: then the name is free, and the refused pool is not there.
+    """
+    Opener.opened.clear()
+    openers = [await simulation.node.options(on=place).spawn(Opener) for place in KEEPERS_OF]
+    said: dict[str, str] = {}
+
+    async def open_it(number: int, kind: str) -> None:
+        said[kind] = await openers[number].open(kind, 1)
+
+    async with trio.open_nursery() as nursery:
+        for number, kind in enumerate(KINDS):
+            nursery.start_soon(open_it, number, kind)
+    assert sorted(said.values()) == sorted(["mismatch", *Opener.opened])
+    (kind,) = Opener.opened
+    number = list(KINDS).index(kind)
+    first = f"node-{number + 2}"
+    supervisor = await simulation.node.lookup("jobs", PoolSupervisor)
+    assert supervisor.address.node == first
+    died = {first, KEEPERS_OF[first]}
+    for place in died:
+        simulation.kill(place, restart_after=60.0)
+    places: set[str] = set()
+
+    async def is_free() -> bool:
+        try:
+            found: Any = await simulation.node.lookup("jobs")
+        except ActorNotFoundError:
+            return True
+        places.add(found.address.node)
+        return False
+
+    await until(is_free, "the name is free", seconds=PATIENCE, every=0.1)
+    assert places <= died, "what was refused is not started"
+    other = next(each for each in KINDS if each != kind)
+    assert await openers[1 - number].open(other, 1) == other
+
+
+@seeds(4, 60)
+def test_a_pool_that_was_refused_is_not_started_when_all_that_stand_for_the_other_have_died(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def others(self: PoolSupervisor) -> list[str]:
+        place = KEEPERS_OF.get(self.node.name)
+        return [] if place is None else [place]
+
+    monkeypatch.setattr(PoolSupervisor, "_others", others)
+    simulate(refused_and_left_alone, seeds=seeds, nodes=5, faults=[])
+
+
 async def without_the_store(simulation: Simulation) -> None:
     """The store's node is away for 20 s while a map runs."""
     pool = await simulation.node.pool("jobs", Worker, size=3)

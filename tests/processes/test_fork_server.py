@@ -23,8 +23,10 @@ from runtime.processes import (
     ForkServerDiedError,
     ForkServerStartError,
     ProcessError,
+    child_process,
     open_fork_server,
 )
+from runtime.processes.warm_process import Warm
 from tests.failures.error_examples import check_shown, said
 from tests.processes.conftest import Marked
 from tests.waiting import until
@@ -47,6 +49,37 @@ async def test_a_child_receives_its_argument_reports_and_exits_with_code_0() -> 
         assert await child.wait() == ExitStatus(0, None)
         assert child.exit_status == ExitStatus(0, None)
         assert (child.name, child.exit_status.describe()) == ("one", "exit code 0")
+
+
+async def test_the_end_of_the_block_needs_no_new_thread(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As at the end of a program on Python 3.12.0 and 3.12.1.
+    async def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with trio.fail_after(30):
+        async with open_fork_server() as server:
+            child = await server.start(f"{TARGETS}:echo_and_stay", b"", "stays")
+            await child.ready()
+            monkeypatch.setattr(trio.to_thread, "run_sync", refused)
+    assert marked.pids() == set()
+
+
+async def test_an_error_at_the_end_of_the_block_does_not_hold_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reap = Warm.reap
+
+    async def broken(warm: Warm, seconds: float) -> bool:
+        await reap(warm, seconds)
+        raise RuntimeError("cannot wait for it")
+
+    monkeypatch.setattr(Warm, "reap", broken)
+    told = pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="cannot wait for it"))
+    with trio.fail_after(30), told:
+        async with open_fork_server():
+            pass
 
 
 async def test_exit_codes_and_signals_are_distinguished() -> None:
@@ -490,6 +523,19 @@ async def test_a_warm_process_killed_during_its_imports_is_an_error_and_no_hang(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(open_it)
         nursery.start_soon(kill_it)
+
+
+async def test_a_child_that_cannot_be_seen_is_killed_all_the_same(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_fork_server() as server:
+        child = await server.start(f"{TARGETS}:echo_and_stay", b"", "victim")
+        await child.ready()
+        # As where the last descriptor is that of the process itself.
+        monkeypatch.setattr(child_process, "process_start", lambda pid: "")
+        child.kill()
+        with trio.fail_after(30):
+            assert await child.wait() == KILLED
 
 
 async def test_the_package_is_found_from_any_directory(

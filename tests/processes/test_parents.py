@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 HEAD = """
 import pathlib, signal, sys
 import attrs, trio
-from actors.messages import import_path, message, message_type
+from actors.messages import MAIN_ALIAS, import_path, message, message_type
 from actors.retry import RetryPolicy
 from runtime.processes import open_fork_server
 """
@@ -52,7 +52,7 @@ def paths():
 def build(argument, report):
     import importlib
     from __main__ import Counter as by_main
-    by_alias = importlib.import_module("__understudy_main__").Counter
+    by_alias = importlib.import_module(MAIN_ALIAS).Counter
     assert by_main is by_alias is Counter
     report(f"{paths()} {sys.argv[1:]}".encode())
 
@@ -60,7 +60,7 @@ async def main():
     async with open_fork_server() as server:
         child = await server.start("__main__:build", b"", "builder")
         print((await child.ready()).decode())
-        child = await server.start("__understudy_main__:build", b"", "builder")
+        child = await server.start(f"{MAIN_ALIAS}:build", b"", "builder")
         print((await child.ready()).decode())
         print(paths(), sys.argv[1:])
 

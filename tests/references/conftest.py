@@ -14,6 +14,7 @@ from actors.identifiers import NodeId
 from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.node import Node, internals_of
+from runtime.references.manager import OnLeave
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.references.keepers import Maker
@@ -53,11 +54,19 @@ class Three:
         return await maker.put(value)
 
     @asynccontextmanager
-    async def another(self, name: str, timings: Timings = TIMINGS) -> AsyncIterator[Node]:
-        """One more node."""
+    async def another(
+        self, name: str, timings: Timings = TIMINGS, on_leave: OnLeave = "move"
+    ) -> AsyncIterator[Node]:
+        """One more node. One that is to be killed must "lose" its values at the end of the block,
+        when it leaves in order: they are lost already.
+        """
         platform = Platform(environment=SystemEnvironment(timings))
         async with open_node(
-            name, join=self.driver.address, secret=SECRET, platform=platform
+            name,
+            join=self.driver.address,
+            secret=SECRET,
+            references_on_leave=on_leave,
+            platform=platform,
         ) as node:
             for each in (self.driver, self.first, self.second):
                 await each.wait_for(4)
@@ -65,9 +74,6 @@ class Three:
 
     async def kill(self, node: Node) -> None:
         """End a node for the others, as if its process were gone."""
-        # Its block ends in order, later: it must not give away then what was lost with it.
-        memory = attrs.evolve(node._parameters.memory, on_leave="lose")
-        node._parameters = attrs.evolve(node._parameters, memory=memory)
         identity = NodeId(node.name, node.incarnation)
         for link in list(internals_of(node).links.values()):
             link.end("killed by the test")
@@ -92,11 +98,12 @@ class Three:
 
 @pytest.fixture
 async def three() -> AsyncIterator[Three]:
-    """A cluster of three."""
+    """A cluster of three. The values that they have at the end of the test go nowhere."""
+    options: Any = {"secret": SECRET, "references_on_leave": "lose"}
     async with (
-        open_node("driver", secret=SECRET) as driver,
-        open_node("first", join=driver.address, secret=SECRET) as first,
-        open_node("second", join=driver.address, secret=SECRET) as second,
+        open_node("driver", **options) as driver,
+        open_node("first", join=driver.address, **options) as first,
+        open_node("second", join=driver.address, **options) as second,
     ):
         for node in (driver, first, second):
             await node.wait_for(3)

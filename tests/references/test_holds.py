@@ -49,9 +49,9 @@ EVENTS: dict[str, Callable[[BorrowedReferences], list[HoldEffect]]] = {
     "S says it failed": lambda borrowed: borrowed.on_failed(VALUE),
     "S denies": lambda borrowed: borrowed.on_denied(VALUE, S, FORWARDER.number),
     "S denies, asked before": lambda borrowed: borrowed.on_denied(VALUE, S, FORWARDER.number - 1),
-    "O died": lambda borrowed: borrowed.on_node_ended(O),
-    "P died": lambda borrowed: borrowed.on_node_ended(P),
-    "S died": lambda borrowed: borrowed.on_node_ended(S),
+    "O died": lambda borrowed: borrowed.on_node_ended(VALUE, O),
+    "P died": lambda borrowed: borrowed.on_node_ended(VALUE, P),
+    "S died": lambda borrowed: borrowed.on_node_ended(VALUE, S),
     "dropped": lambda borrowed: borrowed.on_dropped(VALUE, VERSION),
     # Said of an earlier hold, or by a node that has no part in it.
     "answered in another version": lambda borrowed: borrowed.on_call_answered(VALUE, VERSION - 1),
@@ -62,7 +62,7 @@ EVENTS: dict[str, Callable[[BorrowedReferences], list[HoldEffect]]] = {
     "a stranger denies": lambda borrowed: borrowed.on_denied(
         VALUE, NodeId("stranger", 1), FORWARDER.number
     ),
-    "a stranger died": lambda borrowed: borrowed.on_node_ended(NodeId("forwarder", 2)),
+    "a stranger died": lambda borrowed: borrowed.on_node_ended(VALUE, NodeId("forwarder", 2)),
 }
 
 
@@ -379,7 +379,7 @@ def test_all_forwarders_are_asked_before_a_reference_is_lost() -> None:
         assert borrowed.on_arrived(VALUE, O, 9, Forwarder(forwarder, number)) == []
     assert borrowed.unsettled(second, range(5)) == [0, 2]
     assert borrowed.on_unknown(VALUE, VERSION, O) == [Ask(S, VALUE, 17)]
-    assert borrowed.on_node_ended(third) == []
+    assert borrowed.on_node_ended(VALUE, third) == []
     assert borrowed.on_denied(VALUE, S, 17) == [Ask(second, VALUE, 2)]
     assert borrowed.unsettled(S, [17]) == []
     assert borrowed.on_denied(VALUE, S, 17) == [], "that was said already"
@@ -416,5 +416,6 @@ def test_a_peer_that_uses_one_fork_number_for_two_values_harms_nobody_else() -> 
             for value in (VALUE, other):
                 assert borrowed.on_confirmed(value, VERSION, O) == [HoldSettled(value)]
         else:
-            borrowed.on_node_ended(S)
+            for value in (VALUE, other):
+                borrowed.on_node_ended(value, S)
         borrowed.check_invariants()

@@ -14,6 +14,7 @@ from actors import Reference
 from actors.errors import OutcomeUnknownError, OwnerDiedError, RemoteError
 from actors.identifiers import NodeId, ReferenceId
 from runtime import Node, open_node
+from runtime.membership.members import Members
 from runtime.node import internals_of
 from runtime.references.hand_over import HandOver
 from runtime.references.owned_values import OwnedValues
@@ -160,6 +161,50 @@ async def test_a_release_that_only_the_old_owner_got_is_asked_for_by_the_new_own
         with trio.fail_after(60):
             await until(lambda: not values(three.first))
             assert is_over()
+
+
+async def test_values_that_end_because_all_nodes_leave_are_worth_no_warning(
+    three: Three, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "understudy")
+    with patch.object(Members, "staying", lambda self, own: []):
+        async with three.another("fourth"):
+            held = await three.put("fourth", [1])
+            holds = internals_of(three.driver).references.table.hold_state
+            await until(lambda: holds(state_of(held)) == "held")
+    (record,) = [one for one in caplog.records if "end with it" in one.getMessage()]
+    assert record.levelname == "INFO"
+    assert record.getMessage() == (
+        "1 referenced values of node fourth end with it: all other nodes leave as well"
+    )
+
+
+async def test_values_refused_by_nodes_that_leave_as_well_are_worth_none_either(
+    three: Three, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The view of the node that leaves shows only later that the others do."""
+    caplog.set_level("INFO", "understudy")
+    here = NodeId(three.driver.name, three.driver.incarnation)
+    shown = False
+    real = Members.caught_up
+
+    async def look(self: Members, revision: int) -> None:
+        nonlocal shown
+        shown = shown or revision > self.revision
+        await real(self, revision)
+
+    with (
+        patch.object(Members, "caught_up", look),
+        patch.object(Members, "staying", lambda self, own: [] if shown else [here]),
+    ):
+        async with three.another("fourth"):
+            held = await three.put("fourth", [1])
+            holds = internals_of(three.driver).references.table.hold_state
+            await until(lambda: holds(state_of(held)) == "held")
+            internals_of(three.driver).references.owned.take_nothing_over()
+            shown = False
+    (record,) = [one for one in caplog.records if "end with it" in one.getMessage()]
+    assert (shown, record.levelname) == (True, "INFO")
 
 
 async def test_the_last_node_leaves_at_once() -> None:

@@ -15,7 +15,13 @@ import trio
 import runtime
 from actors.identifiers import NodeId
 from runtime.node import internals_of
-from runtime.references.inspection import MOST_LISTED, Listing, OwnerTotals, calling_site, report
+from runtime.references.inspection import (
+    MOST_LISTED,
+    Listing,
+    OwnerReport,
+    OwnerTotals,
+    calling_site,
+)
 from runtime.references.table import state_of
 from tests.references.conftest import Three
 from tests.references.keepers import Adder, Keeper, Maker, Point
@@ -59,9 +65,11 @@ def said_of(
     **holders: list[NodeId],
 ) -> dict[str, Any]:
     """What their node says. `holders`: by `w` and the number of the value."""
-    return report(
-        own, lambda state: holders.get(f"w{state.identity[2]}", []), held, now, most, traces=False
-    )
+    found = OwnerReport(most)
+    middle = len(own) // 2
+    found.add(own[:middle], ())
+    found.add(own[middle:], held)
+    return found.plain(lambda state: holders.get(f"w{state.identity[2]}", []), now, traces=False)
 
 
 def test_a_report_has_the_largest_values_and_counts_those_left_out() -> None:

@@ -13,24 +13,33 @@ from typing import Any
 import pytest
 import trio
 
+from actors import Reference
 from actors.errors import (
     DecodeError,
     EncodeError,
     NotExecutedError,
     OutcomeUnknownError,
+    OwnerDiedError,
     RemoteError,
 )
 from actors.identifiers import NodeId
 from runtime.node import internals_of
+from runtime.references.hand_over import HandOver
+from runtime.references.inspection import listing
 from runtime.references.owned_values import OwnedValues
 from runtime.references.protocol import MOST_UPDATES, UpdateBatch
-from runtime.references.table import state_of
+from runtime.references.table import ReferenceState, state_of
 from runtime.references.values import EncodedValue
 from tests.references.conftest import Three
 from tests.references.keepers import Keeper, Maker
 from tests.waiting import until
 
 MOST = 7
+
+
+def encoded_size(value: Reference[Any]) -> int:
+    """The bytes of a value at its owner."""
+    return state_of(value).size
 
 
 def test_updates_are_sent_in_parts_and_each_of_them_once() -> None:
@@ -106,6 +115,88 @@ async def test_references_of_one_message_are_recorded_in_parts(
     second = NodeId(three.second.name, three.second.incarnation)
     await until(lambda: all(driver.holders(one) == (second,) for one in own), "all are claimed")
     await until(lambda: not driver.has_open_forks, "all forks are settled")
+
+
+async def test_values_are_lost_with_their_owner_in_parts(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.references.manager.NOTES_IN_A_ROW", MOST)
+    async with three.another("fourth") as fourth:
+        values = [await three.put("driver", number) for number in range(2 * MOST)]
+        maker = await three.spawn(Maker, fourth.name)
+        held = [await maker.put(number) for number in range(10 * MOST)]
+        states = [state_of(value) for value in held]
+        driver = internals_of(three.driver).references
+        holds = driver.table.hold_state
+        await until(lambda: all(holds(state) == "held" for state in states), "all are held")
+        steps = Steps(lambda: sum(holds(state) == "lost" for state in states))
+        trio.lowlevel.add_instrument(steps)
+        try:
+            await three.kill(fourth)
+            await until(lambda: all(holds(state) == "lost" for state in states), "all are lost")
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+        assert 0 < steps.most <= MOST
+        for value in held:
+            with pytest.raises(OwnerDiedError):
+                await value.fetch()
+        assert [await value.fetch() for value in values] == list(range(2 * MOST))
+
+
+async def test_a_node_that_leaves_moves_many_values_with_few_tasks(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.references.hand_over.AT_ONCE", 3)
+    monkeypatch.setattr("runtime.references.hand_over.WITHOUT_A_TURN", 2)
+    moving, most = 0, 0
+    give = HandOver._give
+
+    async def count(self: HandOver, state: ReferenceState, node: NodeId) -> bool:
+        nonlocal moving, most
+        moving += 1
+        most = max(most, moving)
+        try:
+            return await give(self, state, node)
+        finally:
+            moving -= 1
+
+    monkeypatch.setattr(HandOver, "_give", count)
+    async with three.another("fourth") as fourth:
+        # Values that no other node holds are not moved.
+        unheld = [await fourth.put(number) for number in range(20)]
+        maker = await three.spawn(Maker, fourth.name)
+        held = [await maker.put(number) for number in range(20)]
+        table = internals_of(three.driver).references.table
+        await until(
+            lambda: all(table.hold_state(state_of(one)) == "held" for one in held), "all are held"
+        )
+    assert most == 3
+    assert [await one.fetch() for one in held] == list(range(20))
+    assert len(unheld) == 20
+
+
+async def test_a_listing_of_many_values_lets_other_tasks_run(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.references.inspection.STATES_IN_A_ROW", MOST)
+    values = [await three.driver.put("x" * number) for number in range(10 * MOST)]
+    references, turns = internals_of(three.driver).references, 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        said = await listing(references, 3)
+        nursery.cancel_scope.cancel()
+    sizes = sorted((encoded_size(value) for value in values), reverse=True)
+    assert turns >= 5
+    assert (said["values"], said["left_out"]) == (len(values), len(values) - 3)
+    assert said["bytes"] == sum(sizes)
+    assert [one["size"] for one in said["listed"]] == sizes[:3]
 
 
 async def test_more_references_than_one_message_may_have_are_refused_by_its_sender(

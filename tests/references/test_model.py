@@ -27,7 +27,7 @@ def live_through(
     seed: int, *, crashes: bool, breaks: bool, leaves: bool, steps: int = STEPS
 ) -> None:
     """One world from its beginning to its end. Raises AssertionError."""
-    world = World(seed, crashes=crashes, breaks=breaks, leaves=leaves)
+    world = World(seed, crashes=crashes, breaks=breaks, leaves=leaves, at_once=seed % 3)
     try:
         for _ in range(steps):
             world.step()

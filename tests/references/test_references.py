@@ -197,7 +197,7 @@ async def test_who_holds_what_a_dead_node_was_making_learns_what_its_last_attemp
     three: Three,
 ) -> None:
     keeper = await three.spawn(Keeper, "second")
-    async with three.another("third") as third:
+    async with three.another("third", on_leave="lose") as third:
         maker = await third.options(on="first").spawn(Maker)
         slow = RetryPolicy(max_retries=3, initial_delay=60.0, retry_on=OutOfStockError)
         reference = await maker.make_in_the_end.options(retry=slow).remote("never", 9)
@@ -360,7 +360,7 @@ async def test_a_reference_in_a_call_that_is_refused_is_not_held(three: Three) -
 async def test_the_values_of_a_node_that_ends_are_lost_to_all_at_once(three: Three) -> None:
     keeper = await three.spawn(Keeper, "second")
     # The method at the gate would keep its node from ending for long.
-    async with three.another("fourth", Timings(drain=1.0)) as fourth:
+    async with three.another("fourth", Timings(drain=1.0), on_leave="lose") as fourth:
         reference = await three.put("fourth", list(range(3)))
         await keeper.keep("it", reference)
         late = await (await three.spawn(Maker, "fourth")).make_at_gate.remote(1)
@@ -386,7 +386,7 @@ async def lost(fetch: Callable[[], Any]) -> None:
 
 async def test_a_holder_that_ends_holds_nothing(three: Three) -> None:
     reference = await three.driver.put(1)
-    async with three.another("fourth") as fourth:
+    async with three.another("fourth", on_leave="lose") as fourth:
         await (await three.spawn(Keeper, "fourth")).keep("it", reference)
         del reference
         gc.collect()

@@ -4,15 +4,22 @@ worlds are too mild for.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import cast
+from unittest.mock import patch
 
 import attrs
 import pytest
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
-from actors.identifiers import NodeId
+from actors.identifiers import NodeId, ReferenceId
 from runtime.references.manager import ReferenceParts
-from runtime.references.table import ReferenceState, state_of
+from runtime.references.table import (
+    BorrowedReferences,
+    HoldEffect,
+    ReferenceState,
+    state_of,
+)
 from tests.failures.error_examples import check_shown, said
 from tests.references.world import GONE, Message, Node, Question, Value, World
 
@@ -246,6 +253,62 @@ def test_a_confirmation_of_a_node_that_is_known_to_have_ended_holds_nothing(stag
     stage.third.table.on_node_ended(stage.owner.identity)
     question.take(question.answers[0])
     assert stage.third.table.hold_state(at_third) == "asking"
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["held", "claimed"])
+def test_the_end_of_an_owner_looks_once_at_each_value_and_at_so_many_in_a_row(
+    stage: Stage, claimed: bool
+) -> None:
+    count = 30
+    states = [
+        stage.forward(state_of(stage.owner.table.keep(Value(None))), stage.owner, stage.third)
+        for _ in range(count)
+    ]
+    table = stage.third.table.pure
+    if claimed:
+        stage.deliver(stage.third, "claim")
+        assert {table.hold_state(state) for state in states} == {"held"}
+    looked: Counter[ReferenceId] = Counter()
+    real = BorrowedReferences.on_node_ended
+
+    def look(self: BorrowedReferences, identity: ReferenceId, peer: NodeId) -> list[HoldEffect]:
+        looked[identity] += 1
+        return real(self, identity, peer)
+
+    with patch.object(BorrowedReferences, "on_node_ended", look):
+        stage.third.table.apply(table.on_node_ended(stage.owner.identity))
+        assert not looked, "there may be a million"
+        parts = 0
+        while table.has_ends:
+            stage.third.table.apply(table.note_ends(7))
+            parts += 1
+            table.check_invariants()
+        assert parts == 5
+        assert looked == {state.identity: 1 for state in states}
+        assert all(isinstance(state.error, OwnerDiedError) for state in states)
+        # Those that let go of a value later release it to none.
+        del states
+        stage.third.references.clear()
+        stage.third.table.tidy()
+    assert max(looked.values()) <= 2
+    assert table.held == 0
+
+
+def test_nodes_that_end_during_a_pass_are_noted_in_the_next(stage: Stage) -> None:
+    states = [
+        stage.forward(state_of(owner.table.keep(Value(None))), owner, stage.third)
+        for owner in (stage.owner, stage.maker, stage.owner, stage.maker)
+    ]
+    table = stage.third.table.pure
+    for owner in (stage.owner, stage.maker):
+        stage.third.table.apply(table.on_node_ended(owner.identity))
+        stage.third.table.apply(table.note_ends(1))
+    assert [state.error is not None for state in states] == [True, False, False, False]
+    stage.third.table.apply(table.note_ends(3))
+    assert [state.error is not None for state in states] == [True, False, True, False]
+    stage.third.table.apply(table.note_ends(4))
+    assert all(isinstance(state.error, OwnerDiedError) for state in states)
+    assert not table.has_ends
 
 
 def test_forks_to_a_node_that_has_ended_are_dropped(stage: Stage) -> None:

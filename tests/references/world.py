@@ -111,12 +111,14 @@ class Shell:
 
     def tidy(self) -> bool:
         """See `ReferenceManager.tidy`."""
-        if not (self._finalized or self._landed or self.pure.arrivals):
+        pure = self.pure
+        if not (self._finalized or self._landed or pure.arrivals or pure.has_ends):
             return False
         while self._landed:
             self.pure.on_landed(self._landed.pop())
         self.apply(self.pure.record_arrivals(sys.maxsize))
         self._handle_dropped()
+        self.apply(pure.note_ends(sys.maxsize))
         self.apply(self.pure.forks_due())
         return True
 
@@ -193,8 +195,9 @@ class Shell:
         self.apply(self.pure.on_given(*arguments))
 
     def on_node_ended(self, peer: NodeId) -> None:
-        """See `ReferenceTable.on_node_ended`."""
+        """See `ReferenceManager.on_node_ended`."""
         self.apply(self.pure.on_node_ended(peer))
+        self.apply(self.pure.note_ends(self._world.at_once))
 
     def write(self, reference: Reference[Any], segments: Outgoing) -> ReferenceParts:
         """A reference is put into a message; see `ReferenceManager.write`."""
@@ -431,12 +434,21 @@ class Message:
 
 class World:
     """See the module. `crashes`: whether nodes may end without a word. `leaves`: whether they may
-    end in order.
+    end in order. `at_once`: for how many values a node notes at once that another has ended; for
+    the others it does so later, as nodes with many values do.
     """
 
     def __init__(
-        self, seed: int, count: int = 4, *, crashes: bool, breaks: bool = True, leaves: bool = False
+        self,
+        seed: int,
+        count: int = 4,
+        *,
+        crashes: bool,
+        breaks: bool = True,
+        leaves: bool = False,
+        at_once: int = sys.maxsize,
     ) -> None:
+        self.at_once = at_once
         self.draw = random.Random(seed)
         self.crashes = crashes
         self.breaks = breaks

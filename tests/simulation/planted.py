@@ -28,10 +28,10 @@ from actors.errors import (
     OutcomeUnknownError,
 )
 from actors.method import Address
-from actors.restarts import RestartMachine
+from actors.restart_intensity import RestartIntensity
 from actors.retry import RetryBudget, RetrySchedule
 from actors.supervision import ExitReason
-from runtime.calls.admission import CallAdmission
+from runtime.calls.admission import AccessRequest, CallAdmission
 from runtime.calls.call_queues import CallQueues
 from runtime.calls.call_sender import CallSender
 from runtime.calls.client import CallClient
@@ -48,7 +48,8 @@ from runtime.hosting.starts import Starts
 from runtime.hosting.workers import TaskWorkers
 from runtime.lifetime import Lifetime
 from runtime.links.deferred_posts import DeferredPosts
-from runtime.links.link import Link, Outbound
+from runtime.links.link import Link
+from runtime.links.outbound import Outbound
 from runtime.links.peers import Peers
 from runtime.links.session import Session
 from runtime.links.settlement import Offer, Settlement, SettlementAnswerKind
@@ -62,6 +63,7 @@ from runtime.membership.restart_intents import NAMES
 from runtime.membership.saved_states import STATES, StateRecords
 from runtime.membership.stand_by import StandBy
 from runtime.node import Node
+from runtime.pools.supervisor import PoolSupervisor
 from runtime.references.forks import Forks
 from runtime.references.holder_set import HolderSet
 from runtime.references.table import BorrowedReferences, Effect, ReferenceState, ReferenceTable
@@ -79,10 +81,12 @@ from runtime.simulation.name_races import NameRaces
 from runtime.simulation.outbursts import PanicError
 from runtime.simulation.programs import Programs
 from runtime.simulation.refused_calls import RefusedCalls
+from runtime.simulation.shared_devices import SharedDevices
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put, Transaction
 from runtime.supervision.actor_placement import ActorPlacement
-from runtime.supervision.placement import NO_REFUSALS
+from runtime.supervision.placement import NO_REFUSALS, StartRefusal
+from runtime.supervision.singletons import Singleton
 from runtime.supervision.spawner import ActorSpawner
 from runtime.wire.handshake import Peer
 
@@ -111,7 +115,6 @@ SELDOM = frozenset(
         "owner that knows nothing is believed at once",
         "release counts for later versions too",
         "sender does not wait for its receiver to be settled",
-        "ended link takes its successor with it",
         "outcomes are told without a look at the lease",
     }
 )
@@ -130,6 +133,7 @@ COSTLY = frozenset(
         "errors of the store come out of lookups",
         "no deduplication",
         "joint claims take names that have owners",
+        "room that another start of the name has taken is refused",
         "an exception is looked at unguarded",
         "number of a call reused",
         "answers to a peer that does not read are kept",
@@ -152,6 +156,8 @@ COSTLY = frozenset(
         "what comes behind an interrupt takes the place of what it left",
         "an interrupt meets what was polled",
         "an interrupt comes between a call and its wait",
+        "a node that leaves is the only one asked",
+        "a pool that has found no room looks for none",
     }
 )
 """Found by the first `SEEDS` as well, after more than five seconds of a processor: `make long`
@@ -212,6 +218,17 @@ def full(seed: int) -> Report:
     return fair(next(islice(filter(FullNodes.is_drawn, count()), seed, None)))
 
 
+def full_while_nodes_leave(seed: int) -> Report:
+    """The same, while nodes are asked to leave."""
+    chosen = next(islice(filter(FullNodes.is_drawn, count()), seed, None))
+    return simulate_once(chosen, faults=("leave",))
+
+
+def sharing(seed: int) -> Report:
+    """Run it without faults under one of the seeds whose nodes share devices."""
+    return fair(next(islice(filter(SharedDevices.is_drawn, count()), seed, None)))
+
+
 def in_containers(seed: int) -> Report:
     """Run it under one of the seeds whose processes are in containers, which end and start anew."""
     chosen = next(islice(filter(runs_in_containers, count()), seed, None))
@@ -246,6 +263,7 @@ RUNS: dict[str, Run] = {
     "a node that was given up waits on": waiting,
     "what comes behind an interrupt takes the place of what it left": polling,
     "an interrupt meets what was polled": polling,
+    "a stopped spin is polled on": polling,
     "an interrupt comes between a call and its wait": polling,
     "what a method raises late is not taken": raising_late,
     "nodes start what others place there": full,
@@ -253,6 +271,10 @@ RUNS: dict[str, Run] = {
     "a start that fails goes on to take its part": full,
     "what a node refuses is started on no other": full,
     "what seems to be taken is not asked for": full,
+    "room that another start of the name has taken is refused": full,
+    "a node that leaves is the only one asked": full_while_nodes_leave,
+    "a pool that has found no room looks for none": sharing,
+    "a candidate without room starts the singleton no more": sharing,
     "a node that joins waits for a store that is gone": joins,
     "a node of a store begun anew is taken for the one before": partial(
         simulate_once, faults=("lost disk",)
@@ -481,16 +503,25 @@ def first_attempt_is_the_outcome_for_others() -> AbstractContextManager[object]:
 
 
 @plant
+def room_that_another_start_of_the_name_has_taken_is_refused() -> AbstractContextManager[object]:
+    """What asks for an actor by its name gets an error, because that actor has what it takes."""
+
+    async def allocate(self: ActorHost, name: str, amounts: Any) -> Any:
+        return self.allocations.take(name, amounts)
+
+    return planted(ActorHost, "_allocate", allocate)
+
+
+@plant
 def restart_counted_twice() -> AbstractContextManager[object]:
     """Supervisors give up too early."""
-    original = RestartMachine._consider_restart
+    original = RestartIntensity.allows
 
-    def consider(self: Any, child: Any, now: float) -> None:
-        if child.last_exit is not None and child.last_exit.is_failure:
-            self.intensity.allows(now)
-        original(self, child, now)
+    def allows(self: RestartIntensity, now: float) -> bool:
+        original(self, now)
+        return original(self, now)
 
-    return planted(RestartMachine, "_consider_restart", consider)
+    return planted(RestartIntensity, "allows", allows)
 
 
 @plant
@@ -503,19 +534,6 @@ def death_of_a_node_counts_a_restart_for_each_child() -> AbstractContextManager[
 def cancelled_call_never_freed() -> AbstractContextManager[object]:
     """A caller that gives up leaves its entry in the table."""
     return planted(CallClient, "withdraw", lambda self, call, route: None)
-
-
-@plant
-def ended_link_takes_its_successor_with_it() -> AbstractContextManager[object]:
-    """A link that has ended is taken out of the table by its name, also if another has it now."""
-    original = Peers._run
-
-    async def run(self: Any, link: Any, *rest: Any) -> None:
-        await original(self, link, *rest)
-        if link.ended is not None:
-            self.links.pop(link.peer.identity, None)
-
-    return planted(Peers, "_run", run)
 
 
 @plant
@@ -919,8 +937,8 @@ def calls_one_way_are_not_judged() -> AbstractContextManager[object]:
     """Nobody waits for their refusal."""
     original = CallAdmission.refusal
 
-    def refusal(self: CallAdmission, peer: Any, kind: str, *call: Any) -> Any:
-        return None if kind == "send" else original(self, peer, kind, *call)  # type: ignore[arg-type]
+    def refusal(self: CallAdmission, asked: AccessRequest) -> Any:
+        return None if asked.kind == "send" else original(self, asked)
 
     return planted(CallAdmission, "refusal", refusal)
 
@@ -970,7 +988,7 @@ def what_a_node_refuses_is_started_on_no_other() -> AbstractContextManager[objec
         self: ActorPlacement, options: Any, refusals: Any = NO_REFUSALS, *, asks: bool = False
     ) -> Member:
         for why in refusals.values():
-            raise NoPlacementError(why)
+            raise NoPlacementError(why.text)
         return await original(self, options, asks=asks)
 
     return planted(ActorPlacement, "place", place)
@@ -980,6 +998,38 @@ def what_a_node_refuses_is_started_on_no_other() -> AbstractContextManager[objec
 def what_seems_to_be_taken_is_not_asked_for() -> AbstractContextManager[object]:
     """A node that sees no room takes that for true, although others may have made some."""
     return planted(ActorPlacement, "_nearest", lambda self, *about: None)
+
+
+@plant
+def a_node_that_leaves_is_the_only_one_asked() -> AbstractContextManager[object]:
+    """Only a lack of resources says nothing about the other nodes."""
+
+    def refusal_of(error: BaseException, options: Any) -> StartRefusal | None:
+        return StartRefusal(str(error)) if isinstance(error, NoPlacementError) else None
+
+    return patch("runtime.supervision.spawner.refusal_of", refusal_of)
+
+
+@plant
+def a_pool_that_has_found_no_room_looks_for_none() -> AbstractContextManager[object]:
+    """The first member that finds no room is the last one that looks."""
+    return planted(PoolSupervisor, "_due", lambda self, starts: [] if self._no_room else starts)
+
+
+@plant
+def a_candidate_without_room_starts_the_singleton_no_more() -> AbstractContextManager[object]:
+    """It takes the lack of room for the end of the singleton."""
+    original: Any = vars(Singleton)["_current"]
+
+    async def current(self: Singleton, ended: Address | None) -> Any:
+        try:
+            return await original(self, ended)
+        except NoPlacementError:
+            if ended is None:
+                raise
+            return None
+
+    return planted(Singleton, "_current", current)
 
 
 def interruptible(owner: type, name: str) -> AbstractContextManager[object]:
@@ -1019,6 +1069,16 @@ def an_interrupt_meets_what_was_polled() -> AbstractContextManager[object]:
     was received and not handed on, are lost nevertheless.
     """
     return interruptible(PollableConnection, "poll")
+
+
+@plant
+def a_stopped_spin_is_polled_on() -> AbstractContextManager[object]:
+    """Until the reader has its turn, tasks poll where another poll has just stopped the spin."""
+    return planted(
+        PollableConnection,
+        "may_be_relieved",
+        property(lambda self: self.act is not None and not self._relieved),
+    )
 
 
 @plant

@@ -26,6 +26,13 @@ def test_no_more_is_taken_than_there_is(seed: int) -> None:
     assert all(int(count) >= 10 for count in found.groups())
 
 
+@pytest.mark.parametrize("seed", [1919, 2159])
+def test_a_node_that_has_not_joined_yet_is_not_one_that_has_no_room(seed: int) -> None:
+    """Within the first fifth of a second, the others are full."""
+    report = simulate_once(seed, seconds=3.0)
+    assert report.holds, report.wrong
+
+
 @pytest.mark.long
 def test_a_seed_of_full_nodes_gives_the_same_run_again() -> None:
     assert simulate_once(SEEDS[1]).trace_hash == simulate_once(SEEDS[1]).trace_hash

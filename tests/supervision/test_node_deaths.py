@@ -4,13 +4,21 @@ them. On a virtual clock, over many seeds.
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from contextlib import suppress
+from typing import Any, ClassVar, cast
 
 import pytest
 import trio
 
 from actors import Actor, ChildSpec, DynamicSupervisor, Handle, RetryPolicy, Supervisor, method
-from actors.errors import ActorNotFoundError, ClassMismatchError, UnderstudyError
+from actors.errors import (
+    ActorNotFoundError,
+    ActorStartError,
+    ClassMismatchError,
+    UnderstudyError,
+)
+from actors.supervision import RestartType
+from runtime.membership.restart_intents import RestartIntents
 from runtime.simulation import Simulation, simulate
 from tests.supervision.workers import Worker
 from tests.waiting import until
@@ -363,3 +371,94 @@ async def elects_one_class(simulation: Simulation) -> None:
 
 def test_a_candidate_of_another_class_is_refused_and_does_not_start_its_own_later() -> None:
     simulate(elects_one_class, seeds=SEEDS, faults=())
+
+
+class SilentIntents:
+    """Leaves the first writes of restart intents for some names without an answer, or refuses them,
+    as often as `times` says; counts the attempts.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+        self.times: dict[str, int] = {}
+        give = RestartIntents.give
+
+        async def given(intents: RestartIntents, name: str, *rest: Any, **options: Any) -> int:
+            if self.times.get(name):
+                self.times[name] -= 1
+                if error is not None:
+                    raise error
+                await trio.sleep_forever()
+            return await give(intents, name, *rest, **options)
+
+        monkeypatch.setattr(RestartIntents, "give", given)
+
+
+RESTARTS: tuple[RestartType, ...] = ("temporary", "transient", "permanent")
+
+
+async def left_by_its_supervisor(
+    simulation: Simulation, silent: SilentIntents
+) -> dict[str, tuple[str, int]]:
+    """The supervisor of three children dies with its node, and its next epoch cannot write at once
+    that it has them. Returns the lives of the children.
+    """
+    pool = ChildSpec.of("pool", DynamicSupervisor).changed(on="node-2")
+    await simulation.node.options(name="root").spawn(Supervisor, [pool])
+    supervisor = await simulation.node.lookup("root/pool", DynamicSupervisor)
+    names = [
+        (
+            await supervisor.start_child(
+                ChildSpec.of(restart, Worker).changed(
+                    restart=restart, on="node-3", start_timeout=1.0
+                )
+            )
+        ).name
+        for restart in RESTARTS
+    ]
+    before = {name: await life(simulation, name) for name in names}
+    silent.times = dict.fromkeys(names, 2)
+    simulation.kill("node-2")
+    await until(
+        lambda: max(silent.times.values()),
+        "all were to be adopted",
+        lambda left: left < 2,
+        seconds=60,
+    )
+    return before
+
+
+def test_children_whose_adoption_is_not_written_within_their_start_timeout_are_adopted_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were forgotten, and went on running."""
+
+    async def story(simulation: Simulation) -> None:
+        with monkeypatch.context() as patched:
+            before = await left_by_its_supervisor(simulation, SilentIntents(patched, None))
+        supervisor = await simulation.node.lookup("root/pool", DynamicSupervisor)
+        found = {child.name: child.state for child in await supervisor.children()}
+        assert found == dict.fromkeys(before, "running")
+        assert {name: await life(simulation, name) for name in before} == before
+
+    simulate(story, seeds=SEEDS, faults=())
+
+
+def test_children_that_cannot_be_adopted_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No supervisor would stop them later."""
+
+    async def story(simulation: Simulation) -> None:
+        error = ActorStartError("not to be written, says the test")
+        with monkeypatch.context() as patched:
+            before = await left_by_its_supervisor(simulation, SilentIntents(patched, error))
+
+        async def left() -> list[str]:
+            found: list[str] = []
+            for name in before:
+                with suppress(ActorNotFoundError):
+                    await simulation.node.lookup(name)
+                    found.append(name)
+            return found
+
+        await until(left, "they have ended", lambda names: not names, seconds=60)
+
+    simulate(story, seeds=SEEDS, faults=())

@@ -19,10 +19,12 @@ from runtime.supervision.placement import (
     NodeLoad,
     NodeLoads,
     PlacedActor,
+    StartRefusal,
     Turns,
     choose_node,
     nearest_node,
     refused_by_many,
+    spread_over,
 )
 
 
@@ -221,7 +223,7 @@ def test_when_nothing_fits_the_error_says_of_each_node_what_it_lacks() -> None:
     assert str(raised.value) == (
         "no node fits trainer: a has 1.5 gpu left of 4, and 2 is asked for; b does not carry the "
         "label zone=north; "
-        "c does not carry the label zone=north; d has 0 gpu left of 0, and 2 is asked for"
+        "c does not carry the label zone=north; d has no gpu, and 2 is asked for"
     )
 
 
@@ -247,22 +249,46 @@ def test_the_node_that_lacks_the_least_is_asked_first_and_none_that_could_never_
         for name, taken in zip("abde", (4, 3, 0, 2), strict=True)
     }
     options = SpawnOptions(name="model", resources={"gpu": 2.0, "cores": 0.0})
-    refusals: dict[NodeId, str] = {}
+    refusals: dict[NodeId, StartRefusal] = {}
     asked: list[str] = []
     while (found := nearest_node(members, options, loads, 0.0, refusals)) is not None:
         asked.append(found.name)
-        refusals[found.node_id] = f"node {found.name} has none"
+        refusals[found.node_id] = StartRefusal(f"node {found.name} has none")
     assert asked == ["b", "a", "e"]
 
 
 def test_an_error_about_many_nodes_that_were_asked_says_how_many() -> None:
-    refusals = {NodeId(f"n{number}", 1): f"node n{number} has none" for number in range(64)}
+    refusals = {
+        NodeId(f"n{number}", 1): StartRefusal(f"node n{number} has none") for number in range(64)
+    }
     error = refused_by_many(SpawnOptions(name="model"), refusals)
     assert str(error) == (
         "model was not started: 64 nodes were asked, and none had room for it: node n0 has none; "
         "node n1 has none; node n2 has none; node n3 has none; node n4 has none; and 59 more; "
         "stop an actor that takes it, or start a node that has more"
     )
+    refusals = {
+        NodeId(f"n{number}", 1): StartRefusal(f"node n{number} leaves", is_full=False)
+        for number in range(64)
+    }
+    error = refused_by_many(SpawnOptions(name="model"), refusals)
+    assert str(error) == (
+        "model was not started: 64 nodes were asked, and none could start it: node n0 leaves; "
+        "node n1 leaves; node n2 leaves; node n3 leaves; node n4 leaves; and 59 more"
+    )
+
+
+@pytest.mark.parametrize("placement", ["spread", "pack", None])
+@pytest.mark.parametrize("resources", [{}, {"gpu": 1.0}])
+def test_of_many_none_is_placed_on_a_node_that_has_refused(
+    placement: Any, resources: dict[str, float]
+) -> None:
+    members = [member(name, resources={"gpu": 4.0}) for name in "abc"]
+    refusals = {NodeId("b", 1): StartRefusal("node b leaves", is_full=False)}
+    options = SpawnOptions(placement=placement, resources=resources)
+    places = spread_over(members, options, {}, 6, lambda: 0.0, refusals=refusals)
+    assert len(places) == 6
+    assert {place.name for place in places} <= {"a", "c"}
 
 
 def test_more_taken_than_there_is_reads_as_nothing_left() -> None:

@@ -6,10 +6,11 @@ The nodes of these tests never see what is taken: each placement finds all nodes
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import nullcontext
-from typing import Any
+from contextlib import nullcontext, suppress
+from typing import Any, ClassVar
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ import trio.testing
 
 from actors import Actor, ChildSpec, ExitReason, Supervisor, method
 from actors.errors import (
+    ActorNotFoundError,
     ActorStartError,
     DeadlineExceededError,
     NameTakenError,
@@ -32,6 +34,7 @@ from runtime import open_node
 from runtime.hosting.orderly_stop import LAST_SECONDS
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.isolation.child_process import ChildProcessHandle
+from runtime.membership.names import Names
 from runtime.node import Node, internals_of
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.placement import NEXT_STEP, NodeLoads
@@ -72,6 +75,18 @@ class Slow(Actor):
 
     async def on_start(self) -> None:
         await trio.sleep_forever()
+
+
+class Stubborn(Actor):
+    """Its start goes on when it is cancelled."""
+
+    begun: ClassVar[trio.Event]
+    goes_on: ClassVar[trio.Event]
+
+    async def on_start(self) -> None:
+        self.begun.set()
+        with trio.CancelScope(shield=True):
+            await self.goes_on.wait()
 
 
 class SlowThere(Actor):
@@ -265,6 +280,42 @@ async def test_what_has_ended_takes_nothing(alone: Node, isolation: Any) -> None
             await alone.stop(model)
         await alone.wait_ended(model)
         assert not holders(alone)
+
+
+async def test_what_is_stopped_while_it_starts_keeps_what_it_takes_until_its_code_has_ended(
+    alone: Node,
+) -> None:
+    """The memory of its device is in use until then."""
+    options = alone.options(name="model", resources=GPU)
+    async with trio.open_nursery() as nursery:
+
+        async def start() -> None:
+            with pytest.raises(ActorStartError, match="ended while it was starting: stopped"):
+                await options.spawn(Stubborn)
+
+        Stubborn.begun, Stubborn.goes_on = trio.Event(), trio.Event()
+        nursery.start_soon(start)
+        await Stubborn.begun.wait()
+        host = internals_of(alone).host
+        nursery.start_soon(host.stop, "model", 0, ExitReason("stopped", "as asked"))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        with pytest.raises(NoPlacementError):
+            await alone.options(resources=GPU).spawn(Quiet)
+        Stubborn.goes_on.set()
+    assert not holders(alone)
+    await options.spawn(Quiet)
+
+
+async def test_the_start_of_what_is_stopped_is_cancelled(alone: Node) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def start() -> None:
+            with pytest.raises(ActorStartError, match="ended while it was starting: stopped"):
+                await alone.options(name="slow").spawn(Slow)
+
+        nursery.start_soon(start)
+        await until(lambda: "slow" in internals_of(alone).cells, "it starts")
+        await alone.stop(await alone.lookup("slow"))
 
 
 async def test_a_child_is_restarted_where_it_has_taken_the_last(alone: Node) -> None:
@@ -466,3 +517,128 @@ async def test_what_an_isolated_actor_takes_is_free_when_its_process_is_gone(
             gone.set()
     await until(lambda: not holders(alone), "its process is gone")
     await alone.options(resources=GPU).spawn(Quiet)
+
+
+@pytest.mark.parametrize("cls", [Quiet, Model])
+async def test_all_that_ask_at_once_for_an_actor_that_takes_the_last_get_it(
+    here: Node, monkeypatch: pytest.MonkeyPatch, cls: type[Actor]
+) -> None:
+    """Also those that are refused before its name is in the store."""
+    claim, claim_many, claimed = Names.claim, Names.claim_many, trio.Event()
+
+    async def late(self: Names, *given: Any) -> int:
+        await claimed.wait()
+        return await claim(self, *given)
+
+    async def many_late(self: Names, *given: Any) -> list[int | Exception]:
+        await claimed.wait()
+        return await claim_many(self, *given)
+
+    monkeypatch.setattr(Names, "claim", late)
+    monkeypatch.setattr(Names, "claim_many", many_late)
+    found: list[Any] = []
+
+    async def ask(node: Node) -> None:
+        options = node.options(name="model", on="there", resources=GPU)
+        found.append(await options.get_or_spawn(cls))
+
+    async with trio.open_nursery() as nursery:
+        for node in 4 * NODES:
+            nursery.start_soon(ask, node)
+        # So that all have been refused but one. Without an answer from the store none starts.
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert not found
+        claimed.set()
+    assert len({one.address for one in found}) == 1
+    assert holders(NODES[1]) == ["model"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_name_is_taken_also_where_its_actor_has_taken_all(
+    here: Node, together: bool
+) -> None:
+    """The error says what is to be done about it."""
+    options = here.options(on="there", resources=GPU)
+    model = await options.options(name="model").spawn(Quiet)
+    start = WAYS["many with names" if together else "with a name"]
+    with pytest.raises((NameTakenError, SpawnManyError), match="name 'model' is taken"):
+        await start(options)
+    await here.stop(model)
+    await options.options(name="model").spawn(Model)
+
+
+async def test_a_singleton_that_has_taken_the_last_is_found_by_all_that_stand_for_it(
+    here: Node,
+) -> None:
+    there = NODES[1]
+    model = await here.options(name="model", resources=GPU).singleton(Model)
+    # No other room either.
+    other = await here.options(on="there", resources=GPU).spawn(Quiet)
+    for node in (here, there, here):
+        again = await node.options(name="model", resources=GPU).singleton(Model)
+        assert again.address == model.address
+    for _ in range(2):
+        epoch = model.address.epoch
+        with pytest.raises(RemoteError):
+            await model.crash()
+        await here.wait_ended(model)
+        model = await here.lookup("model", Model)
+        assert model.address.epoch > epoch
+        assert model.address.node == "here"
+        assert len(holders(here)) == 1
+    # The node without room takes it over when it has some.
+    await here.stop(other)
+
+    async def take() -> bool:
+        # The candidate there takes what is free for a moment, until it finds the singleton.
+        with suppress(NoPlacementError):
+            await here.options(on="there", name="own", resources={"gpu": 0.5}).spawn(Quiet)
+            return True
+        return False
+
+    await until(take, "the room is free")
+    await here.stop(model)
+    with pytest.raises(NoPlacementError):
+        await there.options(name="model", resources=GPU).singleton(Model)
+
+
+async def test_a_stopped_singleton_stays_stopped_though_other_candidates_have_not_seen_its_restart(
+    alone: Node,
+) -> None:
+    for number in range(3):
+        options = alone.options(name=f"model-{number}")
+        model = await options.singleton(Model)
+        for _ in range(3):
+            # Candidates of one node share a key in the store.
+            await options.singleton(Model)
+        with pytest.raises(RemoteError):
+            await model.crash()
+        await alone.wait_ended(model)
+        # One has started it again; the others wait for their turns.
+        await alone.stop(await alone.lookup(f"model-{number}", Model))
+        # Waits for as long as one of them stands for it.
+        with pytest.raises(ActorNotFoundError):
+            await alone.lookup(f"model-{number}", Model)
+
+
+async def test_a_singleton_without_room_is_logged_once_and_started_when_there_is_some(
+    here: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "understudy.supervision")
+    options = here.options(name="model", resources=GPU)
+    model = await options.singleton(Model)
+    assert model.address.node == "here"
+    with pytest.raises(RemoteError):
+        await model.crash()
+    # Before its candidate starts it again.
+    guest = await here.options(on="here", resources=GPU).spawn(Quiet)
+
+    def lines(level: int) -> list[str]:
+        texts = [one.getMessage() for one in caplog.records if one.levelno == level]
+        return [text for text in texts if "model ended: not placed" in text]
+
+    await until(lambda: lines(logging.INFO), "it tries again", lambda found: len(found) >= 2)
+    (line,) = lines(logging.WARNING)
+    assert "node here has 0 gpu left of 1" in line
+    await here.stop(guest)
+    assert (await here.lookup("model", Model)).address.node == "here"

@@ -239,9 +239,11 @@ async def test_a_hook_that_fails_ends_nothing(recorded: Path, caplog: Any) -> No
 
 
 async def test_a_hook_that_is_none_is_refused() -> None:
-    for wrong in ("no.such.module:hook", "nothing", lambda: None, 7):
+    for wrong in ("no.such.module:hook", "nothing", lambda: None):
         with pytest.raises(FunctionNotImportableError):
-            await open_node(secret=SECRET, on_process_start=wrong).__aenter__()  # type: ignore[arg-type]
+            await open_node(secret=SECRET, on_process_start=wrong).__aenter__()
+    with pytest.raises(TypeError, match=r"on_process_start is a function, .*, not 7"):
+        await open_node(secret=SECRET, on_process_start=7).__aenter__()  # type: ignore[arg-type]
 
 
 WITHOUT = """

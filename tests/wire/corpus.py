@@ -28,10 +28,11 @@ from actors.errors import HandshakeError, OutcomeUnknownError
 from runtime import Node, open_node
 from runtime.links.transports import Connection
 from runtime.simulation.network import Pipe, SimulatedConnection
+from runtime.simulation.scheduler import ordered_by
 from runtime.testing import Faults, Platform
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind
 from tests.memory_network import MemoryNetwork
-from tests.scheduling import SeededEnvironment, scheduled_by
+from tests.scheduling import SeededEnvironment
 
 SECRET = b"a secret of the fuzzer's corpus"
 AGAIN = RetryPolicy(max_retries=5, initial_delay=0.01, attempt_timeout=0.5)
@@ -190,7 +191,7 @@ def _one_machine() -> Iterator[None]:
         patch("runtime.environment.has_ended", lambda pid, started: False),
         patch("os.getpid", lambda: 4711),
         patch("runtime.links.transfers.WHOLE", 100_000),
-        patch("runtime.links.link.WHOLE", 100_000),
+        patch("runtime.links.outbound.WHOLE", 100_000),
         patch("runtime.links.transfers.PART", 30_000),
     ):
         yield
@@ -232,7 +233,7 @@ def capture() -> list[Frame]:
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
-        with _one_machine(), scheduled_by(0):
+        with _one_machine(), ordered_by(0):
             trio.run(main, clock=MockClock(autojump_threshold=0))
     finally:
         logger.setLevel(level)

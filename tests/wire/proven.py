@@ -723,7 +723,9 @@ class FuzzingPeer:
             if not count:
                 await self.connection.wait_writable()
         if last:
-            self.connection._socket.shutdown(socket.SHUT_WR)
+            # By another descriptor of the same socket, which the connection keeps open.
+            with socket.socket(fileno=os.dup(self.connection.descriptor)) as same:
+                same.shutdown(socket.SHUT_WR)
 
     async def _next(self) -> Frame:
         """The next frame that is no numbered one: those are counted, and calls answered with the

@@ -420,6 +420,9 @@ def test_a_class_that_is_not_known_says_what_to_do() -> None:
         CODEC.find_class("no_such_module:X")
     with pytest.raises(DecodeError, match=r"__main__ has no class of that name\. .* into a module"):
         CODEC.find_class("__main__:NoSuchClass")
+    # A class of a script that stands under the guard is looked for in the script's file last.
+    with pytest.raises(DecodeError, match=r"no class of that name\..* not under `if __name__ =="):
+        CODEC.find_class(f"{HERE}:UnderTheGuard")
 
 
 def test_extensions_carry_types_of_other_rooms_and_their_subclasses() -> None:

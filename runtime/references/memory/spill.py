@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from runtime.environment import Environment
+from runtime.environment import Environment, NoThreadError
 from runtime.shared_memory.pool import FinalizerQueue
 
 # Which values are written to disk when memory is short: the least recently used ones. No I/O and no
@@ -31,6 +31,17 @@ WORTH_A_FILE: Final = 16 * 1024
 """Bytes. Smaller values stay in memory: a descriptor and the pages of a file would cost more than
 they save.
 """
+
+DIRECTORIES: Final = ("/var/tmp", "/tmp")
+"""Where values are written that have no directory of their own: the first that can be written."""
+
+ALIGNMENT: Final = 64
+"""Bytes. Each buffer begins at a multiple of this, so that arrays of any type are aligned."""
+
+_MOST_BUFFERS = 512
+"""Buffers for one system call (IOV_MAX; 1024 on Linux)."""
+
+Buffer = bytes | bytearray | memoryview
 
 
 class MemoryBudget(Generic[K]):
@@ -109,17 +120,6 @@ class MemoryBudget(Generic[K]):
         return found
 
 
-ALIGNMENT: Final = 64
-"""Bytes. Each buffer begins at a multiple of this, so that arrays of any type are aligned."""
-
-
-_MOST_BUFFERS = 512
-"""Buffers for one system call (IOV_MAX; 1024 on Linux)."""
-
-
-Buffer = bytes | bytearray | memoryview
-
-
 class _File:
     """The descriptor of an unnamed file. It is closed when the last object that uses it is gone, so
     never while a thread reads.
@@ -173,13 +173,12 @@ class Spilled:
 
 class Spill:
     """Writes values to files in `directory`; by default TMPDIR or /var/tmp, which is on disk even
-    where /tmp is memory. For one thread. Each value on disk needs a descriptor.
+    where /tmp is memory, or /tmp, where only that can be written, as in containers. For one thread.
+    Each value on disk needs a descriptor.
     """
 
     def __init__(self, environment: Environment, directory: Path | None = None) -> None:
-        self.directory = (
-            directory if directory is not None else Path(os.environ.get("TMPDIR") or "/var/tmp")
-        )
+        self.directory = directory if directory is not None else _default_directory()
         self._environment = environment
         self._ends: FinalizerQueue[int] = FinalizerQueue()
         self._on_disk = 0
@@ -203,13 +202,23 @@ class Spill:
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         sizes = [view.nbytes for view in views]
-        descriptor = await self._environment.in_thread(lambda: _written(self.directory, views))
+        try:
+            descriptor = await self._environment.in_thread(lambda: _written(self.directory, views))
+        except NoThreadError as error:
+            return error.with_traceback(None)
         if isinstance(descriptor, OSError):
             return descriptor
         size = sum(sizes)
         self._on_disk += size
         self.written += size
         return Spilled(self._environment, _File(descriptor, self._ends.token(size)), sizes)
+
+
+def _default_directory() -> Path:
+    if asked := os.environ.get("TMPDIR"):
+        return Path(asked)
+    usable = [place for place in DIRECTORIES if os.access(place, os.W_OK | os.X_OK)]
+    return Path((usable or DIRECTORIES)[0])
 
 
 def _written(directory: Path, views: Sequence[memoryview]) -> int | OSError:

@@ -24,6 +24,7 @@ from runtime.store.etcd.translation import (
     raise_refusal,
     refusal_in,
 )
+from runtime.tcp_connector import TcpConnector
 from runtime.timings import Timings
 
 logger = own_logger("understudy.store")
@@ -41,6 +42,13 @@ KEEP_ALIVE_SECONDS = 5
 """Seconds without a byte after which the kernel probes the peer. A watch may be silent for days, so
 without these probes a peer that vanished would stay unnoticed.
 """
+
+PAUSE_SECONDS = 0.1
+"""Seconds before all members of etcd are tried once more, when none has answered."""
+
+IDLE_CONNECTIONS = 8
+
+AUTHENTICATE = "/v3/auth/authenticate"
 
 
 class NotSentError(Exception):
@@ -134,10 +142,12 @@ class EtcdConnection:
         self._host = host
 
     @classmethod
-    async def opened(cls, host: str, port: int, context: ssl.SSLContext | None) -> EtcdConnection:
+    async def opened(
+        cls, host: str, port: int, context: ssl.SSLContext | None, connector: TcpConnector
+    ) -> EtcdConnection:
         """Connect to a member. Raises `NotSentError`."""
         try:
-            plain = await trio.open_tcp_stream(host, port)
+            plain = await connector.connect(host, port)
         except OSError as error:
             raise NotSentError(f"{host}:{port}: {_reason(error)}") from None
         plain.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
@@ -258,16 +268,6 @@ def _reason(error: BaseException) -> str:
     return _reason(error.__cause__) if error.__cause__ is not None else str(error)
 
 
-PAUSE_SECONDS = 0.1
-"""Before all members are tried once more when none has answered."""
-
-
-IDLE_CONNECTIONS = 8
-
-
-AUTHENTICATE = "/v3/auth/authenticate"
-
-
 class AmbiguousError(Exception):
     """A request that changes something was sent, and it is unknown whether etcd executed it."""
 
@@ -321,6 +321,7 @@ class Gateway:
         self._timings = Timings() if timings is None else timings
         self._address = address
         self._trust = EtcdTrust(address)
+        self._connector = TcpConnector()
         self._members = [EtcdMember(host, port) for host, port in address.endpoints]
         self._token = ""
         self._login = trio.Lock()
@@ -378,7 +379,7 @@ class Gateway:
             with trio.fail_after(self._timings.etcd_attempt):
                 token = await self._logged_in(member, path)
                 connection = await EtcdConnection.opened(
-                    member.host, member.port, self._trust.context()
+                    member.host, member.port, self._trust.context(), self._connector
                 )
                 try:
                     await connection.send(path, json.dumps(body).encode(), token)
@@ -473,7 +474,7 @@ class Gateway:
             with trio.fail_after(seconds):
                 token = await self._logged_in(member, path)
                 connection = member.waiting() or await EtcdConnection.opened(
-                    member.host, member.port, self._trust.context()
+                    member.host, member.port, self._trust.context(), self._connector
                 )
                 # From here on bytes may reach etcd. A time-out before this point is safe to repeat;
                 # one after it is not.

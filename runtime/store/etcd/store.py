@@ -63,6 +63,17 @@ from runtime.store.interface import (
 )
 from runtime.timings import Timings
 
+KEPT_WATCHES = 16
+
+MARKER_SECONDS = 60
+"""Seconds for which a client's markers exist after it has ended."""
+
+SIDE_BY_SIDE = 16
+"""Requests of one batch of transactions that are under way at the same time."""
+
+NOT_MADE = StoreError("the transaction was not made")
+"""Stands for the outcome of a transaction, until that is known."""
+
 # Resolving transactions whose answer was lost.
 #
 # Repeating such a transaction could apply it twice, and a read proves nothing while it may still be
@@ -158,8 +169,6 @@ class Markers:
 
 # Watches in etcd. A stream is kept from one poll to the next. It is started again at another member
 # when it breaks or is silent and its member does not confirm that it is well.
-
-KEPT_WATCHES = 16
 
 
 class EtcdWatching:
@@ -303,16 +312,6 @@ class EtcdWatches:
         if before is not None:
             before.close()
             assert len(self._kept) <= KEPT_WATCHES
-
-
-MARKER_SECONDS = 60
-"""Seconds for which a client's markers exist after it has ended."""
-
-SIDE_BY_SIDE = 16
-"""Requests of one batch of transactions that are under way at the same time."""
-
-NOT_MADE = StoreError("the transaction was not made")
-"""Stands for the outcome of a transaction, until that is known."""
 
 
 class EtcdStore(Store):

@@ -85,6 +85,15 @@ _NAMES = {
 
 _NAMES |= {"Unavailable": 14, "Unauthenticated": 16}
 
+Json = dict[str, Any]
+
+_TARGETS = {
+    "mod_revision": "MOD",
+    "create_revision": "CREATE",
+    "version": "VERSION",
+    "value": "VALUE",
+}
+
 
 class EtcdRefusalError(StoreError):
     """etcd refused a request."""
@@ -182,17 +191,6 @@ def _sorted(text: str, code: int, status: int) -> Refusal:
     if code:
         return Refusal(_CODES.get(code, "unsure"), text)
     return Refusal("unsure" if status in _PROXIES else "not etcd", text)
-
-
-Json = dict[str, Any]
-
-
-_TARGETS = {
-    "mod_revision": "MOD",
-    "create_revision": "CREATE",
-    "version": "VERSION",
-    "value": "VALUE",
-}
 
 
 def number(found: Mapping[str, Any], name: str) -> int:

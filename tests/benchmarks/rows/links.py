@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.node import internals_of
 from tests.benchmarks.measuring import Figure, Row, Settings, at_most
 from tests.benchmarks.memory import floor_weight
@@ -32,10 +32,12 @@ async def measure(settings: Settings) -> list[Row]:
         async def connect() -> None:
             client = open_client(
                 address,
-                cluster.node.cluster,
-                internals_of(cluster.node).keyring,
-                SystemEnvironment(),
-                SocketNetwork(),
+                ClusterAccess(
+                    cluster.node.cluster,
+                    internals_of(cluster.node).keyring,
+                    SystemEnvironment(),
+                    SocketNetwork(),
+                ),
             )
             await stack.enter_async_context(client)
 

@@ -5,11 +5,11 @@ begun once more, by a new one.
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 
 import trio
 
@@ -46,7 +46,9 @@ async def measure(settings: Settings) -> list[Row]:
         ):
             await spinning.ready(members)
             await looking.ready(members)
-            with ProcessPoolExecutor(members, get_context("forkserver")) as executor:
+            with ProcessPoolExecutor(
+                members, multiprocessing.get_context("forkserver")
+            ) as executor:
                 for name, seconds in WORK:
                     count = max(4 * members, int(settings.seconds * members / max(seconds, 1e-4)))
                     items = [seconds] * settings.size(count)
@@ -124,12 +126,12 @@ async def _row_with_a_death(
 def _map_by_executors(members: int, items: Sequence[float]) -> None:
     """All items, by a second executor if the first one breaks, as it does."""
     for is_last in (False, True):
-        with ProcessPoolExecutor(members, get_context("forkserver")) as executor:
+        with ProcessPoolExecutor(members, multiprocessing.get_context("forkserver")) as executor:
             # All processes first, by items that no idle one can take: one that the executor starts
             # while another is killed waits for ever for a lock that the dead one held, and the
             # executor for it (CPython 3.11).
             wait([executor.submit(spin, 0.2) for _ in range(members)])
-            processes = list(executor._processes.values())
+            processes = multiprocessing.active_children()
             try:
                 for number, _ in enumerate(executor.map(spin, items)):
                     if number == len(items) // 2 and not is_last:

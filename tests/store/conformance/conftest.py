@@ -13,7 +13,7 @@ import trio.testing
 from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
-from runtime.membership.cluster_client import open_client
+from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.rendezvous.file_store import FileStore
 from runtime.store.embedded_store import EmbeddedStore
 from runtime.store.etcd.address import EtcdAddress
@@ -97,7 +97,8 @@ async def store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> As
         async with (
             open_node(cluster="conformance", secret=SECRET) as node,
             open_client(
-                node.address, "conformance", SECRET, SystemEnvironment(), SocketNetwork()
+                node.address,
+                ClusterAccess("conformance", SECRET, SystemEnvironment(), SocketNetwork()),
             ) as client,
         ):
             yield client.store
