@@ -21,7 +21,7 @@ from actors.own_logger import own_logger
 from actors.peers import VerifiedPeer
 from runtime.environment import Process
 from runtime.limited_log import LimitedLog
-from runtime.links.loans import LENDING_KINDS, Lending, LendingPools
+from runtime.links.loans import LENDING_KINDS, Lending, LendingPools, declined
 from runtime.links.outbound import Outbound
 from runtime.links.settlement import Settlement
 from runtime.links.spinner import PollableConnection
@@ -160,6 +160,8 @@ class Link(Outbound):
         """The error of a frame that another task has handled, until the task in `run` raises it."""
         self._interrupted: FrameReader | None = None
         """Of the connection whose frames an interrupt has left unhandled."""
+        self._unheard = False
+        """True until the first frame over a connection that was accepted; see `share_memory`."""
         self._down = trio.Event()
         self._down.set()
 
@@ -178,12 +180,23 @@ class Link(Outbound):
         self.restricted = peer.role != "node"
         self.audited = self.restricted or self.peer.role == "client"
 
-    def share_memory(self, pools: LendingPools, process: int) -> None:
-        """The peer is this process of the same host and user, and both ends lend segments: from
-        the first of the connections that show it.
+    def share_memory(self, pools: LendingPools, process: int, *, dialled: bool) -> None:
+        """The connection that is opened next shows that the peer is this process of the same host
+        and user, and both ends lend segments: from the first such connection until the session
+        ends, over whatever connections.
+
+        `dialled`: by this end. The peer has accepted it then, and borrows. Of a connection that
+        this end accepts, the peer does not know yet what it shows, and never will if it has given
+        up this dial: lending begins with the first frame that comes over it.
         """
-        if self.lending is None and self.ended is None:
+        if self.ended is not None:
+            return
+        if self.lending is None:
             self.lending = Lending(pools, self.post, process)
+        if dialled:
+            self.lending.lender.begin()
+        else:
+            self._unheard = True
 
     def on_beat(self) -> None:
         """Acknowledge what has arrived, and return shared memory that is not read any more."""
@@ -250,6 +263,8 @@ class Link(Outbound):
             # All in one step, with no await: nothing may be posted to a connection that is closed.
             connection.close()
             self._stop_writing()
+            # What comes over the next one shows nothing of this one.
+            self._unheard = False
             self.socket = None
             self.lost_at = trio.current_time()
             self._connection_scope = None
@@ -322,6 +337,7 @@ class Link(Outbound):
         super().check_invariants()
         self._reassembly.check_invariants()
         assert self.connected == (not self._down.is_set())
+        assert self.connected or not self._unheard, "frames come over a connection"
         assert self.lost_at is None or not self.connected
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
@@ -375,6 +391,11 @@ class Link(Outbound):
         session = self.session
         handlers = self._handlers
         self.batch = len(frames)
+        if self._unheard and frames:
+            # Before they are handled: their answers may be large.
+            self._unheard = False
+            if self.lending is not None:
+                self.lending.lender.begin()
         numbered = 0
         try:
             for frame in frames:
@@ -435,11 +456,8 @@ class Link(Outbound):
             return
         whole = frame if frame.kind in LENDING_KINDS else self._reassembly.take(frame)
         # A loan travels in parts as well, if what it has besides is large.
-        if whole is not None and whole.kind in LENDING_KINDS and self.lending is not None:
-            if whole.kind == Kind.RETURNED:
-                # It asks for no answer: that of the frame beside it need not be gathered.
-                self.batch -= 1
-            whole = self.lending.on_frame(whole)
+        if whole is not None and whole.kind in LENDING_KINDS:
+            whole = self._about_memory(whole)
         if whole is not None:
             handler = self._handlers.get(whole.kind)
             if handler is None:
@@ -447,6 +465,21 @@ class Link(Outbound):
                     f"a frame of kind {whole.kind}, which this version does not know"
                 )
             handler(self, whole)
+
+    def _about_memory(self, frame: Frame) -> Frame | None:
+        """Act upon a frame about shared memory; returns the frame that a loan stands for."""
+        if frame.kind == Kind.RETURNED:
+            # It asks for no answer: that of the frame beside it need not be gathered.
+            self.batch -= 1
+        if self.lending is not None:
+            return self.lending.on_frame(frame)
+        # No connection has shown this end that the peer is of its host. The peer may see that of
+        # this process: it is outside of the container that this one is in, for example. What came
+        # together with the frame that has ended the link finds nothing here any more.
+        answer = declined(frame) if self.ended is None else None
+        if answer is not None:
+            self.post(answer)
+        return None
 
     def _control(self, frame: Frame) -> bool:
         """Handle an unnumbered frame; True if the peer is leaving."""

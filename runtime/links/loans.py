@@ -17,6 +17,13 @@ read. What cannot be lent (too small, too large, the pool is full, the peer has 
 travels over the socket as before. All these frames are numbered by the session: a connection that
 breaks loses none.
 
+A session may have connections that show both ends that they are processes of one host (Unix
+sockets), and others (TCP). The end that accepts one of the former knows it before the end that has
+dialled it, which may have given that dial up, and come over one of the latter. So each end borrows
+from when it knows, and lends from when it knows that the other end does; see `Lender.begin`. Where
+only one of two ends can see that the other is of its host, the other declines what is announced to
+it; see `declined`.
+
 Each link has a pool of its own. When the link ends while the peer lives, it is not known how long
 the peer reads, so the blocks are never used again: the pool is closed, and the kernel frees its
 memory when the last mapping has gone. The same holds for processes that are killed at any moment,
@@ -158,6 +165,7 @@ class Lender:
         self._by_ticket: dict[Hashable, int] = {}
         self._latest_arena = 0
         self._latest_loan = 0
+        self._begun = False
         self._refused = False
         """True once the peer could not map an arena: it will not be able to map others."""
         self._idle_beats = 0
@@ -169,13 +177,17 @@ class Lender:
         """How many frames in shared memory the peer has not returned."""
         return len(self._loans)
 
+    def begin(self) -> None:
+        """Lend from now on: the peer is known to borrow. It may be called again."""
+        self._begun = True
+
     def lend(
         self, frame: bytes, segments: Sequence[Buffer]
     ) -> tuple[int, bytes, tuple[Buffer, ...]] | None:
         """Copy what can be lent. Returns the loan's number, the head of the LOAN frame and its
         other segments; None if nothing can be lent.
         """
-        if self._refused:
+        if self._refused or not self._begun:
             return None
         self._idle_beats = 0
         places: list[bytes] = []
@@ -264,6 +276,7 @@ class Lender:
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests."""
         self._pool.check_invariants()
+        assert self._begun or not self._numbers, "nothing is announced to who may not know of it"
         assert self._mapped <= set(self._numbers.values()), "mapped means announced"
         assert set(self._by_ticket.values()) <= self._loans.keys()
         for loan in self._loans.values():
@@ -429,6 +442,23 @@ class Lending:
         """
         self.borrower.give_back()
         self.lender.on_beat()
+
+
+def declined(frame: Frame) -> bytes | None:
+    """The answer to a frame of one of the three kinds at an end that does not lend and borrow: that
+    the memory which is announced is not mapped here, so that nothing is lent from it. None if there
+    is nothing to answer. Raises ProtocolError for all frames that do not come before that answer.
+    """
+    control = frame.control
+    if frame.kind == Kind.ARENA and not frame.segments:
+        if frame.flags == ArenaFlag.ANNOUNCED and len(control) == _ARENA.size:
+            number, _, _ = _ARENA.unpack(control)
+            return encode_frame(Kind.ARENA, _NUMBER.pack(number), flags=ArenaFlag.REFUSED)
+        if frame.flags == ArenaFlag.CLOSED and len(control) == _NUMBER.size:
+            return None
+    raise ProtocolError(
+        f"a frame of kind {frame.kind} about shared memory, of which there is none with this peer"
+    )
 
 
 def _merged(

@@ -510,7 +510,9 @@ class Peers:
             link.last_heard = self._environment.now()
         return link
 
-    def _on_proven(self, link: Link, settled: ProvenPeer, connection: Connection) -> None:
+    def _on_proven(
+        self, link: Link, settled: ProvenPeer, connection: Connection, *, dialled: bool
+    ) -> None:
         """The peer has proven who it is: before each connection carries the session."""
         link.on_verified(settled.verified)
         if settled.peer.role == "client":
@@ -522,7 +524,7 @@ class Peers:
             return
         link.process = Process(self._environment.process().host, pid, process_start(pid))
         if FEATURE in self.introduction.peer.features & settled.peer.features:
-            link.share_memory(self._lending_pools, pid)
+            link.share_memory(self._lending_pools, pid, dialled=dialled)
 
     def _keep_connected(self, link: Link) -> None:
         if link not in self._kept and not self._closing:
@@ -791,7 +793,7 @@ class Peers:
             self._check_still_admitted(settled)
             # No await from here to the opening.
             if link.settlement.on_answered(offer, answer):
-                self._on_proven(link, settled, connection)
+                self._on_proven(link, settled, connection, dialled=True)
                 link.open(connection, answer.received)
                 return settled.reader, early
         finally:
@@ -885,7 +887,7 @@ class Peers:
         # Not of links that we dial: a node that serves our store, or did, is asked over one in any
         # case.
         link.fenced = self._membership.is_outdated(settled.peer)
-        self._on_proven(link, settled, connection)
+        self._on_proven(link, settled, connection, dialled=False)
         try:
             link.open(connection, offer.received, encode_frame(Kind.RESUME, encode_answer(answer)))
         except ProtocolError as error:

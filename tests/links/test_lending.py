@@ -9,10 +9,11 @@ import os
 import random
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
+import trio
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -51,6 +52,7 @@ class Side:
             lambda frame: self.out.append(parsed(frame)),
             os.getpid(),
         )
+        self.lending.lender.begin()
         self.got: deque[Frame] = deque()
 
     def send(self, *segments: Buffer, ticket: object = None) -> bool:
@@ -231,12 +233,122 @@ class CountingReceiver:
 async def test_a_call_beside_returned_memory_counts_as_alone() -> None:
     receiver = CountingReceiver()
     link = Link(Peer(name="peer", incarnation=1, role="node"), cast("Any", receiver))
-    link.share_memory(LendingPools(SystemEnvironment()), os.getpid())
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid(), dialled=True)
     call, returned = Frame(Kind.CALL, 0, b"", ()), Frame(Kind.RETURNED, 0, b"", ())
     for frames in ([call], [returned, call], [returned, call, call]):
         link.on_frames(frames, 1)
     # Its answer is sent at once, as that of a call which comes alone.
     assert receiver.found == [1, 1, 2, 2]
+
+
+def link_to_peer() -> Link:
+    return Link(Peer(name="peer", incarnation=1, role="node"), cast("Any", CountingReceiver()))
+
+
+def posts_of(link: Link) -> list[Frame]:
+    """All that was posted on a link so far."""
+    return [parsed(bytes(head), tuple(rest)) for head, *rest in link.session.resume(0)]
+
+
+def announced(link: Link) -> bool:
+    """True if large segments that are posted now are announced to the peer, or lent."""
+    segment = bytes(MEBIBYTE)
+    link.post(encode_frame(Kind.CALL, b"call", [segment]), (segment,))
+    return any(frame.kind == Kind.ARENA for frame in posts_of(link))
+
+
+ACKNOWLEDGEMENT = Frame(Kind.ACK, 0, bytes(8), ())
+
+
+async def test_who_has_dialled_lends_at_once() -> None:
+    link = link_to_peer()
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid(), dialled=True)
+    assert announced(link)
+
+
+async def test_who_was_dialled_borrows_at_once_and_lends_from_the_first_frame_on() -> None:
+    link = link_to_peer()
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid(), dialled=False)
+    assert link.lending is not None
+    assert not announced(link)
+    # A part of a frame.
+    link.on_frames([], 1)
+    assert not announced(link)
+    link.on_frames([ACKNOWLEDGEMENT], 1)
+    assert announced(link)
+
+
+async def test_the_answer_to_the_first_frame_may_be_lent() -> None:
+    found: list[bool] = []
+    receiver = CountingReceiver()
+    receiver.handlers = {Kind.CALL: lambda link, frame: found.append(announced(link))}
+    link = Link(Peer(name="peer", incarnation=1, role="node"), cast("Any", receiver))
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid(), dialled=False)
+    link.on_frames([Frame(Kind.CALL, 0, b"", ())], 1)
+    assert found == [True]
+
+
+class Silent:
+    """A connection over which nothing comes, and that ends at once."""
+
+    def send_some(self, buffers: Sequence[Buffer]) -> int:
+        return sum(map(len, buffers))
+
+    async def receive(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return b""
+
+    def let_others_receive(self, act: object) -> None:
+        """Only the reader receives."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_frame_over_a_later_connection_does_not_begin_lending() -> None:
+    link = link_to_peer()
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid(), dialled=False)
+    connection: Any = Silent()
+    link.open(connection, 0)
+    link.check_invariants()
+    await link.run(connection, FrameReader(), [])
+    link.check_invariants()
+    # The peer has given up that dial, and has come over TCP.
+    link.on_frames([ACKNOWLEDGEMENT], 1)
+    assert not announced(link)
+    # And again over a connection that shows it.
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid(), dialled=False)
+    link.on_frames([ACKNOWLEDGEMENT], 1)
+    assert announced(link)
+
+
+async def test_an_end_that_does_not_borrow_declines_and_is_lent_nothing() -> None:
+    sender, link = Side(), link_to_peer()
+    assert not sender.send(bytes(MEBIBYTE))
+    announcement = sender.out.popleft()
+    link.on_frames([announcement], 1)
+    (answer,) = posts_of(link)
+    assert (answer.kind, answer.flags) == (Kind.ARENA, ArenaFlag.REFUSED)
+    sender.take(answer)
+    assert not sender.send(bytes(MEBIBYTE))
+    # The memory that was announced is closed then.
+    for _ in range(IDLE_BEATS + 1):
+        sender.lending.on_beat()
+    for frame in sender.out:
+        link.on_frames([frame] if frame.kind == Kind.ARENA else [], 1)
+    assert [frame.flags for frame in sender.out if frame.kind == Kind.ARENA] == [ArenaFlag.CLOSED]
+    assert len(posts_of(link)) == 1
+
+
+async def test_what_arrives_about_memory_behind_the_end_of_the_link_is_dropped() -> None:
+    sender, receiver = acquainted()
+    sender.send(bytes(MEBIBYTE))
+    link = link_to_peer()
+    link.share_memory(LendingPools(SystemEnvironment()), os.getpid(), dialled=True)
+    link.end("ended by the test")
+    link.on_frames(list(sender.out), 1)
+    assert posts_of(link) == []
+    deliver(sender, receiver)
 
 
 async def test_what_its_owner_may_change_is_posted_as_it_was() -> None:
@@ -325,6 +437,23 @@ def test_frames_that_lie_are_refused_and_harm_nothing(frame: Frame) -> None:
     assert sender.send(b"x" * MEBIBYTE)
     deliver(sender, receiver)
     assert receiver.got.popleft().segments[0] == b"x" * MEBIBYTE
+
+
+UNASKED = {
+    **{name: frame for name, frame in HOSTILE.items() if name != "memory announced twice"},
+    "an answer": Frame(Kind.ARENA, ArenaFlag.MAPPED, bytes(4), ()),
+    "a refusal": Frame(Kind.ARENA, ArenaFlag.REFUSED, bytes(4), ()),
+    "an announcement that is cut": Frame(Kind.ARENA, ArenaFlag.ANNOUNCED, bytes(23), ()),
+    "nothing returned": Frame(Kind.RETURNED, 0, b"", ()),
+}
+
+
+@pytest.mark.parametrize("frame", UNASKED.values(), ids=UNASKED.keys())
+async def test_an_end_that_does_not_borrow_refuses_all_but_announcements(frame: Frame) -> None:
+    link = link_to_peer()
+    with pytest.raises(ProtocolError, match="about shared memory"):
+        link.on_frames([frame], 1)
+    assert posts_of(link) == []
 
 
 def test_random_bytes_in_frames_of_loans_are_refused() -> None:
