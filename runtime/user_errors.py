@@ -15,6 +15,7 @@ import functools
 import itertools
 import math
 import os
+import re
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,6 +33,11 @@ T = TypeVar("T")
 
 MOST_TEXT = 1024 * 1024
 """Characters of an exception's text, or of the repr of one of its arguments, that are looked at."""
+
+FRAME_LINE: Final = re.compile(
+    r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE
+)
+"""The line of a traceback that says where a frame is."""
 
 MOST_CHAINED = 200
 """Exceptions of a chain of causes and contexts that a traceback shows."""
@@ -360,8 +366,11 @@ def raised_at(error: BaseException, module: str = "") -> str:
     own = [one for one in frames if one[0].f_globals.get("__name__") == module]
     if not frames:
         return ""
-    frame, line = (own or frames)[-1]
-    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
+    # By way of the module `traceback`, like all texts that name a file: a simulation lets it write
+    # the same in every directory.
+    [written] = traceback.StackSummary.extract((own or frames)[-1:], lookup_lines=False).format()
+    found = FRAME_LINE.search(written)
+    return f"{found['file']}:{found['line']}, in {found['function']}" if found else ""
 
 
 def _raised_by_signal(error: BaseException) -> bool:

@@ -16,7 +16,10 @@ import gc
 import heapq
 import itertools
 import math
+import os
 import random
+import sys
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -216,6 +219,7 @@ def run(
 
     Real time, threads, sockets and processes must not be used in there. Garbage is collected before
     and after, never meanwhile: when that happens would depend on what ran earlier in this process.
+    Tracebacks name files by the paths that modules have below the directories of `sys.path`.
     `pump` is called before time passes, and may start tasks that come from outside; while it
     blocks, the simulation stands still.
     """
@@ -226,7 +230,7 @@ def run(
         runner.io_manager = _Outside(runner.io_manager, runner, clock, pump)
         return await main(clock)
 
-    with ordered_by(seed), _no_garbage():
+    with ordered_by(seed), _no_garbage(), _portable_paths():
         return trio.run(within, clock=clock)
 
 
@@ -334,3 +338,35 @@ def _no_garbage() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _portable_paths() -> Iterator[None]:
+    """Let the texts of tracebacks name files by their paths below the directories that modules are
+    imported from: `runtime/node/node.py`.
+
+    Actors' exceptions travel with their tracebacks. Where the files lie would decide how long the
+    messages are, and with that what is acknowledged when: a seed would break a promise in one
+    directory and keep it in another.
+    """
+    summary: Any = traceback.StackSummary
+    usual = summary.format_frame_summary
+    # The innermost of two directories that are in each other.
+    places = sorted(_import_places(), key=len, reverse=True)
+
+    def format_portably(self: object, frame: traceback.FrameSummary, **options: object) -> str:
+        text: str = usual(self, frame, **options)
+        place = next(filter(frame.filename.startswith, places), "")
+        return text.replace(frame.filename, frame.filename[len(place) :], 1)
+
+    summary.format_frame_summary = format_portably
+    try:
+        yield
+    finally:
+        summary.format_frame_summary = usual
+
+
+def _import_places() -> set[str]:
+    own = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    places = {os.path.abspath(place) for place in (own, *sys.path)}
+    return {os.path.join(place, "") for place in places if os.path.dirname(place) != place}

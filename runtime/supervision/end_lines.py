@@ -5,18 +5,14 @@ I/O.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from typing import Final
 
 from actors.supervision import ExitReason, RestartType
+from runtime.user_errors import FRAME_LINE
 
 AFTER_TEMPORARY: Final = "not started again, being temporary"
 """What a supervisor does about a temporary child that has ended."""
-
-_FRAME = re.compile(
-    r'^ *File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)', re.MULTILINE
-)
 
 MOST_IN_LINE = 10
 """Children that one line of the log names."""
@@ -101,7 +97,7 @@ def _in_one_line(reason: ExitReason) -> str:
     """
     text = " ".join(str(reason).split("\n\n")[0].split())
     # The text of a failed start has the place already.
-    frames = list(_FRAME.finditer(reason.traceback)) if reason.kind != "start failed" else []
+    frames = list(FRAME_LINE.finditer(reason.traceback)) if reason.kind != "start failed" else []
     return (
         f"{text}, at {frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}"
         if frames

@@ -65,10 +65,21 @@ ends with its node's lease otherwise.
 
 
 RESTARTED = frozenset(
-    {"node died", "node left", "raised", "exit code", "signal", "start failed", "not placed"}
+    {
+        "node died",
+        "node left",
+        "raised",
+        "exit code",
+        "signal",
+        "start failed",
+        "not placed",
+        "no such actor",
+    }
 )
 """The kinds of ends after which a candidate starts it again. "killed" is not among them, because a
-stop by request that took too long ends in this way.
+stop by request that took too long ends in this way. "no such actor" is: a start whose claim of the
+name was carried out may have failed all the same, because the answer was lost. If it had ended for
+good instead, its candidates have withdrawn, and each looks at that before it starts it.
 """
 
 
@@ -308,10 +319,20 @@ class Singleton:
             logger.debug("why %s did not run is deleted later: %s", self._name, error)
 
     async def _ended(self, address: Address) -> ExitReason:
-        """Wait until the actor there has ended, and return the reason."""
+        """Wait until the actor there has ended, and return the reason: "no such actor" if its node
+        does not have it, nor knows its end, and the name is free or another epoch's.
+        """
         while True:
             try:
-                return await self._spawner.watch_address(address)
+                reason = await self._spawner.watch_address(address)
+                if reason.kind != "no such actor":
+                    return reason
+                # The name is claimed before the actor is there: its node may not have the answer
+                # yet, and asked the node before that; or the answer was lost, the start has failed,
+                # and the name is released soon.
+                found = await self._spawner.find(self._name)
+                if found is None or found.epoch != address.epoch:
+                    return reason
             except StoreError as error:
                 logger.info(
                     "the singleton %s cannot be watched now; the next attempt follows: %s",

@@ -42,21 +42,33 @@ def test_all_promises_hold_under_500_seeds(first: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(9,), pytest.param((0, 1, 17, 46), marks=pytest.mark.long)])
-def test_one_seed_is_one_run_whatever_process_and_hash_seed(seeds: tuple[int, ...]) -> None:
+def test_one_seed_is_one_run_whatever_process_hash_seed_and_directory(
+    seeds: tuple[int, ...], tmp_path: Path
+) -> None:
     code = (
         "from runtime.simulation import simulate_once\n"
-        f"for seed in {seeds}: print(seed, simulate_once(seed, seconds=10).trace_hash)"
+        f"for seed in {seeds}: print(seed, simulate_once(seed, seconds=10).trace_hash)\n"
+        "import runtime, sys\nprint(runtime.__file__, file=sys.stderr)"
     )
     hashes = set()
-    for hash_seed in ("0", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    for hash_seed, directory in (("0", "short"), ("4711", "a-name-of-more-letters")):
+        checkout = tmp_path / directory
+        checkout.symlink_to(Path(__file__).parents[2], target_is_directory=True)
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            # Before the directory in which it is installed.
+            "PYTHONPATH": str(checkout),
+        }
         done = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
             check=True,
             env=environment,
+            cwd=tmp_path,
         )
+        assert done.stderr.startswith(f"{checkout}/"), "another checkout was imported"
         assert len(done.stdout.splitlines()) == len(seeds)
         hashes.add(done.stdout)
     assert len(hashes) == 1, hashes
