@@ -609,6 +609,16 @@ class ActorHost:
                 if not await self.awaited_claims.wait_over(name):  # noqa: ASYNC120
                     raise
 
+    async def wait_for_claim(self, name: str, epoch: int) -> None:
+        """Wait until the claim of this name that is under way here is over, unless this epoch is
+        here, or has ended. For questions about an actor that others have found in the store: they
+        may see the claim before this node has its answer, which would say "no such actor".
+        """
+        cell = self.cells.get(name)
+        is_here = cell is not None and cell.address.epoch == epoch
+        if not is_here and self.exits.of(ActorId(name, epoch)) is None:
+            await self.awaited_claims.wait_over(name)
+
     async def start_claimed(
         self, name: str, epoch: int, start: ActorStart, allocation: Allocation | None
     ) -> Address:

@@ -402,6 +402,7 @@ class NodeService(Actor):
         shutdown: Shutdown | Literal["usual"] = "usual",
     ) -> ExitReason | None:
         """Stop an actor and wait until it has ended; see `ActorHost.stop`."""
+        await self._host.wait_for_claim(name, epoch)
         return await self._host.stop(name, epoch, reason, shutdown)
 
     @method(concurrent=True, idempotent=True)
@@ -419,6 +420,7 @@ class NodeService(Actor):
         `LONG_POLL_SECONDS`: ask again.
         """
         with trio.move_on_after(LONG_POLL_SECONDS):
+            await self._host.wait_for_claim(name, epoch)
             return await self._host.exits.wait(name, epoch)
         return None
 

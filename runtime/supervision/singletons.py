@@ -327,9 +327,8 @@ class Singleton:
                 reason = await self._spawner.watch_address(address)
                 if reason.kind != "no such actor":
                     return reason
-                # The name is claimed before the actor is there: its node may not have the answer
-                # yet, and asked the node before that; or the answer was lost, the start has failed,
-                # and the name is released soon.
+                # The name is claimed before the actor is there. If the answer to the claim is lost,
+                # the start has failed, and the name is released soon.
                 found = await self._spawner.find(self._name)
                 if found is None or found.epoch != address.epoch:
                     return reason

@@ -101,6 +101,7 @@ class WatchingService(RequesterChecked):
         `before`: the actor was here before the asking node asked, so if it has ended since, its own
         exit reason is wanted.
         """
+        await self._watcher.host.wait_for_claim(name, epoch)
         return self._watcher.on_ask(name, epoch, NodeId(node, incarnation), serial, before=before)
 
     @method(concurrent=True, idempotent=True)
@@ -122,6 +123,7 @@ class WatchingService(RequesterChecked):
         """Link an actor of the calling node to one here. Does nothing if the actor here has ended;
         the calling node learns of that by its own watch.
         """
+        await self._watcher.host.wait_for_claim(name, epoch)
         self._watcher.on_link(name, epoch, linker)
 
     @method(concurrent=True, idempotent=True)
@@ -261,7 +263,7 @@ class Watcher:
         self, endpoint: RpcEndpoint, members: Members, names: Names, nursery: trio.Nursery
     ) -> None:
         self._endpoint = endpoint
-        self._host = endpoint.host
+        self.host = endpoint.host
         self._check_own = endpoint.check_own
         self._names = names
         self._nursery = nursery
@@ -419,12 +421,12 @@ class Watcher:
         is not; `before` as in `WatchingService.ask`. Raises `MailboxFullError` if too many nodes
         watch it.
         """
-        cell = live(self._host, ActorId(name, epoch))
+        cell = live(self.host, ActorId(name, epoch))
         if cell is not None:
             if not self._watched.ask(_actor(cell), asker, serial):
                 raise MailboxFullError(f"too many nodes watch {name} on {self._here[0]} already")
             return None
-        ended = self._host.exits.of(ActorId(name, epoch))
+        ended = self.host.exits.of(ActorId(name, epoch))
         if ended is not None and before:
             return short(ended)
         why = (
@@ -446,7 +448,7 @@ class Watcher:
         """An actor of another node, or of this one, links itself to one here. Does nothing if that
         has ended. Raises `MailboxFullError` at `MOST_LINKS`.
         """
-        cell = live(self._host, ActorId(name, epoch))
+        cell = live(self.host, ActorId(name, epoch))
         if cell is not None and cell.ended is None:
             target = Target.of(linker)
             if target.node != self._here:
@@ -481,7 +483,7 @@ class Watcher:
         if not address.registered:
             await trio.lowlevel.checkpoint()
             return Target.of(address), None
-        cell = self._host.cells.get(address.name)
+        cell = self.host.cells.get(address.name)
         here = cell is not None and cell.leased and not cell.paused and cell.ended is None
         if cell is not None and here and self._endpoint.fits(address, cell.address):
             await trio.lowlevel.checkpoint()
@@ -499,6 +501,8 @@ class Watcher:
                 else f"no actor is called {address.name!r}"
             )
             return absent, ExitReason("no such actor", what)
+        if found.node_id == self._here:
+            await self.host.wait_for_claim(found.name, found.epoch)
         return Target.of(found), None
 
     def _begin(self, target: Target, missing: ExitReason | None, *, before: bool = False) -> None:

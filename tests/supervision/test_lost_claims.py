@@ -1,5 +1,5 @@
 """A singleton whose name is claimed, though the actor is not where the claim says: the answer to
-the claim is on its way, or was lost, and the start has failed.
+the claim was lost, and the start has failed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from actors import Actor, method
-from actors.errors import CallError, RemoteError
+from actors.errors import CallError
 from actors.messages import import_path
 from actors.method import Address
 from actors.supervision import ExitKind, ExitReason
@@ -25,10 +25,6 @@ class Leader(Actor):
     @method
     async def where(self) -> str:
         return self.node.name
-
-    @method(concurrent=True)
-    async def crash(self) -> None:
-        raise SystemExit("out of memory")
 
 
 class Answers:
@@ -89,38 +85,3 @@ async def test_a_candidate_waits_for_a_claim_without_an_actor_and_starts_it_then
         await internals_of(here).names.release(NAME, epoch)
         with trio.fail_after(20):
             assert await answer_of(here) == "there"
-
-
-async def test_a_candidate_keeps_watching_an_actor_that_comes_after_its_claim_was_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A claim, seen before the node that has made it has its answer."""
-    answers = Answers(monkeypatch)
-    async with (
-        open_node("here", secret=SECRET) as here,
-        open_node("there", join=here.address, secret=SECRET) as there,
-    ):
-        names = internals_of(here).names
-        seen, comes = trio.Event(), trio.Event()
-        claim = names.claim
-
-        async def claim_late(*arguments: object) -> int:
-            epoch: int = await claim(*arguments)  # type: ignore[arg-type]
-            seen.set()
-            await comes.wait()
-            return epoch
-
-        monkeypatch.setattr(names, "claim", claim_late)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(here.options(name=NAME).singleton, Leader)
-            with trio.fail_after(20):
-                await seen.wait()
-            await there.options(name=NAME).singleton(Leader)
-            await answers.wait_for(2)
-            comes.set()
-        leader = await there.lookup(NAME, Leader)
-        assert await leader.where() == "here"
-        # Both watch it.
-        with pytest.raises(RemoteError):
-            await leader.crash()
-        await answers.wait_for(2, "raised")
