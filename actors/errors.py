@@ -172,9 +172,9 @@ class NodeUnreachableError(NotExecutedError):
 
 
 class NodeDrainingError(NotExecutedError):
-    """The node is leaving the cluster and accepts no new work. An actor that was starting there has
-    not started; its constructor and `on_start` may have begun. Without `on=`, another node is asked
-    to start it instead.
+    """The node is leaving the cluster and accepts no new work, or it has left before it took the
+    call. An actor that was starting there has not started; its constructor and `on_start` may have
+    begun. Without `on=`, another node is asked to start it instead.
     """
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from actors.errors import ActorDiedError, ActorNotFoundError, NodeDrainingError
 from actors.options import CallOptions
 from actors.retry import RetryPolicy
 
@@ -34,6 +35,11 @@ it.
 NODE_CALLS: Final = CallOptions(retry=attrs.evolve(_SOON, attempt_backoff=2.0))
 """For what is asked of a node: to start an actor, or to stop one. Thousands of these may wait for
 one node at the same time, and must not be repeated as often as they could be answered.
+"""
+
+SERVICE_ENDED: Final = (ActorDiedError, ActorNotFoundError, NodeDrainingError)
+"""Errors of a call to a service that mean that its node has ended, or has left. A service takes
+calls until then, and is nowhere else: such a call is not repeated.
 """
 
 LONG_POLL_SECONDS: Final = 20.0

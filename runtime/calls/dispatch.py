@@ -18,6 +18,7 @@ from actors.errors import (
     CallError,
     DecodeError,
     MailboxFullError,
+    NodeDrainingError,
     NotAMemberError,
     NotExecutedError,
     ProtocolError,
@@ -151,6 +152,15 @@ class Dispatch:
         self._stream_server.link_ended(link)
         self._dedup_server.link_ended(link)
         self._reply_handler.link_ended(link)
+
+    def close(self) -> None:
+        """The node has left, and its host is closed: refuse the requests that wait for an import,
+        which nothing else would answer before the goodbye.
+        """
+        left = NodeDrainingError(f"node {self._host.node.name} has left the cluster")
+        for link, number in self._imports.close():
+            if link.ended is None:
+                self._refuse(link, number, "", left)
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps of a task. Looks at all calls that run for

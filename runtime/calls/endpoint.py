@@ -382,6 +382,7 @@ class RpcEndpoint:
         """
         self.lifetime.end()
         self.host.close()
+        self.dispatch.close()
         self.references.close()
 
     def measure(self, statistics: CallStatistics | None) -> None:

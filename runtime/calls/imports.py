@@ -91,6 +91,12 @@ class Imports:
         self._nursery.start_soon(self._import, missing, key, functools.partial(then, link, frame))
         return True
 
+    def close(self) -> list[tuple[Link, int]]:
+        """Return the requests that wait, and their links: none of them is read any more."""
+        waiting, self._waiting = self._waiting, set()
+        # In the same order in each run of a simulation.
+        return sorted(waiting, key=lambda one: (one[0].peer.identity, one[1]))
+
     def cancel(self, link: Link, number: int) -> bool:
         """The caller of a request gave up; False if it waits for no import."""
         waits = (link, number) in self._waiting

@@ -15,6 +15,7 @@ from actors.errors import (
     ConnectionLostError,
     DecodeError,
     NodeDiedError,
+    NodeDrainingError,
     NodeUnreachableError,
     NotAMemberError,
     OutcomeUnknownError,
@@ -130,7 +131,8 @@ class ReplyHandler:
     def lost(self, link: Link, call: Waiting) -> CallError:
         """Return the error for a call whose link has ended before its answer came."""
         place = call.place
-        certainly_not = link.certainly_not_received(call.ticket) and not call.left
+        not_received = link.certainly_not_received(call.ticket)
+        certainly_not = not_received and not call.left
         if link.ended == LEFT:
             # It says nothing about the other node that this one has left.
             if certainly_not:
@@ -142,9 +144,21 @@ class ReplyHandler:
                 f"{place.node}; the call may have taken effect",
                 **facts(place),
             )
+        # Of a service, an earlier attempt was answered before the goodbye, and is judged by itself.
+        if link.peer_left and (certainly_not or (not_received and place.actor[:1] == "@")):
+            return NodeDrainingError(
+                f"{place.actor}.{place.method} did not run: node {place.node} has left the cluster",
+                **facts(place),
+            )
         if certainly_not:
             return NodeUnreachableError(
                 f"{place.actor}.{place.method} was never sent to node {place.node}: {link.ended}",
+                **facts(place),
+            )
+        if link.peer_left:
+            return NodeDiedError(
+                f"node {place.node} left the cluster while {place.actor}.{place.method} was with "
+                f"it, and no answer has come: {link.ended}; the call may have taken effect",
                 **facts(place),
             )
         if link.peer_ended:

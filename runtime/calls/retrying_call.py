@@ -47,6 +47,7 @@ from runtime.calls.protocol import KEEP_RESULT, REPEAT, REPEATABLE, TENTATIVE
 from runtime.calls.routes import Route
 from runtime.links.transfers import QueuedFrame
 from runtime.references.table import ReferenceState
+from runtime.service_calls import SERVICE_ENDED
 from runtime.wire.exceptions import annotate
 
 NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
@@ -239,14 +240,19 @@ class RetryingCall:
     @property
     def _is_answered(self) -> bool:
         """True if the answer to an attempt given up as too slow has come after all: what the method
-        has returned or raised. Another attempt would run it once more.
+        has returned or raised. Another attempt would run it once more. Or, of a service, that its
+        node has left: another attempt would say less.
         """
         call = self._call
         return (
             call is not None
             and call.finished
             and not self._judged
-            and (call.error is None or outcome_of(call.error) == "raised")
+            and (
+                call.error is None
+                or outcome_of(call.error) == "raised"
+                or (self._is_service and isinstance(call.error, SERVICE_ENDED))
+            )
         )
 
     async def _try(self) -> tuple[Route | None, CallError | None]:
@@ -478,6 +484,8 @@ class RetryingCall:
         if isinstance(error, DirectoryUnavailableError) and self._is_service:
             # The runtime's own calls have no end of retries: their caller is to learn that the
             # store had its time.
+            decision = GiveUp("not repeatable")
+        if isinstance(error, SERVICE_ENDED) and self._is_service:
             decision = GiveUp("not repeatable")
         self._caller.count_attempt(error, decision)
         if not isinstance(decision, Retry):

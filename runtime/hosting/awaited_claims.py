@@ -88,12 +88,24 @@ class AwaitedClaims:
         """Let a call wait for a name that `takes` it."""
         self.by_name[name].calls.append(call)
 
+    def close(self) -> None:
+        """Handle all calls that wait, and let none wait from now on: the node has left."""
+        for name, claim in list(self.by_name.items()):
+            claim.is_over = True
+            if claim.over is not None:
+                claim.over.set()
+            self._handle_all(name, claim)
+
     async def _handle(self, name: str, claim: AwaitedClaim) -> None:
+        self._handle_all(name, claim)
+
+    def _handle_all(self, name: str, claim: AwaitedClaim) -> None:
         # Removed only now: calls that have arrived since the cell exists are later than those that
         # wait here, and were appended to them.
         if self.by_name.get(name) is claim:
             del self.by_name[name]
-        for call in claim.calls:
+        calls, claim.calls = claim.calls, []
+        for call in calls:
             try:
                 call()
             except Exception:

@@ -328,14 +328,14 @@ class ActorHost:
         self.turns = ActorTurns(self.workers.running, self.workers.tasks, environment)
         self.completion_log = CompletionLog(claims, self.workers, environment, is_gone)
         self.counts = NodeCounts()
-        """Usage counters of this node's actors. Higher rooms count in them as well."""
+        """Usage counters of this node's actors, and of higher rooms."""
         self.arguments = ByteBudget(sys.maxsize)
         """The bytes of large arguments of all calls that wait or run here."""
         self.now, self.in_thread = environment.now, environment.in_thread
         self.cells: dict[str, ActorCell] = {}
         """By name; also those of actors that are starting or ending."""
-        self.draining = False
-        """True once this node takes no new actors, and no new calls from other nodes."""
+        self.draining = self._closed = False
+        """True once this node takes no new work from others, and once it has left."""
         self._nurseries: dict[ActorCell, LazyNursery] = {}
         """Of the actors that have asked for theirs."""
         self._under_way: dict[ActorCell, StartScope] = {}
@@ -441,6 +441,8 @@ class ActorHost:
         """
         cell = self.cells.get(name)
         if cell is None:
+            if self._closed:
+                return self._left(name)
             return ActorNotFoundError(f"there is no actor {name!r} on node {self.node.name}")
         if epoch and cell.address.epoch != epoch:
             self.counts.stale_epochs += 1
@@ -477,6 +479,11 @@ class ActorHost:
                 f"node {self.node.name} is leaving the cluster and takes no new calls for {name}"
             )
         return cell, definition
+
+    def _left(self, name: str) -> NodeDrainingError:
+        """Make the error for a call that comes after this node has left."""
+        node = self.node.name
+        return NodeDrainingError(f"node {node} has left the cluster and takes no calls for {name}")
 
     def _takes(self, cell: ActorCell, method: str) -> bool:
         """Return True if `method` is one of the methods of batches, and the actor takes it. One in
@@ -660,11 +667,8 @@ class ActorHost:
                 node = self.node.name
                 # shielded and bounded in there
                 await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
-                raise NodeDrainingError(  # noqa: ASYNC104
-                    f"node {node} left while {name} was starting there: it has not started; its "
-                    "constructor and on_start may have begun",
-                    node=node,
-                ) from None
+                left = NodeDrainingError(left_meanwhile(node, name), node=node)
+                raise left from None  # noqa: ASYNC104
             self.starts.on_failed(address, failure)
             # shielded and bounded in there
             await self._release_shielded(address)  # noqa: ASYNC102, ASYNC120
@@ -1017,16 +1021,30 @@ class ActorHost:
         their calls.
         """
         reason = ExitReason("shutdown", f"node {self.node.name} has left")
+        # The worker that would come to them may come after the goodbye.
+        queued: dict[ActorCell, list[Invocation]] = {}
+        for invocation in self.workers.take_queued():
+            queued.setdefault(invocation.cell, []).append(invocation)
         for cell in self.cells.values():
-            for invocation in (*cell.running, *cell.end(reason)):
-                invocation.sink.refused(
-                    invocation, cell.died() if invocation.begun else cell.gone()
-                )
+            for invocation in (*cell.running, *cell.end(reason), *queued.pop(cell, ())):
+                error: CallError = cell.gone()
+                if invocation.begun:
+                    error = cell.died()
+                elif cell.system:
+                    error = self._left(cell.address.name)
+                invocation.sink.refused(invocation, error)
                 # The methods that run are cancelled later, with the tasks of the node: what they
                 # report then would be a second outcome.
                 invocation.sink = REPORTED
             self.allocations.release(cell.address.actor_id)
+        for cell, invocations in queued.items():
+            # Its name was another's by now.
+            for invocation in invocations:
+                invocation.sink.refused(invocation, cell.gone())
         self.cells.clear()
+        self._closed = True
+        # Their claims may end too late, or never. Now they find that the node has left.
+        self.awaited_claims.close()
 
     def crash(self, cell: ActorCell, error: BaseException) -> None:
         """End the actor now: one of its own tasks raised, or a method asked to exit."""
@@ -1150,6 +1168,14 @@ class ActorHost:
             # is freed now, and not when the cyclic garbage collector runs. A method that still
             # runs, because it ignores its cancellation, may look for it.
             cell.instance = self._nobody
+
+
+def left_meanwhile(node: str, what: str) -> str:
+    """Say of a start that it was ended by the leaving of its node."""
+    return (
+        f"node {node} left while {what} was starting there: it has not started; its constructor "
+        "and on_start may have begun"
+    )
 
 
 def birthplace(name: str) -> NodeId | None:

@@ -370,6 +370,16 @@ class TaskWorkers:
             task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
         return None
 
+    def take_queued(self) -> list[Invocation]:
+        """Take the invocations of concurrent methods that wait for a worker out of the queues."""
+        taken = [item for item in (*self._ahead, *self._queue) if isinstance(item, Invocation)]
+        cells = list(self.queued())
+        self._ahead.clear()
+        # The same queues: workers go on with them.
+        self._queue.clear()
+        self._queue.extend(cells)
+        return [invocation for invocation in taken if not invocation.cancelled]
+
     def queued(self) -> Iterator[ActorCell]:
         """Return the cells that wait for a worker."""
         return (item for item in self._queue if isinstance(item, ActorCell))

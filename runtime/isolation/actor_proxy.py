@@ -21,6 +21,7 @@ from actors.errors import (
     CallError,
     ConnectionLostError,
     NodeDiedError,
+    NodeDrainingError,
     NodeUnreachableError,
     RemoteError,
 )
@@ -309,7 +310,8 @@ class ActorProxy(Actor):
         """Return the error that callers get, with the names that they know: in its process the
         actor has another name, and callers know neither that name nor the process's.
         """
-        if type(error) is ActorNotFoundError:
+        # The second: its process has ended in order, without having taken the call.
+        if type(error) in (ActorNotFoundError, NodeDrainingError):
             why = self._process.reason if self._process is not None else None
             return ActorNotFoundError(
                 f"{self.name} is no longer on {self.node.name}: {why or 'its process is ending'}"

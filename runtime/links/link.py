@@ -115,6 +115,8 @@ class Link(Outbound):
         """True once the link has ended because the peer's incarnation has: nothing else proves a
         peer's death.
         """
+        self.peer_left = False
+        """True once the peer is known to have left in order: then its end is no death."""
         self.life = ""
         """The life of the process that was last connected; see `Peer.life`."""
         self.counters = LinkCounters()
@@ -390,6 +392,9 @@ class Link(Outbound):
         """Act upon frames that have arrived; True if the peer is leaving."""
         session = self.session
         handlers = self._handlers
+        if self.said_goodbye:
+            # The goodbye says to the peer that they are not taken, and it ends their calls.
+            frames = [frame for frame in frames if frame.kind >= FIRST_UNNUMBERED_KIND]
         self.batch = len(frames)
         if self._unheard and frames:
             # Before they are handled: their answers may be large.
@@ -492,6 +497,12 @@ class Link(Outbound):
         elif frame.kind == Kind.PING:
             self.send_control(Kind.PONG, at_once=True)
         elif frame.kind == Kind.GOODBYE:
+            # A peer of an earlier version does not say what it has.
+            if frame.control:
+                if len(frame.control) != 8:
+                    raise ProtocolError(f"a goodbye of {len(frame.control)} bytes; 8 are expected")
+                self.session.on_goodbye(int.from_bytes(frame.control, "big"))
+            self.peer_left = True
             self.end("the peer said goodbye", peer_ended=True)
             return True
         elif frame.kind != Kind.PONG:

@@ -56,8 +56,10 @@ class Outbound:
         self._transfers = Transfers()
         self._lanes = self._transfers.lanes
         """The lanes of the large frames that wait there: read for each post."""
-        self._farewell: Buffer = b""
-        """A GOODBYE that waits for the last of them; empty if there is none."""
+        self._leaves = False
+        """True from `say_goodbye` on, until all that was posted before is written."""
+        self.said_goodbye = False
+        """True once a GOODBYE has said which frames of the peer were taken: no further one is."""
         self.most_backlog = BACKLOG_BYTES
         """See `takes_calls`. Twice as much is never exceeded by more than one frame of answers."""
         self._writer: trio.lowlevel.Task | None = None
@@ -333,11 +335,11 @@ class Outbound:
         return number
 
     def certainly_not_received(self, ticket: Ticket | DeferredPost) -> bool:
-        """True if the frame of this ticket was never handed to any connection, or not to its end. 0
-        is the ticket of no frame at all.
+        """True if the frame of this ticket was never handed to any connection, or not to its end,
+        or if the peer has left without it. 0 is the ticket of no frame at all.
         """
         number = ticket if isinstance(ticket, int) else ticket.number
-        return number == 0 or number > self.session.written
+        return number == 0 or not self.session.may_have_arrived(number)
 
     @trio.lowlevel.enable_ki_protection
     def abandon(self, ticket: Ticket | DeferredPost) -> bool:
@@ -403,26 +405,33 @@ class Outbound:
 
     @trio.lowlevel.enable_ki_protection
     def send_control(self, kind: Kind, control: bytes = b"", *, at_once: bool = False) -> None:
-        """Send an unnumbered frame if a connection stands; otherwise it is pointless and dropped. A
-        GOODBYE waits for all transfers.
+        """Send an unnumbered frame if a connection stands; otherwise it is pointless and dropped.
 
         `at_once`: see `post`.
         """
         if self._connection is not None:
-            if kind == Kind.GOODBYE and self._transfers.unfinished:
-                self._farewell = encode_frame(kind, control)
-                return
             self._out.append(encode_frame(kind, control))
             if at_once and self._writer is not None and len(self._out) == 1:
                 self._flush_at_once()
             else:
                 self._wake_writer()
 
+    def say_goodbye(self) -> None:
+        """Send a GOODBYE behind all that was posted, if a connection stands. It says which frames
+        of the peer were taken, and no further one is: a request that crosses it certainly does not
+        run, and its caller knows that.
+        """
+        if self._connection is not None:
+            self._leaves = True
+            self._wake_writer()
+
     async def flushed(self) -> None:
         """Wait until all that was posted was handed to the kernel, or there is no connection to
         hand it to.
         """
-        while (self._out or self._transfers.unfinished) and self._connection is not None:
+        while (
+            self._out or self._transfers.unfinished or self._leaves
+        ) and self._connection is not None:
             await self._progress_made()
 
     def check_invariants(self) -> None:
@@ -576,10 +585,6 @@ class Outbound:
             if self._connection is not None:
                 self._out.extend(buffers)
                 self._large = self._large or len(buffers) > 1
-        # GOODBYE leaves after the last part, because the peer ends its link when it reads it.
-        if self._farewell and not self._transfers.unfinished and self._connection is not None:
-            self._out.append(self._farewell)
-            self._farewell = b""
 
     def _next_part(self) -> bool:
         """Queue the next part of a transfer for writing, if there is one and it may be sent."""
@@ -596,6 +601,11 @@ class Outbound:
             self._take_turns()
         # Also behind posts that had their turns: there may be more of them each time.
         self._next_part()
+        # After the last part, because the peer ends its link when it reads this. Only here, in the
+        # task that writes: among the frames of one receive, some would be handled after the count.
+        if self._leaves and not self._out and not self._transfers.unfinished:
+            self._leaves, self.said_goodbye = False, True
+            self._out.append(encode_frame(Kind.GOODBYE, self.session.received.to_bytes(8, "big")))
         return bool(self._out)
 
     async def _write(self, connection: Connection, scope: trio.CancelScope) -> None:

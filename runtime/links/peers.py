@@ -296,6 +296,16 @@ class Peers:
         if link is not None:
             link.end(reason, peer_ended=True)
 
+    def on_peer_left(self, node: NodeId) -> Link | None:
+        """Note that this incarnation has left in order. Returns its link if a connection stands:
+        what the peer has sent before its GOODBYE is read when none does.
+        """
+        link = self.links.get(node)
+        if link is None:
+            return None
+        link.peer_left = True
+        return link if link.connected else None
+
     def _end_false(self, peer: Peer) -> None:
         """End the session of a process that has taken the name and incarnation of a node without
         the role of one: calls to the node must not go there.
@@ -467,15 +477,23 @@ class Peers:
         self._leaving = True
 
     async def close(self, seconds: float) -> None:
-        """Send all that was posted, then a GOODBYE to each peer, within `seconds`."""
+        """Send all that was posted, then a GOODBYE to each peer, and wait until it was read: within
+        `seconds`.
+        """
         self._closing = True
         with trio.CancelScope(shield=True), trio.move_on_after(seconds):
             # GOODBYE proves to the peers that this incarnation has ended. Without it they would
             # wait for the lease.
-            for link in tuple(self.links.values()):
-                if link.connected:
-                    link.send_control(Kind.GOODBYE)
-                    await link.flushed()
+            standing = [link for link in self.links.values() if link.connected]
+            for link in standing:
+                link.say_goodbye()
+            for link in standing:
+                await link.flushed()
+            for link in standing:
+                # A peer that has read it closes the connection. Closed here while requests of the
+                # peer arrive, it would be reset: a peer that writes at that moment would redial,
+                # and not read the answers and the GOODBYE that it has.
+                await link.disconnected()
         for link in tuple(self.links.values()):
             link.end(LEFT)
         self.links.clear()

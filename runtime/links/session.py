@@ -37,6 +37,7 @@ class Session:
         "_unsaid_bytes",
         "_unsaid_frames",
         "acknowledged",
+        "final",
         "received",
         "sent",
         "written",
@@ -50,6 +51,10 @@ class Session:
         not arrive.
         """
         self.acknowledged = 0
+        self.final: int | None = None
+        """Number of the last frame that the peer has taken before it said goodbye, and with that of
+        the last that it ever takes; None while it has not said.
+        """
         self.received = 0
         self._kept: deque[tuple[Buffer, ...]] = deque()
         self._kept_bytes = 0
@@ -164,6 +169,23 @@ class Session:
         assert self._kept_bytes >= 0 <= self._parts_bytes
         assert self._kept or self._kept_bytes == 0 == self._parts_bytes
 
+    def on_goodbye(self, number: int) -> None:
+        """The peer leaves, and has taken the frames up to `number`: it takes no further one. Raises
+        ProtocolError for a number never sent or going back.
+        """
+        if not self.acknowledged <= number <= self.sent:
+            raise ProtocolError(
+                f"the peer said goodbye with frame {number} as the last that it has, but "
+                f"{self.acknowledged} to {self.sent} were possible"
+            )
+        self.final = number
+
+    def may_have_arrived(self, number: int) -> bool:
+        """False if the peer certainly does not have frame `number`, and will not get it over a
+        connection that stood so far.
+        """
+        return number <= (self.written if self.final is None else self.final)
+
     def clear(self) -> None:
         """The session is over: keep no frames any more. Questions about what was written are still
         answered.
@@ -187,6 +209,7 @@ class Session:
         simulations.
         """
         assert self.written <= self.sent, "written without a number"
+        assert self.final is None or self.final <= self.sent, "the peer has what was sent"
         assert len(self._kept) == self.sent - self.acknowledged
         sizes = [sum(map(len, buffers)) for buffers in self._kept]
         assert self._kept_bytes + self._parts_bytes == sum(sizes), "the bytes of the window"

@@ -1178,5 +1178,21 @@ class Node(BaseNode):
             if self._log is not None:
                 self._log[1].note_end(node, how, reason)
             self._proven.discard(node)
-            self._endpoint.on_peer_ended(node, "it has left the cluster or its lease has ended")
-            self._drop_of(node)
+            link = self._endpoint.peers.on_peer_left(node) if how == "left" else None
+            if link is None:
+                self._forget_node(node)
+            else:
+                self._nursery.start_soon(self._part_from, link, name=f"goodbye of {node.name}")
+
+    async def _part_from(self, link: Link) -> None:
+        """A node has left in order. Its last answers, and its goodbye, travel over its link, while
+        this news came from the store: that may be sooner. Bounded by `Timings.goodbye`.
+        """
+        with trio.move_on_after(self._environment.timings.goodbye):
+            await link.disconnected()
+        self._forget_node(link.peer.identity)
+
+    def _forget_node(self, node: NodeId) -> None:
+        """An incarnation has ended: end its link, and drop what it has here."""
+        self._endpoint.on_peer_ended(node, "it has left the cluster or its lease has ended")
+        self._drop_of(node)

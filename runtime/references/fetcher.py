@@ -12,7 +12,6 @@ from typing import Any, cast
 import trio
 
 from actors.errors import (
-    ActorNotFoundError,
     ConnectionLostError,
     NodeDiedError,
     NodeUnreachableError,
@@ -31,6 +30,7 @@ from runtime.references.state_changes import StateChanges
 from runtime.references.table import Effect, ReferenceState, ReferenceTable
 from runtime.references.value_codec import ValueCodec
 from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
+from runtime.service_calls import SERVICE_ENDED
 from runtime.shared_memory.mappings import MappedArenas, NotLendableError
 from runtime.shared_memory.pool import FinalizerQueue, SharedMemoryLocation
 from runtime.statistics.histograms import Histogram
@@ -48,7 +48,7 @@ ASKED_AGAIN_SECONDS = 0.02
 notice, and longer than an owner takes to be known as gone."""
 
 
-PASSING = (ActorNotFoundError, ConnectionLostError, NodeDiedError, NodeUnreachableError)
+PASSING = (*SERVICE_ENDED, ConnectionLostError, NodeDiedError, NodeUnreachableError)
 """Errors that mean that an owner has ended or cannot be reached at the moment. Both are retried:
 this node will soon learn of an end, and the other state passes.
 """

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, OutcomeUnknownError
+from actors.errors import CallError, OutcomeUnknownError
 from actors.identifiers import NodeId, ReferenceId
 from actors.own_logger import own_logger
 from runtime.environment import Environment
 from runtime.references.table import Effect, ReferenceTable
 from runtime.references.values import FailedValue
+from runtime.service_calls import SERVICE_ENDED
 
 logger = own_logger("understudy.references")
 
@@ -316,9 +317,8 @@ class ReferenceProtocol:
             await self._send_conclusions(peer, batch)
             await self._send_asks(peer, batch)
             await self._send_questions(peer, batch)
-        except ActorNotFoundError:
-            # A system service is missing only where its node has ended. The membership may not
-            # report that end, because the peer may not have been a member.
+        except SERVICE_ENDED:
+            # The membership may not report that end, because the peer may not have been a member.
             self._apply(self._table.on_node_ended(peer))
         except CallError as error:
             logger.info(

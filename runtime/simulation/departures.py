@@ -1,7 +1,12 @@
-"""Departures: nodes are asked to leave while the store answers nothing for long.
+"""Departures: nodes are asked to leave.
 
-Each hosts many named actors, of which some take their time to stop and some are busy. Each of these
-would cost a question to the store. All the same a node ends within the bound of its timings.
+In `departures` the store answers nothing for long meanwhile. Each node hosts many named actors, of
+which some take their time to stop and some are busy. Each of these would cost a question to the
+store. All the same a node ends within the bound of its timings.
+
+In `used_departures` the store is well, and so are all links. The other nodes start actors on a node
+that leaves, and call those, until it is gone. Some of what it is asked comes before it begins to
+leave, some crosses its goodbye. No error may say that it has died.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import attrs
 import trio
 
 from actors import Actor, method
-from actors.errors import UnderstudyError
+from actors.errors import NodeDiedError, SpawnManyError, UnderstudyError
 from actors.supervision import ExitReason
 from runtime.environment import real_seconds
 from runtime.node import Node
@@ -45,6 +50,24 @@ CALL_SECONDS = 60.0
 
 CALL_SLACK = 25.0
 """Seconds that the lookup before a call may take, in addition."""
+
+
+ROUNDS = 6
+"""Departures of one run in which nodes are used meanwhile."""
+
+USED_NAMES = ("node-1", "node-2", "node-3", "node-4")
+
+USERS = 6
+"""Tasks that use a node that leaves, of each of the others."""
+
+LONGEST_USE = 0.3
+"""Seconds for which a node is used before it is asked to leave, at most."""
+
+START_SECONDS = (0.0, 0.0, 0.01, 0.3, 2.0)
+"""How long an `on_start` takes, one of these."""
+
+ASKED_AGAIN = (0.001, 0.02, 0.1)
+"""Seconds until a task that was refused asks again, one of these."""
 
 
 class BusyActor(Actor):
@@ -128,6 +151,105 @@ class _Departures:
             self.unanswered.append(f"a call to {name} from {caller} has not ended")
 
 
+class SlowlyStarted(Actor):
+    """Takes its time to start. If `deaf`, a cancellation does not shorten it."""
+
+    def __init__(self, seconds: float, deaf: bool) -> None:
+        self.seconds = seconds
+        self.deaf = deaf
+
+    async def on_start(self) -> None:
+        """Take so long."""
+        with trio.CancelScope(shield=self.deaf):
+            await trio.sleep(self.seconds)
+
+    @method(concurrent=True)
+    async def work(self, seconds: float) -> float:
+        """Take so long as well."""
+        await trio.sleep(seconds)
+        return seconds
+
+
+@attrs.define(eq=False)
+class _UsedDepartures:
+    """One run: one node after the other leaves while all others use it."""
+
+    cluster: SimulatedCluster
+    draw: random.Random
+    outcomes: Counter[str] = attrs.field(factory=Counter)
+    deaths: list[str] = attrs.field(factory=list)
+    apart: list[str] = attrs.field(factory=list)
+
+    async def body(self) -> None:
+        cluster, draw = self.cluster, self.draw
+        for _ in range(ROUNDS):
+            with trio.move_on_after(UP_AGAIN_SECONDS) as patience:
+                await all_up(cluster)
+            if patience.cancelled_caught:
+                self.apart.append(f"not all are members {UP_AGAIN_SECONDS:g} s after a departure")
+                return
+            # Not the founder, with which the store would go.
+            name = draw.choice(USED_NAMES[1:])
+            leaving = await cluster.node(name)
+            async with trio.open_nursery() as nursery:
+                for other in USED_NAMES:
+                    if other != name:
+                        node = await cluster.node(other)
+                        await self._use_from(node, leaving, nursery)
+                await trio.sleep(draw.uniform(0.0, LONGEST_USE))
+                leaving.leave()
+        cluster.check_invariants()
+
+    async def _use_from(self, node: Node, leaving: Node, nursery: trio.Nursery) -> None:
+        busy = await node.options(on=leaving.name).spawn(SlowlyStarted, 0.0, False)
+        for number in range(USERS):
+            draw = random.Random(self.draw.random())
+            if number % 3 == 0:
+                nursery.start_soon(self._call_until_gone, busy, draw)
+            else:
+                nursery.start_soon(self._start_until_gone, node, leaving, draw, number % 3 == 2)
+
+    async def _start_until_gone(
+        self, node: Node, leaving: Node, draw: random.Random, many: bool
+    ) -> None:
+        identity = leaving.name, leaving.incarnation
+        while any(one.node_id == identity for one in node.members()):
+            options = node.options(on=leaving.name)
+            args = draw.choice(START_SECONDS), draw.random() < 0.5
+            try:
+                if many:
+                    await options.spawn_many(SlowlyStarted, [args, args])
+                elif draw.random() < 0.5:
+                    await options.spawn(SlowlyStarted, *args)
+                else:
+                    name = f"used-{draw.getrandbits(64):x}"
+                    await options.options(name=name).get_or_spawn(SlowlyStarted, *args)
+            except UnderstudyError as error:
+                self._on_error(f"a start on {leaving.name} by {node.name}", error)
+                await trio.sleep(draw.choice(ASKED_AGAIN))
+            else:
+                self.outcomes["ok"] += 1
+
+    async def _call_until_gone(self, busy: SlowlyStarted, draw: random.Random) -> None:
+        ended = False
+        while not ended:
+            try:
+                await busy.work(draw.choice((0.0, 0.0, 0.05, 1.0)))
+            except UnderstudyError as error:
+                # An actor without a name does not come back.
+                ended = True
+                self._on_error(f"a call of {busy.name}", error)
+            else:
+                self.outcomes["ok"] += 1
+
+    def _on_error(self, what: str, error: UnderstudyError) -> None:
+        reasons = error.errors.values() if isinstance(error, SpawnManyError) else (error,)
+        for reason in reasons:
+            self.outcomes[type(reason).__name__] += 1
+            if isinstance(reason, NodeDiedError):
+                self.deaths.append(f"{what}: {reason}")
+
+
 def departures(seed: int) -> Report:
     """Let nodes leave while the store is silent. The report depends only on the seed and
     this version of the code.
@@ -154,6 +276,47 @@ def departures(seed: int) -> Report:
     )
     results = starmap(CheckResult.of, checks)
     return cluster.trace.report(seed, NAMES, real_seconds() - began, watched.outcomes, results)
+
+
+def used_departures(seed: int) -> Report:
+    """Let nodes leave while others use them. The report depends only on the seed and this version
+    of the code.
+    """
+    began = real_seconds()
+    found: list[_UsedDepartures] = []
+    cluster = run(seed, partial(_main_used, seed, found))
+    watched = found[0]
+    checks = (
+        (
+            "what leaves in order has not died",
+            watched.deaths,
+            f"{watched.outcomes.total()} starts and calls",
+        ),
+        (
+            "what leaves ends in time",
+            cluster.ended_late,
+            f"{cluster.leaves} nodes, within {cluster.timings.leaving:g} s",
+        ),
+        ("converges", watched.apart, "all nodes are members after each departure"),
+        (
+            "no unexpected end",
+            cluster.unexpected,
+            "no process ended by an error that is none of ours",
+        ),
+        ("tables agree with themselves", cluster.broken, "no invariant of a node's was broken"),
+    )
+    results = starmap(CheckResult.of, checks)
+    return cluster.trace.report(seed, USED_NAMES, real_seconds() - began, watched.outcomes, results)
+
+
+async def _main_used(
+    seed: int, found: list[_UsedDepartures], clock: VirtualClock
+) -> SimulatedCluster:
+    cluster = SimulatedCluster(seed, USED_NAMES, clock)
+    watched = _UsedDepartures(cluster, random.Random(f"{seed} used departures"))
+    found.append(watched)
+    await cluster.run(watched.body)
+    return cluster
 
 
 async def _main(seed: int, found: list[_Departures], clock: VirtualClock) -> SimulatedCluster:

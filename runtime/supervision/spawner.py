@@ -17,13 +17,13 @@ from actors.actor import Actor, Member
 from actors.call_context import CURRENT
 from actors.errors import (
     ActorClassError,
-    ActorNotFoundError,
     ActorStartError,
     CallError,
     EncodeError,
     MethodNotFoundError,
     NodeDiedError,
     NodeDrainingError,
+    NodeNotFoundError,
     NodeUnreachableError,
     NoPlacementError,
     OutcomeUnknownError,
@@ -52,6 +52,7 @@ from runtime.membership.members import Members
 from runtime.membership.names import Names
 from runtime.membership.restart_intents import CLUSTER
 from runtime.printable import plain
+from runtime.service_calls import SERVICE_ENDED
 from runtime.supervision.actor_placement import ActorPlacement
 from runtime.supervision.gathered_constructors import ConstructorGatherer, may_travel_with_others
 from runtime.supervision.gathered_starts import StartGatherer, StartKind
@@ -312,7 +313,7 @@ class ActorSpawner:
             return True
         except ActorStartError as error:
             failure = error
-        except (ActorNotFoundError, NodeDiedError, NodeUnreachableError):
+        except (*SERVICE_ENDED, NodeDiedError, NodeUnreachableError):
             # Its node has ended, or does not have the actor any more.
             return False
         else:
@@ -380,12 +381,19 @@ class ActorSpawner:
         member = None if asking is None else self._placement.named(options)
         refusals: dict[NodeId, StartRefusal] = {}
         unreachable = 0
+        left = ""
         while True:  # noqa: ASYNC913  each turn asks another node
             if member is None:
                 if asking is not None:
                     asking.wait()
-                # Raises, too, where all that could fit have refused, and says why each has.
-                member = await self._placement.place(options, refusals, asks=asks)
+                try:
+                    # Raises, too, where all that could fit have refused, and says why each has.
+                    member = await self._placement.place(options, refusals, asks=asks)
+                except NodeNotFoundError:
+                    if not left:
+                        raise
+                    # No other node has its name: what has become of the start is what it said.
+                    raise NodeDrainingError(left, node=options.on) from None
             place, member = member, None
             with self._placement.starting(options, place):
                 try:
@@ -395,6 +403,8 @@ class ActorSpawner:
                     if isinstance(error, NoPlacementError):
                         self._placement.on_refused(options.name)
                     unreachable += isinstance(error, NodeUnreachableError)
+                    if isinstance(error, NodeDrainingError):
+                        left = str(error)
                     refusal = refusal_of(error, options)
                     if unreachable == PLACES_TRIED or (
                         # There may be a new one of the name that `options.on` gives: a machine that
@@ -698,7 +708,8 @@ class ActorSpawner:
                 "ExitReason | None",
                 await service.stop_actor(address.name, address.epoch, reason, *limit),
             )
-        except ActorNotFoundError:
+        except SERVICE_ENDED:
+            # And with it the actor.
             return None
         self._placement.on_stopped(address)
         return ended

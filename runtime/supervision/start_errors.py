@@ -11,6 +11,7 @@ import trio
 
 from actors.actor import Member
 from actors.errors import (
+    ActorDiedError,
     ActorNotFoundError,
     CallError,
     DeadlineExceededError,
@@ -23,6 +24,7 @@ from actors.errors import (
 )
 from actors.messages import import_path
 from runtime.calls.error_codec import plain_error
+from runtime.hosting.host import left_meanwhile
 from runtime.hosting.node_service import NODE_SERVICE
 
 ELSEWHERE = "start it again, or elsewhere"
@@ -52,6 +54,7 @@ def about_start(
     except (
         ActorNotFoundError,
         DeadlineExceededError,
+        NodeDrainingError,
         NodeUnreachableError,
         OutcomeUnknownError,
     ) as error:
@@ -82,7 +85,17 @@ def _unanswered(
     """Return the error of a start that the service of `member` has not answered in `seconds`."""
     ended = f"node {member.name} ended"
     kind: type[CallError] = type(error)
-    if isinstance(error, ActorNotFoundError):
+    if isinstance(error, NodeDrainingError):
+        text = (
+            f"{what} was not started: node {member.name} left the cluster before it began with it; "
+            f"{ELSEWHERE}"
+        )
+    elif isinstance(error, ActorDiedError) or isinstance(error.__cause__, NodeDrainingError):
+        # The service ends only when its node has left: with it has ended what it was starting. An
+        # earlier attempt, of which nothing was heard, was made at the same node.
+        kind = NodeDrainingError
+        text = left_meanwhile(member.name, what)
+    elif isinstance(error, ActorNotFoundError):
         kind = NodeUnreachableError
         text = f"{what} was not started: {ended} before it could be asked; {ELSEWHERE}"
     elif isinstance(error, NodeUnreachableError):

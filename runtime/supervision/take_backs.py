@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, NodeDiedError
+from actors.errors import ActorNotFoundError, CallError, NodeDiedError, NodeDrainingError
 from actors.identifiers import NodeId
 from actors.own_logger import own_logger
 
@@ -86,7 +86,7 @@ async def _is_sent(method: Any, args: tuple[object, ...]) -> bool:
     with suppress(CallError):
         try:
             await method.send(*args)
-        except (ActorNotFoundError, NodeDiedError):
+        except (ActorNotFoundError, NodeDiedError, NodeDrainingError):
             pass
         return True
     return False

@@ -14,7 +14,7 @@ from actors import Actor, SpawnOptions
 from actors.errors import NameTakenError
 from runtime import open_node
 from runtime.hosting.actor_start import ActorStart
-from runtime.hosting.awaited_claims import AwaitedClaim
+from runtime.hosting.awaited_claims import AwaitedClaim, AwaitedClaims
 from runtime.hosting.host import ActorHost, NameClaims
 from runtime.node import internals_of
 
@@ -105,3 +105,18 @@ async def test_calls_that_wait_for_two_claims_are_handled_once_after_the_one_tha
         await trio.testing.wait_all_tasks_blocked()
         assert handled == [1]
         assert not host.awaited_claims.by_name
+
+
+async def test_calls_that_wait_for_a_claim_are_handled_when_the_node_has_left() -> None:
+    """The claim may end too late for that, or never, where the store does not answer."""
+    handled: list[int] = []
+    async with trio.open_nursery() as nursery:
+        claims = AwaitedClaims(nursery, ())
+        claim = claims.begin(NAME)
+        for number in range(3):
+            claims.add(NAME, partial(handled.append, number))
+        claims.close()
+        assert handled == [0, 1, 2]
+        assert not claims.takes(NAME)
+        claims.end(NAME, claim, succeeded=False)
+    assert handled == [0, 1, 2]

@@ -104,7 +104,7 @@ class Side:
         """
         self.pipe.budget = count
         link = self.link
-        while (link._out or link._next_part()) and link._flush(cast("Connection", self.pipe)):
+        while (link._out or link._next_posts()) and link._flush(cast("Connection", self.pipe)):
             pass
 
     def read(self, pipe: Pipe, count: int) -> None:
@@ -438,10 +438,51 @@ def test_an_abandoned_transfer_frees_the_memory_of_its_peer_and_its_lane() -> No
 def test_a_goodbye_waits_for_the_transfers_before_it() -> None:
     sides = opened()
     frame = post(sides[0], 1, [1_000], 0, None, changing=False)
-    sides[0].link.send_control(Kind.GOODBYE)
+    sides[0].link.say_goodbye()
     settle(sides)
     check([frame], sides[1].seen)
     assert sides[1].ended
+
+
+def test_a_frame_that_crosses_a_goodbye_is_not_taken_and_its_sender_knows_that() -> None:
+    leaving, staying = sides = opened()
+    before = post(staying, 1, [], 0, None, changing=False)
+    staying.write(1 << 20)
+    leaving.read(staying.pipe, 1 << 20)
+    # Both are on their way, and the second is a large one of which a part was written.
+    crossing = post(staying, 2, [], 0, None, changing=False)
+    large = post(staying, 3, [10_000], 0, None, changing=False)
+    staying.write(150)
+    leaving.link.say_goodbye()
+    leaving.write(1 << 20)
+    leaving.read(staying.pipe, 1 << 20)
+    staying.read(leaving.pipe, 1 << 20)
+    check([before], leaving.seen)
+    assert staying.link.peer_left
+    assert staying.link.peer_ended
+    assert not staying.link.certainly_not_received(before.ticket)
+    assert staying.link.certainly_not_received(crossing.ticket)
+    assert staying.link.certainly_not_received(large.ticket)
+    assert leaving.link.session.received == 1
+    assert sides[0].link.ended is None
+
+
+@pytest.mark.parametrize("count", [2, 1 << 40])
+def test_a_goodbye_that_has_what_was_never_sent_breaks_the_protocol(count: int) -> None:
+    sides = opened()
+    post(sides[0], 1, [], 0, None, changing=False)
+    frame = Frame(Kind.GOODBYE, 0, count.to_bytes(8, "big"), ())
+    with pytest.raises(ProtocolError, match=f"goodbye with frame {count} as the last"):
+        sides[0].link.on_frames([frame], 0)
+
+
+def test_a_goodbye_of_an_earlier_version_does_not_say_what_was_taken() -> None:
+    sides = opened()
+    frame = post(sides[0], 1, [], 0, None, changing=False)
+    sides[0].write(1 << 20)
+    sides[0].link.on_frames([Frame(Kind.GOODBYE, 0, b"", ())], 0)
+    assert sides[0].link.peer_left
+    assert not sides[0].link.certainly_not_received(frame.ticket)
 
 
 def test_the_end_of_a_link_says_of_each_frame_whether_it_may_have_arrived() -> None:

@@ -1,16 +1,22 @@
-"""While a node leaves, its actors still reach each other: what they have begun ends in order."""
+"""While a node leaves, its actors still reach each other: what they have begun ends in order. What
+other nodes have asked of it is answered before it is gone.
+"""
 
 from __future__ import annotations
 
+import threading
 from typing import ClassVar
 
 import pytest
 import trio
 
 from actors import Actor, ChildSpec, ExitReason, Supervisor, method
-from actors.errors import NodeDrainingError
+from actors.errors import CallError, DecodeError, NodeDrainingError
+from actors.messages import import_path
 from runtime import open_node
-from runtime.node import internals_of
+from runtime.calls import imports
+from runtime.membership.members import Registration
+from runtime.node import Node, internals_of
 
 SECRET = "a secret for the tests of closing"
 
@@ -76,3 +82,62 @@ async def test_a_call_that_runs_ends_with_the_help_of_other_actors_of_a_node_tha
         events[1].set()
     assert outcome == ["noted: work"]
     assert Book.lines == ["work", "writer stops: shutdown"]
+
+
+async def test_a_start_that_waits_for_its_module_is_answered_after_the_news_of_the_departure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store says that the node has left before its goodbye comes: that ends no call."""
+    outcome: list[Exception] = []
+    leaves, seen_gone, importing = trio.Event(), trio.Event(), trio.Event()
+    loop, goes_on = trio.lowlevel.current_trio_token(), threading.Event()
+    path = import_path(Book)
+
+    def import_slowly(paths: list[str]) -> list[DecodeError]:
+        assert paths == [path]
+        loop.run_sync_soon(importing.set)
+        goes_on.wait()
+        return []
+
+    leave = Registration.leave
+
+    async def leave_with_witness(self: Registration) -> None:
+        await leave(self)
+        await seen_gone.wait()
+
+    async def live(address: str, joined: trio.Event) -> None:
+        async with open_node("there", join=address, secret=SECRET):
+            joined.set()
+            await leaves.wait()
+
+    async def start(here: Node) -> None:
+        try:
+            await here.options(on="there").spawn(Book)
+        except CallError as error:
+            outcome.append(error)
+        # Its node waits for the thread.
+        goes_on.set()
+
+    monkeypatch.setattr(imports, "is_imported", lambda one: one != path)
+    monkeypatch.setattr(imports, "_import_all", import_slowly)
+    monkeypatch.setattr(Registration, "leave", leave_with_witness)
+    try:
+        async with open_node("here", secret=SECRET) as here, trio.open_nursery() as nursery:
+            joined = trio.Event()
+            nursery.start_soon(live, here.address, joined)
+            await joined.wait()
+            nursery.start_soon(start, here)
+            await importing.wait()
+            leaves.set()
+            await here.wait_gone("there")
+            assert not outcome
+            # The founder's own leaving is not looked at.
+            monkeypatch.setattr(Registration, "leave", leave)
+            seen_gone.set()
+    finally:
+        goes_on.set()
+    assert [type(error) for error in outcome] == [NodeDrainingError]
+    assert str(outcome[0]) == (
+        "an actor of class Book was not started: node there left the cluster before it began with "
+        "it; start it again, or elsewhere"
+    )

@@ -71,7 +71,7 @@ from runtime.simulation import Report, first_contacts, simulate_once
 from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.cluster import SimulatedCluster, has_polling, runs_in_containers
 from runtime.simulation.deep_calls import DeepCalls
-from runtime.simulation.departures import departures
+from runtime.simulation.departures import departures, used_departures
 from runtime.simulation.full_nodes import FullNodes
 from runtime.simulation.joins import joins
 from runtime.simulation.joint_starts import JointStarts
@@ -248,6 +248,9 @@ RUNS: dict[str, Run] = {
     "outcomes are told without a look at the lease": blocked_loops,
     "silent store is waited for": joins,
     "each actor has its own time to stop": departures,
+    "the news of a departure ends the link before its last answers": used_departures,
+    "a goodbye does not say what was taken": used_departures,
+    "what waits for a worker is not answered before a goodbye": used_departures,
     "joint claims take names that have owners": joint,
     "joint claims of unknown outcome are kept": joint,
     "actors that are being stopped are found": racing,
@@ -722,6 +725,26 @@ def each_actor_has_its_own_time_to_stop() -> AbstractContextManager[object]:
     return planted(
         ActorHost, "drain", lambda self, seconds, in_all: original(self, seconds, math.inf)
     )
+
+
+@plant
+def the_news_of_a_departure_ends_the_link_before_its_last_answers() -> AbstractContextManager[
+    object
+]:
+    """What the store says of a node that leaves may be sooner than what that node has sent."""
+    return planted(Peers, "on_peer_left", lambda self, node: None)
+
+
+@plant
+def a_goodbye_does_not_say_what_was_taken() -> AbstractContextManager[object]:
+    """Whether a request that crosses a goodbye has run is not known."""
+    return planted(Session, "on_goodbye", lambda self, number: None)
+
+
+@plant
+def what_waits_for_a_worker_is_not_answered_before_a_goodbye() -> AbstractContextManager[object]:
+    """A node that leaves answers the calls that run, and not those that are about to."""
+    return planted(TaskWorkers, "take_queued", lambda self: [])
 
 
 @plant

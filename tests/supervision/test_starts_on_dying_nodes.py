@@ -12,11 +12,13 @@ import trio
 from actors import Actor, method
 from actors.actor import Member
 from actors.errors import (
+    ActorDiedError,
     ActorNotFoundError,
     CallError,
     CallTimeoutError,
     DeadlineExceededError,
     NodeDiedError,
+    NodeDrainingError,
     NodeNotFoundError,
     OutcomeUnknownError,
 )
@@ -100,6 +102,45 @@ def test_an_error_of_the_service_that_starts_is_about_the_start(
         raise error
     assert str(found.value) == text
     assert (found.value.node, found.value.attempts) == ("worker-1", 3)
+
+
+STARTED = (
+    "node worker-1 left while where was starting there: it has not started; its constructor and "
+    "on_start may have begun"
+)
+
+
+def after_a_repeat(last: CallError) -> CallError:
+    """The error of a call whose first attempt had no answer in its time."""
+    error = OutcomeUnknownError("may have run in one of its 2 attempts", actor="@node")
+    error.__cause__ = last
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            NodeDrainingError("@node.spawn did not run", actor="@node"),
+            "where was not started: node worker-1 left the cluster before it began with it; start "
+            "it again, or elsewhere",
+        ),
+        (ActorDiedError("@node ended while the call was running", actor="@node"), STARTED),
+        (after_a_repeat(NodeDrainingError("@node.spawn did not run", actor="@node")), STARTED),
+    ],
+    ids=["not taken", "cut short", "repeat not taken"],
+)
+def test_a_start_on_a_node_that_leaves_is_refused_and_has_not_died(
+    error: CallError, text: str
+) -> None:
+    member = Member("worker-1", 7, (), "", 0)
+    with (
+        pytest.raises(NodeDrainingError) as found,
+        about_start("where", member, lambda: 1.0, known=False),
+    ):
+        raise error
+    assert str(found.value) == text
+    assert found.value.node == "worker-1"
 
 
 class Unhurried(Actor):
