@@ -114,6 +114,16 @@ class Compare:
     )
     expected: int | bytes = attrs.field(validator=_expected)
 
+    def holds(self, entry: Entry | None) -> bool:
+        """Return whether the condition is true of this entry of its key; None: the key is
+        missing.
+        """
+        if entry is None:
+            return self.field != "value" and self.expected == 0
+        # No ordering, only equality: etcd could compare by less and greater, but the protocols
+        # above need nothing else, and all stores have to agree on every condition.
+        return bool(getattr(entry, self.field) == self.expected)
+
 
 @message
 @attrs.frozen
@@ -321,10 +331,11 @@ class Store(ABC):
         """
 
     async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
-        """Carry out transactions, each in a step of its own and in no particular order; returns
-        the result of each, or the error that `transaction` would have raised.
+        """Carry out transactions, in no particular order; returns the result of each, or the error
+        that `transaction` would have raised.
 
-        Other clients may change the store between two of them. Raises for all of them what
+        Some may be carried out in one step, at one revision, and other clients may change the store
+        between two others. Raises for all of them what
         `transaction` raises while the store cannot be reached, or if the answer to all was lost.
         """
         outcomes: list[TransactionOutcome] = []

@@ -219,7 +219,7 @@ class StoreMachine:
         # Refuses a branch that writes one key twice: both writes would have the same revision, and
         # the history could not tell which came last.
         check_transaction(compare, then, otherwise)
-        succeeded = all(self._holds(condition) for condition in compare)
+        succeeded = all(condition.holds(self._entries.get(condition.key)) for condition in compare)
         operations = then if succeeded else otherwise
         # Check everything that can be refused before the first change: a transaction is atomic, and
         # there is no roll-back.
@@ -416,14 +416,6 @@ class StoreMachine:
         for lease, found in self._leases.items():
             assert 0 < lease < self._next_lease
             assert all(self._entries[key].lease == lease for key in found.keys)
-
-    def _holds(self, condition: Compare) -> bool:
-        entry = self._entries.get(condition.key)
-        if entry is None:
-            return condition.field != "value" and condition.expected == 0
-        # No ordering, only equality: etcd could compare by less and greater, but the protocols
-        # above need nothing else, and the two stores have to agree on every condition.
-        return bool(getattr(entry, condition.field) == condition.expected)
 
     def _carry_out(self, operation: Operation, revision: int) -> Response:
         if isinstance(operation, Put):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import attrs
 import trio
@@ -29,9 +29,12 @@ from runtime.store.etcd.gateway import (
     NotSentError,
 )
 from runtime.store.etcd.translation import (
+    Answer,
     EtcdFullError,
     EtcdRefusalError,
     Json,
+    Nested,
+    Part,
     Space,
     guarded,
     number,
@@ -50,6 +53,7 @@ from runtime.store.interface import (
     Operation,
     Put,
     RangeResult,
+    Response,
     Store,
     StoreEvent,
     Transaction,
@@ -70,6 +74,19 @@ MARKER_SECONDS = 60
 
 SIDE_BY_SIDE = 16
 """Requests of one batch of transactions that are under way at the same time."""
+
+TOGETHER = 64
+"""Transactions in one request. etcd allows 128 operations by default (--max-txn-ops): these, the
+marker, and as many in each of them as are left.
+"""
+
+MOST_INSIDE = 128 - TOGETHER - 1
+"""Conditions or operations in a branch of a transaction that is carried out with others."""
+
+MOST_BYTES = 512 * 1024
+"""Keys and values in one request, in bytes; etcd takes 1.5 MiB by default, and JSON makes a third
+more of them.
+"""
 
 NOT_MADE = StoreError("the transaction was not made")
 """Stands for the outcome of a transaction, until that is known."""
@@ -314,6 +331,17 @@ class EtcdWatches:
             assert len(self._kept) <= KEPT_WATCHES
 
 
+@attrs.frozen
+class _Applied:
+    """A transaction that was applied: whether its conditions held, its revision, and the answers to
+    the parts of its branch.
+    """
+
+    succeeded: bool
+    revision: int
+    answers: tuple[Answer, ...]
+
+
 class EtcdStore(Store):
     """The store of cluster `cluster` in the etcd at `address`. Task `run` must be running while it
     is used: it renews the lease of the markers.
@@ -400,6 +428,15 @@ class EtcdStore(Store):
         check_transaction(compare, then, otherwise)
         if all(isinstance(operation, Get) for operation in (*then, *otherwise)):
             return await self._read(compare, then, otherwise)
+        applied = await self._carry_out(compare, then, otherwise)
+        return TransactionResult(
+            applied.succeeded, applied.revision, cast("tuple[Response, ...]", applied.answers)
+        )
+
+    async def _carry_out(
+        self, compare: Sequence[Compare], then: Sequence[Part], otherwise: Sequence[Part]
+    ) -> _Applied:
+        """Carry out a transaction that may change something, at most once."""
         until = trio.current_time() + self._environment.timings.store_call
         # Repeated only after an attempt that certainly was not applied, each time with a marker
         # whose revision is known.
@@ -423,24 +460,43 @@ class EtcdStore(Store):
                 )
 
     async def transactions(self, batch: Sequence[Transaction]) -> list[TransactionOutcome]:
-        """Carry out several transactions side by side: etcd writes to its disk what comes
-        together.
+        """Carry out several transactions: many in one request, where they have no key in common,
+        and the requests side by side. Those of one request have one revision.
         """
         outcomes: list[TransactionOutcome] = [NOT_MADE] * len(batch)
-        left = iter(range(len(batch)))
+        left = iter(_requests_for(batch))
 
         async def carry_out() -> None:
-            for place in left:
-                one = batch[place]
-                try:
-                    outcomes[place] = await self.transaction(one.compare, one.then, one.otherwise)
-                except (StoreError, ValueError, TypeError) as error:
-                    outcomes[place] = error
+            for places in left:
+                some = [batch[place] for place in places]
+                found = await self._together(some) if len(some) > 1 else None
+                if found is None:
+                    found = [await self._alone(one) for one in some]
+                for place, outcome in zip(places, found, strict=True):
+                    outcomes[place] = outcome
 
         async with trio.open_nursery() as nursery:
             for _ in range(min(SIDE_BY_SIDE, len(batch))):
                 nursery.start_soon(carry_out)
         return outcomes
+
+    async def _alone(self, one: Transaction) -> TransactionOutcome:
+        try:
+            return await self.transaction(one.compare, one.then, one.otherwise)
+        except (StoreError, ValueError, TypeError) as error:
+            return error
+
+    async def _together(self, some: Sequence[Transaction]) -> Sequence[TransactionOutcome] | None:
+        """Carry out transactions that have no key in common, in one request. Returns None if that
+        was refused for one of them, and nothing was carried out.
+        """
+        try:
+            applied = await self._carry_out([], list(map(Nested, some)), [])
+        except (LeaseLostError, EtcdRefusalError) as error:
+            return [error] * len(some) if isinstance(error, EtcdFullError) else None
+        except StoreError as error:
+            return [error] * len(some)
+        return cast("tuple[TransactionResult, ...]", applied.answers)
 
     async def grant(self, ttl: float) -> int:
         """Make a lease whose number is chosen here. etcd counts in whole seconds, so the time is
@@ -523,20 +579,16 @@ class EtcdStore(Store):
         lost.
         """
         answer = await self._ask("/v3/kv/txn", reading(self._space, compare, then, otherwise))
-        succeeded = bool(answer.get("succeeded"))
-        responses = map(
-            self._space.response, then if succeeded else otherwise, answer.get("responses", ())
-        )
-        return TransactionResult(succeeded, number(answer["header"], "revision"), tuple(responses))
+        return self._space.result(then, otherwise, answer, number(answer["header"], "revision"))
 
     async def _attempt(
         self,
         marker: Marker,
         compare: Sequence[Compare],
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation],
+        then: Sequence[Part],
+        otherwise: Sequence[Part],
         until: float,
-    ) -> TransactionResult | None:
+    ) -> _Applied | None:
         """Try a transaction once. Returns None if it was certainly not applied and may be tried
         again.
         """
@@ -570,9 +622,9 @@ class EtcdStore(Store):
         self,
         marker: Marker,
         answer: Json,
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation],
-    ) -> TransactionResult | None:
+        then: Sequence[Part],
+        otherwise: Sequence[Part],
+    ) -> _Applied | None:
         outcome = outcome_of(answer)
         if outcome is None:
             # The marker is not as we left it. Another client has changed or deleted it.
@@ -585,19 +637,24 @@ class EtcdStore(Store):
             marker.revision = revision
         # etcd's responses include one for the marker, which `map` leaves out because it is the
         # last.
-        return TransactionResult(
-            succeeded, revision, tuple(map(self._space.response, operations, responses))
+        return _Applied(
+            succeeded,
+            revision,
+            tuple(
+                self._space.answer(part, response, revision)
+                for part, response in zip(operations, responses, strict=False)
+            ),
         )
 
     async def _resolve(
         self,
         marker: Marker,
         token: str,
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation],
+        then: Sequence[Part],
+        otherwise: Sequence[Part],
         lost: AmbiguousError,
         until: float,
-    ) -> TransactionResult | None:
+    ) -> _Applied | None:
         """Resolve a transaction whose answer was lost. Returns its result if it was applied.
         Returns None if it was not, and then it can never be applied any more.
 
@@ -632,10 +689,10 @@ class EtcdStore(Store):
         self,
         marker: Marker,
         token: str,
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation],
+        then: Sequence[Part],
+        otherwise: Sequence[Part],
         full: EtcdFullError,
-    ) -> TransactionResult:
+    ) -> _Applied:
         """Resolve a transaction that etcd refused because it is full: etcd may do so before or
         after applying it (issue 16659), which the marker tells. Returns its result if it was
         applied; raises `full` if not.
@@ -655,44 +712,52 @@ class EtcdStore(Store):
         self,
         found: Mapping[str, Any],
         branch: str,
-        then: Sequence[Operation],
-        otherwise: Sequence[Operation],
-    ) -> TransactionResult:
+        then: Sequence[Part],
+        otherwise: Sequence[Part],
+    ) -> _Applied:
         """Return the result of a transaction that was applied, from the marker that was read."""
         operations = then if branch == "then" else otherwise
         revision = number(found["kvs"][0], "mod_revision")
-        return TransactionResult(
-            branch == "then", revision, await self._answers(operations, revision)
-        )
+        return _Applied(branch == "then", revision, await self._answers(operations, revision))
 
-    async def _answers(
-        self, operations: Sequence[Operation], revision: int
-    ) -> tuple[Entry | bool | None, ...]:
+    async def _answers(self, operations: Sequence[Part], revision: int) -> tuple[Answer, ...]:
         """Return the responses of a transaction that was applied at `revision`, read from etcd's
         older revisions.
 
         Keys that the transaction itself wrote before are read at its own revision, others at the
         one before.
         """
-        answers: list[Entry | bool | None] = []
+        answers: list[Answer] = []
         written: set[str] = set()
         for operation in operations:
+            if isinstance(operation, Nested):
+                answers.append(await self._nested_result(operation.transaction, revision))
+                continue
             if isinstance(operation, Put):
                 answers.append(None)
             else:
                 seen = revision if operation.key in written else revision - 1
-                body = {"key": self._space.key(operation.key), "revision": str(max(1, seen))}
-                found = (await self._ask("/v3/kv/range", body)).get("kvs", ())
-                answers.append(
-                    bool(found)
-                    if isinstance(operation, Delete)
-                    else self._space.entry(found[0])
-                    if found
-                    else None
-                )
+                found = await self._entry_at(operation.key, seen)
+                answers.append(found is not None if isinstance(operation, Delete) else found)
             if isinstance(operation, Put | Delete):
                 written.add(operation.key)
         return tuple(answers)
+
+    async def _nested_result(self, one: Transaction, revision: int) -> TransactionResult:
+        """Return the result of a transaction that was applied with others at `revision`. Its
+        conditions were evaluated before any of them, and none of the others has its keys.
+        """
+        succeeded = True
+        for compare in one.compare:
+            entry = await self._entry_at(compare.key, revision - 1)
+            succeeded = succeeded and compare.holds(entry)
+        answers = await self._answers(one.then if succeeded else one.otherwise, revision)
+        return TransactionResult(succeeded, revision, cast("tuple[Response, ...]", answers))
+
+    async def _entry_at(self, key: str, revision: int) -> Entry | None:
+        body = {"key": self._space.key(key), "revision": str(max(1, revision))}
+        found = (await self._ask("/v3/kv/range", body)).get("kvs", ())
+        return self._space.entry(found[0]) if found else None
 
     def _unknown(self, lost: AmbiguousError) -> StoreOutcomeUnknownError:
         return StoreOutcomeUnknownError(
@@ -736,3 +801,41 @@ def _branch_in(found: Mapping[str, Any], token: str) -> str:
         b64decode(entries[0].get("value", "")).decode().partition(" ") if entries else ("", "", "")
     )
     return branch if theirs == token else ""
+
+
+def _requests_for(batch: Sequence[Transaction]) -> Iterator[list[int]]:
+    """Yield the places of the transactions that one request may carry out together. Whichever is
+    carried out first, or whether all are at once, decides nothing: they have no key in common.
+    """
+    places: list[int] = []
+    keys: set[str] = set()
+    size = 0
+    for place, one in enumerate(batch):
+        if not _may_be_nested(one):
+            yield [place]
+            continue
+        parts = (*one.compare, *one.then, *one.otherwise)
+        own = {part.key for part in parts}
+        length = sum(
+            len(part.key) + (len(part.value) if isinstance(part, Put) else 0) for part in parts
+        )
+        is_full = len(places) == TOGETHER or size + length > MOST_BYTES
+        if places and (is_full or not keys.isdisjoint(own)):
+            yield places
+            places, keys, size = [], set(), 0
+        places.append(place)
+        keys |= own
+        size += length
+    if places:
+        yield places
+
+
+def _may_be_nested(one: Transaction) -> bool:
+    """True for a transaction that etcd takes as a part of another one. One that only reads is not:
+    with a marker it would write, and raise the revision.
+    """
+    try:
+        check_transaction(one.compare, one.then, one.otherwise)
+    except (ValueError, TypeError):
+        return False
+    return one.writes and max(map(len, (one.compare, one.then, one.otherwise))) <= MOST_INSIDE

@@ -12,7 +12,17 @@ from typing import Any, Literal
 import attrs
 
 from actors.errors import LeaseLostError, StoreCompactedError, StoreError
-from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Response, StoreEvent
+from runtime.store.interface import (
+    Compare,
+    Delete,
+    Entry,
+    Operation,
+    Put,
+    Response,
+    StoreEvent,
+    Transaction,
+    TransactionResult,
+)
 
 # etcd's error answers, classified by what a client has to do. No I/O.
 #
@@ -86,6 +96,9 @@ _NAMES = {
 _NAMES |= {"Unavailable": 14, "Unauthenticated": 16}
 
 Json = dict[str, Any]
+
+Answer = Response | TransactionResult
+"""The answer to a part of a transaction: one that is nested has a result of its own."""
 
 _TARGETS = {
     "mod_revision": "MOD",
@@ -212,6 +225,17 @@ def end_of_prefix(prefix: bytes) -> bytes:
 
 
 @attrs.frozen
+class Nested:
+    """A transaction as a part of another one, with conditions of its own."""
+
+    transaction: Transaction
+
+
+Part = Operation | Nested
+"""What the branches of a transaction in etcd consist of."""
+
+
+@attrs.frozen
 class Space:
     """The keys of one store within an etcd that others may use as well: those that begin with
     `root`.
@@ -241,6 +265,13 @@ class Space:
             "result": "EQUAL",
             compare.field: expected,
         }
+
+    def part(self, part: Part) -> Json:
+        """Encode a part of a transaction."""
+        if isinstance(part, Nested):
+            inner = part.transaction
+            return {"request_txn": reading(self, inner.compare, inner.then, inner.otherwise)}
+        return self.operation(part)
 
     def operation(self, operation: Operation) -> Json:
         """Encode an operation of a transaction."""
@@ -274,6 +305,26 @@ class Space:
         found = answer["response_range"].get("kvs", ())
         return self.entry(found[0]) if found else None
 
+    def answer(self, part: Part, answer: Mapping[str, Any], revision: int) -> Answer:
+        """Decode etcd's response to a part of a transaction that was applied at `revision`."""
+        if isinstance(part, Nested):
+            inner = part.transaction
+            return self.result(inner.then, inner.otherwise, answer["response_txn"], revision)
+        return self.response(part, answer)
+
+    def result(
+        self,
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
+        answer: Mapping[str, Any],
+        revision: int,
+    ) -> TransactionResult:
+        """Decode etcd's answer to a transaction without a marker."""
+        succeeded = bool(answer.get("succeeded"))
+        operations = then if succeeded else otherwise
+        responses = map(self.response, operations, answer.get("responses", ()))
+        return TransactionResult(succeeded, revision, tuple(responses))
+
     def event(self, found: Mapping[str, Any]) -> StoreEvent:
         """Decode a change. etcd leaves out the kind of puts. It has no create revision for
         deletions, so that is taken from the previous value.
@@ -299,8 +350,8 @@ def guarded(
     space: Space,
     slot: Json,
     compare: Sequence[Compare],
-    then: Sequence[Operation],
-    otherwise: Sequence[Operation],
+    then: Sequence[Part],
+    otherwise: Sequence[Part],
 ) -> Json:
     """Build a transaction that also writes a marker, and that does nothing if another client has
     changed the marker.
@@ -308,7 +359,8 @@ def guarded(
     `slot` has the marker's `key`, its known `mod_revision`, its `lease`, and the values to write in
     either branch: `then` and `otherwise`; see `runtime.store.etcd.store.Marker`. What `then` writes
     is not nested, because etcd's space quota does not count nested writes
-    (https://github.com/etcd-io/etcd/pull/22134).
+    (https://github.com/etcd-io/etcd/pull/22134). Beside transactions that are nested all the same,
+    the marker is counted: a full etcd refuses the whole.
     """
     unchanged = {
         "key": slot["key"],
@@ -317,11 +369,11 @@ def guarded(
         "mod_revision": str(slot["mod_revision"]),
     }
 
-    def branch(operations: Sequence[Operation], value: str) -> list[Json]:
-        asked = [space.operation(operation) for operation in operations]
+    def branch(operations: Sequence[Part], value: str) -> list[Json]:
+        asked = [space.part(operation) for operation in operations]
         write = {"request_put": {"key": slot["key"], "value": value, "lease": slot["lease"]}}
         deleted = [operation.key for operation in operations if isinstance(operation, Delete)]
-        if any(isinstance(operation, Put) for operation in operations):
+        if any(isinstance(operation, Put | Nested) for operation in operations):
             asked.append(write)
         elif deleted:
             # A branch that changes nothing must not raise the revision, so it writes the marker
@@ -367,7 +419,7 @@ def outcome_of(answer: Mapping[str, Any]) -> tuple[bool, Sequence[Mapping[str, A
     return (False, inner.get("responses", ())) if inner.get("succeeded") else None
 
 
-def wrote_marker(operations: Sequence[Operation], responses: Sequence[Mapping[str, Any]]) -> bool:
+def wrote_marker(operations: Sequence[Part], responses: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the branch of these operations wrote its marker: its response comes after
     those of the operations.
     """
