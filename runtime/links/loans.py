@@ -241,10 +241,13 @@ class Lender:
 
     def on_answered(self, flag: int, number: int) -> None:
         """The peer has mapped an arena, or cannot."""
+        if all(self._numbers[key] != number for key in self._numbers if self._pool.is_open(key)):
+            # It was closed meanwhile, perhaps before the peer learned of it: nothing is lent from
+            # it, and that it could not be mapped says nothing of others.
+            return
         if flag == ArenaFlag.REFUSED:
             self._refused = True
-        # It may be closed meanwhile: then nothing is lent from it.
-        elif number in self._numbers.values():
+        else:
             self._mapped.add(number)
 
     def on_beat(self) -> None:

@@ -216,6 +216,18 @@ def test_idle_memory_goes_back_to_the_kernel() -> None:
     assert sender.send(bytes(MEBIBYTE))
 
 
+def test_memory_that_was_closed_before_its_announcement_arrived_ends_no_lending() -> None:
+    sender, receiver = Side(), Side()
+    assert not sender.send(bytes(MEBIBYTE))
+    # The connection was down for so long.
+    for _ in range(IDLE_BEATS + 1):
+        sender.lending.on_beat()
+    deliver(sender, receiver)
+    assert not sender.send(bytes(MEBIBYTE)), "other memory is announced"
+    deliver(sender, receiver)
+    assert sender.send(bytes(MEBIBYTE))
+
+
 class CountingReceiver:
     """Takes calls, and notes with how many frames each came."""
 
