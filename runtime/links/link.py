@@ -147,9 +147,7 @@ class Link(Outbound):
         sign of anything.
         """
         self.process: Process | None = None
-        """The process at the other end, where the kernel reports which one it is: of the latest
-        connection that was a Unix socket, to a process of this user.
-        """
+        """The process of this user at the other end, by the kernel: of the latest Unix socket."""
         self.receiver = receiver
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()

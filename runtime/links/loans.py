@@ -127,6 +127,14 @@ class LendingPools:
         self._pools.add(pool)
         return pool
 
+    def name(self, descriptor: int) -> int:
+        """What a descriptor of this process is called where its memory is announced."""
+        return descriptor
+
+    def map(self, process: int, name: int, key: bytes, most: int) -> WritableMapping:
+        """Memory of another process, at most so many bytes. Raises `NotLendableError`."""
+        return WritableMapping(process, name, key, most)
+
     def take(self, pool: MemoryPool, size: int) -> Block | None:
         """A block of one of the pools; None if its own limit or that of all forbids it."""
         before = pool.allocated
@@ -171,6 +179,11 @@ class Lender:
         self._idle_beats = 0
         self.loaned_bytes = 0
         """In all, since the link began."""
+
+    @property
+    def is_refused(self) -> bool:
+        """True once the peer could not map memory of this end."""
+        return self._refused
 
     @property
     def open_loans(self) -> int:
@@ -307,7 +320,8 @@ class Lender:
         self._latest_arena += 1
         place = block.place
         self._numbers[place.key] = self._latest_arena
-        control = _ARENA.pack(self._latest_arena, place.descriptor, place.key)
+        name = self._pools.name(place.descriptor)
+        control = _ARENA.pack(self._latest_arena, name, place.key)
         self._post(encode_frame(Kind.ARENA, control, flags=ArenaFlag.ANNOUNCED))
 
 
@@ -316,7 +330,8 @@ class Borrower:
     peer according to the kernel, because a peer may have only its own memory mapped.
     """
 
-    def __init__(self, post: Callable[[bytes], object], process: int) -> None:
+    def __init__(self, pools: LendingPools, post: Callable[[bytes], object], process: int) -> None:
+        self._pools = pools
         self._post = post
         self._process = process
         self._mappings: dict[int, WritableMapping] = {}
@@ -381,7 +396,7 @@ class Borrower:
         answer = ArenaFlag.REFUSED
         if len(self._mappings) < MOST_ARENAS:
             try:
-                self._mappings[number] = WritableMapping(self._process, descriptor, key, room)
+                self._mappings[number] = self._pools.map(self._process, descriptor, key, room)
                 answer = ArenaFlag.MAPPED
             except NotLendableError:
                 # What the kernel does not allow goes over the socket.
@@ -416,7 +431,7 @@ class Lending:
 
     def __init__(self, pools: LendingPools, post: Callable[[bytes], object], process: int) -> None:
         self.lender = Lender(pools, post)
-        self.borrower = Borrower(post, process)
+        self.borrower = Borrower(pools, post, process)
 
     def on_frame(self, frame: Frame) -> Frame | None:
         """Act upon a frame of one of the three kinds; returns the frame that a LOAN stands for.

@@ -54,7 +54,8 @@ from runtime.links.settlement import (
     read_answer,
     read_offer,
 )
-from runtime.links.transports import Connection, Network, SocketConnection, why_not_dialled
+from runtime.links.spinner import PollableConnection
+from runtime.links.transports import Connection, Network, why_not_dialled
 from runtime.statistics.call_statistics import reason_of
 from runtime.statistics.counts import LabelledCount
 from runtime.wire.frames import Frame, FrameReader, Kind, Limits, encode_frame
@@ -154,7 +155,8 @@ class Peers:
         self.receiver = receiver
         self._nursery = nursery
         self._membership = membership
-        self._lending_pools = LendingPools(environment)
+        self.lending_pools = LendingPools(environment)
+        """Of the memory that its links lend. A simulation sets others."""
         self._policy = policy
         self._departures: deque[tuple[float, Peer]] = deque()
         """Strangers whose sessions have ended, with the times from which they count as gone."""
@@ -537,12 +539,12 @@ class Peers:
             self._began[settled.peer.identity] = settled.verified
         # By what the kernel says, not the peer: a process elsewhere must not have the memory of one
         # here mapped by naming it, nor be taken for dead with another one.
-        pid = connection.peer_process() if isinstance(connection, SocketConnection) else None
+        pid = connection.peer_process() if isinstance(connection, PollableConnection) else None
         if pid is None:
             return
         link.process = Process(self._environment.process().host, pid, process_start(pid))
         if FEATURE in self.introduction.peer.features & settled.peer.features:
-            link.share_memory(self._lending_pools, pid, dialled=dialled)
+            link.share_memory(self.lending_pools, pid, dialled=dialled)
 
     def _keep_connected(self, link: Link) -> None:
         if link not in self._kept and not self._closing:

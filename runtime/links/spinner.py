@@ -92,6 +92,10 @@ class PollableConnection(ABC):
     def descriptor(self) -> int:
         """A number of the open connection; -1 when it is closed."""
 
+    def peer_process(self) -> int | None:
+        """The pid of the process at the other end, where that is known to be of this user."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Drop the connection at once. It may be closed again."""

@@ -14,8 +14,9 @@ import itertools
 import logging
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import starmap
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ import attrs
 import trio
 
 from actors import Actor, method
-from actors.errors import UnderstudyError
+from actors.errors import HandshakeError, ProtocolError, UnderstudyError
 from actors.handle import Handle
 from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
@@ -31,9 +32,10 @@ from runtime.calls.routes import PeerDirectory
 from runtime.environment import real_seconds
 from runtime.hosting.host import ActorHost
 from runtime.links.link import Link
+from runtime.links.loans import FEATURE
 from runtime.links.transports import Connection
 from runtime.simulation.cluster import Machine, SimulatedEnvironment
-from runtime.simulation.network import HostNetwork, SimulatedNetwork
+from runtime.simulation.network import HostNetwork, SharedHostPools, SimulatedNetwork
 from runtime.simulation.report import CheckResult, Report, Trace
 from runtime.simulation.scheduler import VirtualClock, run
 from runtime.timings import Timings
@@ -61,6 +63,15 @@ CLOGGED = (0.5, 3.0, 8.0)
 """The most seconds that bytes take on a clogged path: also longer than the time-out of a dial, so
 that offers arrive that were given up.
 """
+
+DATA = 100_000
+"""Bytes of a call between nodes that share hosts: so many are lent."""
+
+AT_LENGTH = 4
+"""How many such calls follow each other in the place of one."""
+
+PORT_DIALS = 4
+"""How often each of them dials the others of its host at their ports."""
 
 LATER_CALLS = 10.0
 """Mean seconds between two calls of a node that lives on."""
@@ -91,6 +102,12 @@ class Greeter(Actor):
         self.ran[call] += 1
         return call
 
+    @method(concurrent=True)
+    async def greet_at_length(self, call: str, data: bytes) -> bytes:
+        """Count the call and return the data."""
+        self.ran[call] += 1
+        return data
+
 
 class _Warnings(logging.Handler):
     def __init__(self) -> None:
@@ -116,11 +133,36 @@ class _EndpointMachine(OpenEndpoint):
     greeter: Greeter
 
 
+@attrs.frozen(eq=False)
+class Hosts:
+    """Hosts of so many nodes each. If these are several they are called by numbers, have Unix
+    sockets, and share memory, by its names in `memory`.
+    """
+
+    nodes: int = 1
+    memory: dict[str, dict[int, int]] = attrs.field(factory=lambda: defaultdict(dict))
+
+    def host(self, node: str) -> str:
+        """The host of a node."""
+        if self.nodes == 1:
+            return node
+        return f"host-{(int(node.removeprefix('node-')) - 1) // self.nodes + 1}"
+
+    def peer(self, node: str, incarnation: int, life: str = "") -> Peer:
+        """What a node says of itself."""
+        host = self.host(node)
+        if self.nodes == 1:
+            return Peer(node, incarnation, "node", (f"tcp:{host}:{PORT}",), host, life=life)
+        addresses = f"tcp:{host}:{PORT + int(node.removeprefix('node-'))}", f"unix:@{node}"
+        return Peer(node, incarnation, "node", addresses, host, frozenset({FEATURE}), life=life)
+
+
 class _FixedDirectory:
     """A directory in which all nodes are known from the beginning."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: Hosts) -> None:
         self.endpoint: RpcEndpoint | None = None
+        self._hosts = hosts
 
     async def locate(self, name: str) -> Address:
         raise AssertionError("nothing is looked up here")
@@ -128,14 +170,7 @@ class _FixedDirectory:
     async def link_to(self, node: str, incarnation: int) -> Link | None:
         await trio.lowlevel.checkpoint()
         assert self.endpoint is not None
-        peer = Peer(
-            name=node,
-            incarnation=incarnation,
-            role="node",
-            addresses=(f"tcp:{node}:{PORT}",),
-            host=node,
-        )
-        return self.endpoint.peers.link(peer)
+        return self.endpoint.peers.link(self._hosts.peer(node, incarnation))
 
 
 async def open_endpoint(
@@ -146,16 +181,19 @@ async def open_endpoint(
     clock: VirtualClock,
     nursery: trio.Nursery,
     timings: Timings | None = None,
+    hosts: Hosts | None = None,
 ) -> OpenEndpoint:
-    """Open an endpoint that listens at `tcp:NAME:PORT` and finds others by their names."""
-    machine = Machine(name, random.Random(f"{seed} {name}"))
+    """Open an endpoint that listens at `tcp:NAME:PORT`, or as `hosts` says, and finds others by
+    their names.
+    """
+    hosts = hosts or Hosts()
+    host = hosts.host(name)
+    machine = Machine(host, random.Random(f"{seed} {name}"))
     environment = SimulatedEnvironment(
         machine, 1, f"{seed} {name} {incarnation}", lambda: clock.now, timings=timings
     )
-    host_network, directory = HostNetwork(network, name), _FixedDirectory()
-    peer = Peer(
-        name, incarnation, "node", (f"tcp:{name}:{PORT}",), name, life=environment.token(8).hex()
-    )
+    host_network, directory = HostNetwork(network, host), _FixedDirectory(hosts)
+    peer = hosts.peer(name, incarnation, environment.token(8).hex())
     endpoint = directory.endpoint = RpcEndpoint(
         Introduction(CLUSTER, peer),
         SECRET,
@@ -176,7 +214,11 @@ async def open_endpoint(
     async def accept(connection: Connection) -> None:
         await endpoint.peers.accept(connection)
 
-    await nursery.start(host_network.listen, f"{name}:{PORT}", accept)
+    if FEATURE in peer.features:
+        host_network.shares_memory = True
+        endpoint.peers.lending_pools = SharedHostPools(environment, hosts.memory[host])
+    for address in peer.addresses:
+        await nursery.start(host_network.listen, address, accept)
     nursery.start_soon(endpoint.peers.beat)
     return OpenEndpoint(endpoint, host_network)
 
@@ -189,11 +231,14 @@ class _ContactRounds:
     times: int
     cuts: bool
     seconds: float
+    hosts: Hosts
     calls: Counter[str] = attrs.field(factory=Counter)
     failed: list[str] = attrs.field(factory=list)
     twice: list[str] = attrs.field(factory=list)
     late: list[str] = attrs.field(factory=list)
     crowded: list[str] = attrs.field(factory=list)
+    declined: list[str] = attrs.field(factory=list)
+    bytes_shared: int = 0
     warned: list[str] = attrs.field(factory=list)
     incarnations: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
 
@@ -218,7 +263,13 @@ class _ContactRounds:
             places: list[_EndpointMachine] = []
             for index in range(1, self.nodes + 1):
                 opened = await open_endpoint(
-                    f"node-{index}", next(self.incarnations), self.seed, network, clock, nursery
+                    f"node-{index}",
+                    next(self.incarnations),
+                    self.seed,
+                    network,
+                    clock,
+                    nursery,
+                    hosts=self.hosts,
                 )
                 greeter = Greeter()
                 opened.endpoint.host.add_system(GREETER, greeter)
@@ -243,6 +294,10 @@ class _ContactRounds:
                         calls.start_soon(
                             self._greet_all, place, places, draw.random() * spread, number, trace
                         )
+                        if self.hosts.nodes > 1:
+                            calls.start_soon(
+                                self._dial_ports, place, random.Random(draw.random()), spread
+                            )
             if patience.cancelled_caught:
                 self.late.append(
                     f"round {number}: not all calls were answered within {ROUND_SECONDS:g} s"
@@ -256,6 +311,22 @@ class _ContactRounds:
             await trio.sleep_until(max(clock.now, network.latest) + SETTLED_SECONDS)
             self._look(number, places)
             nursery.cancel_scope.cancel()
+
+    async def _dial_ports(
+        self, place: _EndpointMachine, draw: random.Random, spread: float
+    ) -> None:
+        """Dial the other nodes of the host at their ports, as nodes do that look for the store:
+        dials to their Unix sockets that are under way are given up for it.
+        """
+        name = place.endpoint.identity[0]
+        for other in (f"node-{index}" for index in range(1, self.nodes + 1)):
+            if other != name and self.hosts.host(other) == self.hosts.host(name):
+                for _ in range(PORT_DIALS):
+                    await trio.sleep(draw.random() * spread)
+                    with suppress(OSError, HandshakeError, ProtocolError):
+                        await place.endpoint.peers.first_contact(
+                            self.hosts.peer(other, 1).addresses[0]
+                        )
 
     async def _live_on(
         self,
@@ -330,12 +401,23 @@ class _ContactRounds:
     async def _greet(
         self, place: _EndpointMachine, other: _EndpointMachine, call: str, trace: Trace
     ) -> None:
+        if self.hosts.nodes == 1:
+            await self._call(place, other, call, b"", trace)
+            return
+        # In turn: memory is announced with the first of them over a connection, and lent then.
+        for time in range(AT_LENGTH):
+            part = f"{call}, at length {time}"
+            await self._call(place, other, part, (part.encode() * DATA)[:DATA], trace)
+
+    async def _call(
+        self, place: _EndpointMachine, other: _EndpointMachine, call: str, data: bytes, trace: Trace
+    ) -> None:
         # With the default options: a call that may have run is not repeated.
         handle: Any = Handle(
             place.endpoint.caller, Address(GREETER, *other.endpoint.identity), Greeter.__methods__
         )
         try:
-            answer = await handle.greet(call)
+            answer = await (handle.greet_at_length(call, data) if data else handle.greet(call))
         except UnderstudyError as error:
             self.calls["failed"] += 1
             text = f"{call}: {type(error).__name__}: {error}"
@@ -343,8 +425,8 @@ class _ContactRounds:
             trace.tell(place.endpoint.identity[0], "wrong", text)
         else:
             self.calls["ok"] += 1
-            if answer != call:
-                self.failed.append(f"{call} was answered {answer!r}")
+            if answer != (data or call):
+                self.failed.append(f"{call} was answered {answer!r:.200}")
         ran = other.greeter.ran[call]
         if ran != 1:
             self.twice.append(f"{call} ran {ran} times")
@@ -382,9 +464,10 @@ class _ContactRounds:
         """
         for _ in range(MOST_CLOGS):
             await trio.sleep(draw.expovariate(1 / often))
-            one, other = draw.sample(range(1, self.nodes + 1), 2)
-            path, seconds = network.path(f"node-{one}", f"node-{other}"), draw.choice(CLOGGED)
-            trace.tell("", "clog", f"node-{one} to node-{other}: up to {seconds:g} s")
+            drawn = draw.sample(range(1, self.nodes + 1), 2)
+            one, other = (self.hosts.host(f"node-{index}") for index in drawn)
+            path, seconds = network.path(one, other), draw.choice(CLOGGED)
+            trace.tell("", "clog", f"{one} to {other}: up to {seconds:g} s")
             path.clog += seconds
             await trio.sleep(draw.random() * often)
             path.clog -= seconds
@@ -401,6 +484,13 @@ class _ContactRounds:
                     f"{len(places) - 1} nodes"
                 )
             for link in links.values():
+                link.check_invariants()
+                self.bytes_shared += link.bytes_shared
+                if link.lending is not None and link.lending.lender.is_refused:
+                    self.declined.append(
+                        f"round {number}: {link.peer.name} declined memory of "
+                        f"{place.endpoint.identity[0]}, which is on its host"
+                    )
                 if not link.connected:
                     self.crowded.append(
                         f"round {number}: {place.endpoint.identity[0]} and {link.peer.name} are "
@@ -425,14 +515,17 @@ def first_contacts(
     times: int = 2,
     cuts: bool = True,
     seconds: float = 0.0,
+    nodes_of_host: int = 1,
 ) -> Report:
     """Run `rounds` rounds in which `nodes` nodes that never met call all others at once, `times`
     times each. `cuts`: connections break in some of the rounds. `seconds`: virtual seconds for
     which the nodes of a round live on, call each other now and then, and lose connections if they
-    did before. The report depends only on the arguments and this version of the code.
+    did before. `nodes_of_host`: so many are on each host, dial each other's Unix sockets as well as
+    ports, call with large data, and lend each other memory. The report depends only on the
+    arguments and this version of the code.
     """
     began = real_seconds()
-    running = _ContactRounds(seed, nodes, rounds, times, cuts, seconds)
+    running = _ContactRounds(seed, nodes, rounds, times, cuts, seconds, Hosts(nodes_of_host))
     trace = run(seed, running.main)
     checks: Iterable[tuple[str, list[str], str]] = (
         ("no call fails", running.failed, f"{running.calls['ok']} calls were answered"),
@@ -443,6 +536,7 @@ def first_contacts(
         ),
         ("every call ends", running.late, f"within {ROUND_SECONDS:g} s"),
         ("one session and one connection for each pair", running.crowded, "all pairs have settled"),
+        ("nobody declines memory", running.declined, f"{running.bytes_shared} bytes were lent"),
         ("no warnings", running.warned, "nothing that is normal was worth a warning"),
     )
     names = [f"node-{index}" for index in range(1, nodes + 1)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import itertools
 import math
+import os
 import random
 import zlib
 from collections import deque
@@ -21,9 +22,12 @@ from functools import partial
 import attrs
 import trio
 
+from runtime.environment import Environment
+from runtime.links.loans import LendingPools
 from runtime.links.spin import Spin
 from runtime.links.spinner import PollableConnection, Spinner
 from runtime.links.transports import Connection, Network
+from runtime.shared_memory.mappings import WritableMapping
 from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock
 from runtime.timings import Timings
@@ -271,6 +275,14 @@ class SimulatedConnection(PollableConnection):
         self.sends = sends
         self.receives = receives
         self.closed = False
+        self.process: int | None = None
+        """See `peer_process`."""
+
+    def peer_process(self) -> int | None:
+        """The pid of the process at the other end, if this is a Unix socket between processes that
+        share memory.
+        """
+        return self.process
 
     @property
     def descriptor(self) -> int:
@@ -515,6 +527,9 @@ class SimulatedNetwork:
         near.other, far.other = far, near
         dialled = SimulatedConnection(near, far, spinner)
         accepted = SimulatedConnection(far, near, listener.owner.spinner)
+        if address.startswith("unix:") and owner.shares_memory:
+            # All simulated processes are this one.
+            dialled.process = accepted.process = os.getpid()
         self.trace.note(number, 0, zlib.crc32(f"{owner.host} {host}".encode()))
         if len(self.connections) >= self._crowded:
             # Each time the number has doubled: with thousands of connections, a walk over all of
@@ -529,12 +544,34 @@ class SimulatedNetwork:
         return dialled
 
 
+class SharedHostPools(LendingPools):
+    """What processes of one simulated host lend each other: memory of this process, under names
+    that depend on the run alone, as its trace does. `names`: of all of them, with the descriptors.
+    """
+
+    def __init__(self, environment: Environment, names: dict[int, int]) -> None:
+        super().__init__(environment)
+        self._names = names
+
+    def name(self, descriptor: int) -> int:
+        """Return a name that none had before."""
+        name = len(self._names)
+        self._names[name] = descriptor
+        return name
+
+    def map(self, process: int, name: int, key: bytes, most: int) -> WritableMapping:
+        """Return memory of another simulated process."""
+        return super().map(process, self._names[name], key, most)
+
+
 class HostNetwork:
     """The network as one process sees it; implements `Network` of `runtime.links.transports`."""
 
     def __init__(self, network: SimulatedNetwork, host: str) -> None:
         self.network = network
         self.host = host
+        self.shares_memory = False
+        """True if Unix sockets show the processes at their ends; see `SharedHostPools`."""
         self.connections: list[SimulatedConnection] = []
         self.over = False
         self.spinner = Spinner(lambda: 0.0) if network.polling is not None else None

@@ -49,6 +49,7 @@ from runtime.hosting.workers import TaskWorkers
 from runtime.lifetime import Lifetime
 from runtime.links.deferred_posts import DeferredPosts
 from runtime.links.link import Link
+from runtime.links.loans import ArenaFlag, Lender, LendingPools
 from runtime.links.outbound import Outbound
 from runtime.links.peers import Peers
 from runtime.links.session import Session
@@ -237,9 +238,13 @@ def in_containers(seed: int) -> Report:
 
 small_rounds: Run = partial(first_contacts, nodes=4, rounds=6)
 
+rounds_on_shared_hosts: Run = partial(first_contacts, nodes=4, rounds=6, nodes_of_host=2)
+
 RUNS: dict[str, Run] = {
     "late offer ends the link": small_rounds,
     "late offer is accepted": small_rounds,
+    "memory is lent before the peer knows of it": rounds_on_shared_hosts,
+    "memory that was closed is taken for all memory": rounds_on_shared_hosts,
     "answers to a peer that does not read are kept": unread_answers,
     "what ran and was dropped is called unexecuted": unread_answers,
     "blocked node is kept for ever": blocked_loops,
@@ -555,6 +560,29 @@ def late_offer_ends_the_link() -> AbstractContextManager[object]:
 def late_offer_is_accepted() -> AbstractContextManager[object]:
     """An offer is accepted whatever was settled since it was made."""
     return planted(Settlement, "judge", lambda self, offer: SettlementAnswerKind.ACCEPTED)
+
+
+@plant
+def memory_is_lent_before_the_peer_knows_of_it() -> AbstractContextManager[object]:
+    """The end that was dialled lends at once, also if that dial was given up."""
+    share_memory = Link.share_memory
+
+    def lend_at_once(self: Link, pools: LendingPools, process: int, *, dialled: bool) -> None:
+        share_memory(self, pools, process, dialled=True)
+
+    return planted(Link, "share_memory", lend_at_once)
+
+
+@plant
+def memory_that_was_closed_is_taken_for_all_memory() -> AbstractContextManager[object]:
+    """What could not be mapped because it was closed on the way ends all lending."""
+    on_answered = Lender.on_answered
+
+    def answered(self: Lender, flag: int, number: int) -> None:
+        self._refused = self._refused or flag == ArenaFlag.REFUSED
+        on_answered(self, flag, number)
+
+    return planted(Lender, "on_answered", answered)
 
 
 @plant

@@ -4,6 +4,7 @@ settles on one connection.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -39,10 +40,22 @@ def test_no_call_fails_while_nodes_that_met_live_on() -> None:
     assert report.seconds > 120
 
 
-def test_one_seed_is_one_run() -> None:
-    assert (
-        first_contacts(3).trace_hash == first_contacts(3).trace_hash != first_contacts(4).trace_hash
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 100))]
+)
+def test_nodes_of_one_host_lend_memory_whichever_of_their_dials_stands(seed: int) -> None:
+    report = first_contacts(seed, nodes=4, rounds=6, nodes_of_host=2)
+    check(report)
+    (lent,) = (result for result in report.check_results if result.name == "nobody declines memory")
+    assert lent.text != "0 bytes were lent" or not hasattr(os, "memfd_create")
+
+
+@pytest.mark.parametrize("nodes_of_host", [1, 2])
+def test_one_seed_is_one_run(nodes_of_host: int) -> None:
+    one, again, other = (
+        first_contacts(seed, nodes_of_host=nodes_of_host).trace_hash for seed in (3, 3, 4)
     )
+    assert one == again != other
 
 
 def test_the_command_runs_rounds_of_first_contacts() -> None:
