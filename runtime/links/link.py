@@ -111,12 +111,10 @@ class Link(Outbound):
         self.peer = peer
         self._ended_links = ended_links
         self.settlement = Settlement(number, leads=leads)
-        self.peer_ended = False
+        self.peer_ended = self.peer_left = False
         """True once the link has ended because the peer's incarnation has: nothing else proves a
-        peer's death.
+        peer's death; and once that is known to have left in order, which is none.
         """
-        self.peer_left = False
-        """True once the peer is known to have left in order: then its end is no death."""
         self.life = ""
         """The life of the process that was last connected; see `Peer.life`."""
         self.counters = LinkCounters()
