@@ -872,8 +872,10 @@ class SimulatedCluster:
         for machine in self.machines.values():
             if machine.process is not None and not machine.process.over:
                 self._judge_end(machine.process)
+        self.trace.end_judging()
         for process in self._past:
-            # Cancelled first, so that its tasks end with their next step.
+            # Cancelled first, so that its tasks end with their next step. One that had what it
+            # waited for runs to where it waits next, and begins to run an actor on the way.
             process.scope.cancel()
             process.resume()
         self._nursery.cancel_scope.deadline = trio.current_time() + LEAVE_SECONDS

@@ -110,8 +110,8 @@ class SharedDevices(Load):
         """Take part from one node, until it is `over`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._stand, node)
+            nursery.start_soon(self._open_pool, node)
             if node.name == self.cluster.founder:
-                nursery.start_soon(self._open_pool, node)
                 nursery.start_soon(self._supervise, node)
             nursery.start_soon(self._crash, node, random.Random(draw.random()))
             while not self.over:
@@ -126,7 +126,8 @@ class SharedDevices(Load):
         return f"{kind}-{self.generation}"
 
     async def _until_done(self, start: Callable[[], Awaitable[object]]) -> None:
-        while not self.over:
+        # Also in the calm: what it waits for may have ended in the last moments of the load.
+        while True:
             with suppress(UnderstudyError):
                 await start()
                 return
@@ -138,6 +139,9 @@ class SharedDevices(Load):
         await self._until_done(lambda: options.singleton(DeviceUser))
 
     async def _open_pool(self, node: Node) -> None:
+        """Open the pool, or find it. Each node does, whenever it begins: the pool is lost if its
+        node and all that stand for it end within the time in which others learn of that.
+        """
         size = self.pool_size
         await self._until_done(
             lambda: node.pool(self._name(POOL), DeviceUser, size=size, resources={DEVICES: 1})

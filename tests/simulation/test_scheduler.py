@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from runtime.simulation import simulate_once
+from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock, run
 
 
@@ -65,3 +66,12 @@ def test_an_event_loop_in_another_thread_changes_nothing_about_a_seed() -> None:
         over.set()
         thread.join()
     assert beside == [alone, alone]
+
+
+def test_what_a_killed_process_sees_at_the_end_of_a_run_breaks_no_promise() -> None:
+    trace, found = Trace(lambda: 0.0), list[str]()
+    trace.violation(found, "node-1", "while the nodes live")
+    trace.end_judging()
+    trace.violation(found, "node-2", "in the last step of a task that was killed long ago")
+    assert found == ["while the nodes live"]
+    assert [event.kind for event in trace.events] == ["wrong"]
