@@ -557,7 +557,10 @@ class SimulatedCluster:
     def live(self, name: str) -> Node | None:
         """Return the node on a machine, if it is open and its process is not stopped."""
         process = self.machines[name].live
-        return process.node if process is not None else None
+        node = process.node if process is not None else None
+        # Its process goes on for a moment after the block of the node has ended.
+        is_open = node is not None and not internals_of(node).endpoint.lifetime.has_ended
+        return node if is_open else None
 
     async def node(self, name: str) -> Node:
         """Wait for a node on a machine and return it."""
