@@ -9,6 +9,7 @@ for the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from contextvars import ContextVar, Token
 from hashlib import blake2b
 from weakref import ref
 
@@ -19,6 +20,9 @@ from actors.method import Address
 from runtime.environment import Environment
 from runtime.hosting.cell import Invocation
 from runtime.hosting.chains import Chain, ChainLink
+
+CURRENT_START: ContextVar[CurrentStart] = ContextVar("CURRENT_START")
+"""Of the running task, or of the constructor or hook that runs in a thread."""
 
 
 def start_mark(address: Address) -> int:
@@ -39,47 +43,82 @@ class StartTurn:
     for it, where that is known.
     """
 
-    __slots__ = ("_address", "_before", "_outer", "_task", "_turns", "_waits_in", "tasks")
+    __slots__ = (
+        "_address",
+        "_before",
+        "_current",
+        "_depth",
+        "_outer",
+        "_turns",
+        "_waits_in",
+        "_within",
+        "enclosing",
+        "mark",
+        "task",
+        "tasks",
+    )
 
     def __init__(self, turns: ActorTurns, address: Address, before: Chain | None) -> None:
         self._turns = turns
         self._address = address
         self._before = before
-        self._task = trio.lowlevel.current_task()
-        self._outer = turns.starts.get(self._task)
+        self.task = trio.lowlevel.current_task()
+        self._outer = turns.starts.get(self.task)
         self._waits_in: Chain | None = None
+        self._depth = -1
+        self._current = CurrentStart(self)
+        self._within: Token[CurrentStart]
+        around = CURRENT_START.get(None)
+        self.enclosing = None if around is None else around.turn
+        """The start in whose code this one begins, as the context says."""
+        self.mark = start_mark(address)
         self.tasks: list[trio.lowlevel.Task] = []
         """Other tasks that the start waits for."""
 
     def __enter__(self) -> StartTurn:
-        task = self._task
+        task = self.task
         self._turns.starts[task] = _Part(self, len(task.child_nurseries), self._outer)
+        self._within = CURRENT_START.set(self._current)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        # Tasks that have begun meanwhile have it in their contexts for as long as they live.
+        self._current.turn = None
+        CURRENT_START.reset(self._within)
         starts = self._turns.starts
         # Tasks of the actor's own live on, and are part of no start from here on.
         for other in self.tasks:
             starts.pop(other, None)
         if self._outer is None:
-            del starts[self._task]
+            del starts[self.task]
         else:
-            starts[self._task] = self._outer
+            starts[self.task] = self._outer
 
     @property
     def actor(self) -> str:
         """The name of the actor that is being started."""
         return self._address.name
 
+    @property
+    def depth(self) -> int:
+        """How many other starts wait for this one, each for the next."""
+        if self._depth < 0:
+            self._depth = (
+                _starts_in(self._before)
+                if self._before is not None
+                else self._turns.starts_around(self.task, self._outer)
+            )
+        return self._depth
+
     def chain_of_calls(self) -> Chain:
         """Return the chain for calls that the start awaits."""
         if self._waits_in is None:
             around = self._before
             if around is None:
-                around = self._turns.waiting(self._task, self._outer, None)
+                around = self._turns.waiting(self.task, self._outer, None)
             before = around.links if around is not None else ()
             self._waits_in = Chain.of(
-                (*before, ChainLink(self._address.name, "on_start", start_mark(self._address)))
+                (*before, ChainLink(self._address.name, "on_start", self.mark))
             )
         return self._waits_in
 
@@ -100,6 +139,15 @@ class _Part:
         actor.
         """
         return through is None or through in task.child_nurseries[self.nurseries :]
+
+
+class CurrentStart:
+    """The start that a context belongs to; None once that is over."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self, turn: StartTurn) -> None:
+        self.turn: StartTurn | None = turn
 
 
 class ActorTurns:
@@ -189,19 +237,54 @@ class ActorTurns:
         """Like `chain`, for the part of the task `inside` and outwards. `through`: the nursery of
         that task in which the call is made; None for the task itself.
         """
+        found = self._innermost(inside, part, through)
+        if found is None:
+            return None
+        if isinstance(found, StartTurn):
+            return found.chain_of_calls()
+        return found.chain_of_calls(self._mark)
+
+    def starts_around(self, task: trio.lowlevel.Task, part: _Part | None) -> int:
+        """Return how many starts wait for what `part` of this task does, each for the next."""
+        found = self._innermost(task, part, None)
+        if found is None:
+            return 0
+        if isinstance(found, StartTurn):
+            return found.depth + 1
+        return _starts_in(found.chain)
+
+    def _innermost(
+        self, inside: trio.lowlevel.Task, part: _Part | None, through: trio.Nursery | None
+    ) -> StartTurn | Invocation | None:
+        """Return the innermost turn that a part of the task `inside` belongs to. `through` as in
+        `waiting`.
+        """
+        below = inside
         while True:
             while part is not None:
                 if part.holds(inside, through):
-                    return part.turn.chain_of_calls()
+                    return part.turn
                 part = part.outer
             invocation = self._running.get(inside)
             if invocation is not None:
-                return invocation.chain_of_calls(self._mark)
+                return invocation
             through = inside.parent_nursery
             if through is None:
-                return None
-            inside = through.parent_task
+                # Below the first task of all there are the program's and those of the system. What
+                # a constructor calls through `trio.from_thread` runs in one of these, in the
+                # context of its thread, which waits for it.
+                current = below.context.get(CURRENT_START)
+                turn = None if current is None else current.turn
+                while turn is not None and turn.task is below:
+                    # One that this task has begun itself: it is among the parts above.
+                    turn = turn.enclosing
+                return turn
+            below, inside = inside, through.parent_task
             part = self.starts.get(inside)
 
     def _mark(self) -> int:
         return int.from_bytes(self._environment.token(6), "big") | 1
+
+
+def _starts_in(chain: Chain | None) -> int:
+    return 0 if chain is None else sum(not link.mark & 1 for link in chain.links)

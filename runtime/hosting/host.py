@@ -716,12 +716,12 @@ class ActorHost:
             try:
                 with self.turns.start(address, before) as turn, scope:
                     context.start_turn = turn
-                    await self._construct(start, instance, scope)
+                    await self._construct(start, instance, scope, turn)
                     on_start = instance.on_start
                     # Most classes have none of their own.
                     if getattr(on_start, "__func__", None) is not Actor.on_start:
                         scope.enter()
-                        await self.threads.hook(on_start)
+                        await self.threads.start_hook(on_start, turn)
             finally:
                 context.start_turn = None
                 del self._under_way[cell]
@@ -792,7 +792,9 @@ class ActorHost:
             cell.busy = True
             self.workers.submit(cell)
 
-    async def _construct(self, start: ActorStart, instance: Actor, scope: StartScope) -> None:
+    async def _construct(
+        self, start: ActorStart, instance: Actor, scope: StartScope, turn: StartTurn
+    ) -> None:
         """Call the constructor in a thread: it may compute, read and wait without blocking the
         node.
         """
@@ -805,7 +807,7 @@ class ActorHost:
             # An actor proxy, or a class without a constructor of the user's: it does not block.
             construct()
         else:
-            await self.threads.construct(construct, scope)
+            await self.threads.construct(construct, scope, turn)
 
     async def stop(
         self,

@@ -3,7 +3,9 @@ hooks, methods of values.
 
 There are three limits, so that what blocks in one place holds up no other. Each actor has one for
 its own concurrent methods. The node has one for the methods of all its actors, and one for their
-constructors and hooks, because an actor that has ended must be replaced while methods block. The
+constructors and hooks, because an actor that has ended must be replaced while methods block. Those
+of actors that another start waits for have a limit of their own, the same again for each further
+start in the chain: they would wait for a thread that is free only when they have ended. The
 runtime's own threads (disks, files) count towards none of them, see `Environment.in_thread`. Beyond
 a limit a run waits for a thread, in the order of asking, within its call's deadline.
 """
@@ -13,13 +15,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
+import attrs
 import trio
 
 from actors.errors import NotExecutedError
 from runtime.environment import Environment, NoThreadError
+from runtime.hosting.actor_turns import StartTurn
 from runtime.hosting.cell import Invocation, RefusedElsewhereError
 from runtime.hosting.constructor_queue import ConstructorQueue
 from runtime.hosting.own_context import in_own_context
@@ -42,6 +46,14 @@ each run on the loop would cost every call.
 """
 
 
+@attrs.frozen
+class StartThreads:
+    """The threads for the constructors and plain hooks of one level."""
+
+    limiter: trio.CapacityLimiter
+    constructors: ConstructorQueue
+
+
 class Threads:
     """The threads of one node. Raises ValueError for a limit that leaves no thread."""
 
@@ -50,8 +62,13 @@ class Threads:
     ) -> None:
         self._environment = environment
         self._methods = trio.CapacityLimiter(limit)
-        self._hooks = trio.CapacityLimiter(limit)
-        self._constructors = ConstructorQueue(environment, nursery, self._hooks)
+        self._nursery = nursery
+        self._limit = limit
+        self._context = copy_context()
+        self._levels: list[StartThreads] = []
+        """By how many other starts wait for a start, each for the next. One that has a thread waits
+        for threads of the next level only, here and on other nodes: so the last always goes on.
+        """
         self.turn: Callable[[], Invocation | None] = lambda: None
         """Returns the invocation that the running task runs; the workers set it."""
 
@@ -111,12 +128,24 @@ class Threads:
                 raise
             raise RefusedElsewhereError(NotExecutedError(f"it was not run: {error}")) from None
 
-    async def construct(self, function: Callable[[], object], scope: StartScope) -> None:
+    def _level(self, depth: int) -> StartThreads:
+        # As many as a chain has links, at most.
+        while len(self._levels) <= depth:
+            limiter = trio.CapacityLimiter(self._limit)
+            # In the context of the node: that of a start is not for others.
+            queue = self._context.run(ConstructorQueue, self._environment, self._nursery, limiter)
+            self._levels.append(StartThreads(limiter, queue))
+        return self._levels[depth]
+
+    async def construct(
+        self, function: Callable[[], object], scope: StartScope, turn: StartTurn
+    ) -> None:
         """Run a constructor in a thread. It is abandoned when cancelled, by `scope` or otherwise:
         its object has not become an actor, and no task waits for it.
         """
         # In a tuple: trio refuses a coroutine as the result of a thread.
-        (result,) = await self._constructors.run(lambda: (function(),), scope)
+        constructors = self._level(turn.depth).constructors
+        (result,) = await constructors.run(lambda: (function(),), scope)
         if result is None:
             return
         if inspect.iscoroutine(result):
@@ -126,20 +155,27 @@ class Threads:
         raise TypeError(f"__init__ should return None, not {type(result).__name__}")
 
     async def hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run `on_start` or `on_stop`: on the loop if it is `async def`, in a thread if it is
-        plain. A thread is abandoned when cancelled. What the hook sets in its context does not stay
-        in the task, which may be that of the code that starts the actor.
+        """Run `on_stop`: on the loop if it is `async def`, in a thread if it is plain. A thread is
+        abandoned when cancelled. What the hook sets in its context does not stay in the task, which
+        may be that of the code that starts the actor.
         """
         if inspect.iscoroutinefunction(hook):
             await in_own_context(hook(*args, **kwargs))
         else:
-            await in_own_context(self._plain_hook(hook, *args, **kwargs))
+            limiter = self._level(0).limiter
+            await in_own_context(self._plain_hook(limiter, lambda: hook(*args, **kwargs)))
 
-    async def _plain_hook(self, hook: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
+    async def start_hook(self, hook: Callable[[], Any], turn: StartTurn) -> None:
+        """Run `on_start`, as `hook` does."""
+        if inspect.iscoroutinefunction(hook):
+            await in_own_context(hook())
+        else:
+            limiter = self._level(turn.depth).limiter
+            await in_own_context(self._plain_hook(limiter, hook))
+
+    async def _plain_hook(self, limiter: trio.CapacityLimiter, hook: Callable[[], Any]) -> None:
         # In a tuple: trio refuses a coroutine as the result of a thread.
-        (result,) = await self._environment.in_thread(
-            lambda: (hook(*args, **kwargs),), self._hooks, abandon=True
-        )
+        (result,) = await self._environment.in_thread(lambda: (hook(),), limiter, abandon=True)
         if inspect.isawaitable(result):
             # A plain function around a coroutine function, as decorators make them: await its
             # result.
