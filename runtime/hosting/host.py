@@ -1134,8 +1134,10 @@ class ActorHost:
             try:
                 await release()
             except StoreError as error:
-                # Limited: thousands may stop while the store is away.
-                self._log.warning(
+                # Limited: thousands may stop while the store is away. A node that leaves ends its
+                # lease as well; the store may have left before it.
+                self._log.log(
+                    logging.INFO if self.draining else logging.WARNING,
                     "%s: the name could not be released; it becomes free when the node's lease "
                     "ends: %s",
                     names,

@@ -621,7 +621,9 @@ class SupervisionWork:
                 {child.name: child.written_at for child in known},
                 {child.spec.id: child.written_at for child in known if child.added and forget},
             )
-            logger.warning(
+            # Nothing to look into: the store may have left in order, together with this node. That
+            # it cannot be reached for long is said elsewhere.
+            logger.info(
                 "%s withdraws its restart intents for %s later: %s",
                 self._name,
                 ", ".join(names[:10]),
