@@ -191,13 +191,35 @@ class Singleton:
         cls = self._request.cls
         running = self._spawner.handle(address, cls)
         if issubclass(cls, CandidateComparison):
+            await self._compare(cls, running, address)
+
+    async def _compare(
+        self, cls: type[CandidateComparison], running: Handle, address: Address
+    ) -> None:
+        refusal: ClassMismatchError | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                # A call to it waits for its successor, which this candidate has to start, perhaps.
+                await self._ended(address)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(give_up)
             try:
                 await cls.compare(running, self._request.args)
-            except ClassMismatchError:
-                raise
+            except ClassMismatchError as error:
+                # Not raised in here, where it would be raised in a group.
+                refusal = error
             except CallError as error:
                 # It has ended, or moves: its end is seen next, and its successor is compared.
                 logger.info("the singleton %s does not say what it is: %s", self._name, error)
+            nursery.cancel_scope.cancel()
+        if refusal is not None:
+            try:
+                raise refusal
+            finally:
+                # No circle with this frame, which the traceback has.
+                del refusal
 
     async def _keep(self, address: Address) -> None:
         """Start it again whenever it ends by a failure, until it ends for good."""
