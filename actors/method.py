@@ -799,26 +799,13 @@ def method(
     Raises TypeError for what cannot be a method, and for a stream that is to be repeated;
     ValueError for a role that there is not.
     """
-
     for option in options:
         if option not in CallChanges.__annotations__:
             known = [*inspect.signature(method).parameters][1:-1]
             raise unknown_keyword("@method", option, [*known, *CallChanges.__annotations__])
 
     def decorate(function: Callable[..., Any]) -> Marked:
-        if not inspect.isfunction(function):
-            raise TypeError(_why_no_function(function))
-        if not (function.__code__.co_argcount or function.__code__.co_flags & inspect.CO_VARARGS):
-            raise TypeError(
-                f"@method: {function.__qualname__} takes no `self`, so it could not be called on "
-                "an actor; write `self` as its first parameter"
-            )
-        if inspect.isgeneratorfunction(function):
-            raise TypeError(
-                f"@method: {function.__qualname__} is a plain generator, which would hold up its "
-                "node while it makes an item; "
-                "make it an `async def` to stream its items, or return a list"
-            )
+        _check_function(function)
         stream = inspect.isasyncgenfunction(function)
         if stream and (idempotent or options.get("retry") is not None):
             raise TypeError(f"@method: {function.__qualname__} {_NOT_REPEATED}")
@@ -840,3 +827,20 @@ def method(
         )
 
     return decorate if function is None else decorate(function)
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    """Raise TypeError for what cannot be a method."""
+    if not inspect.isfunction(function):
+        raise TypeError(_why_no_function(function))
+    if not (function.__code__.co_argcount or function.__code__.co_flags & inspect.CO_VARARGS):
+        raise TypeError(
+            f"@method: {function.__qualname__} takes no `self`, so it could not be called on "
+            "an actor; write `self` as its first parameter"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(
+            f"@method: {function.__qualname__} is a plain generator, which would hold up its "
+            "node while it makes an item; "
+            "make it an `async def` to stream its items, or return a list"
+        )

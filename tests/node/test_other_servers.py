@@ -25,20 +25,22 @@ async def talks_first(stream: trio.SocketStream, banner: bytes) -> None:
     await trio.sleep_forever()
 
 
-async def waits_for_a_line(stream: trio.SocketStream, answer: bytes) -> None:
-    """As servers of HTTP and Redis do."""
+async def read_request(stream: trio.SocketStream) -> None:
     received = b""
     while LINE_END not in received:
         received += await stream.receive_some()
+
+
+async def waits_for_a_line(stream: trio.SocketStream, answer: bytes) -> None:
+    """As servers of HTTP and Redis do."""
+    await read_request(stream)
     await stream.send_all(answer)
     await trio.sleep_forever()
 
 
 async def ends(stream: trio.SocketStream, last: bytes) -> None:
-    received = b""
     # What is not read would reset the connection, and the answer may be lost.
-    while LINE_END not in received:
-        received += await stream.receive_some()
+    await read_request(stream)
     await stream.send_all(last)
     await stream.aclose()
 

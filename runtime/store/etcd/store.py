@@ -6,6 +6,7 @@ import math
 from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, cast
 
 import attrs
@@ -492,10 +493,12 @@ class EtcdStore(Store):
         """
         try:
             applied = await self._carry_out([], list(map(Nested, some)), [])
-        except (LeaseLostError, EtcdRefusalError) as error:
-            return [error] * len(some) if isinstance(error, EtcdFullError) else None
         except StoreError as error:
-            return [error] * len(some)
+            refused = isinstance(error, LeaseLostError | EtcdRefusalError)
+            if refused and not isinstance(error, EtcdFullError):
+                return None
+            # One for each: different tasks raise them.
+            return [copy(error) for _ in some]
         return cast("tuple[TransactionResult, ...]", applied.answers)
 
     async def grant(self, ttl: float) -> int:

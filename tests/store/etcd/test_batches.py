@@ -29,7 +29,7 @@ from runtime.store.interface import (
 )
 from runtime.testing import EtcdServer, open_etcd
 from tests.etcd import needs_etcd
-from tests.store.etcd.conftest import store_at
+from tests.store.etcd.conftest import let_answers_be_lost, store_at
 from tests.store.etcd.proxy import lossy_proxy
 
 pytestmark = needs_etcd
@@ -205,6 +205,7 @@ async def test_a_full_etcd_refuses_batches_as_it_refuses_single_writes() -> None
                 written += 1
                 assert written < 100, "several times its quota"
             assert all(isinstance(one, EtcdFullError) for one in outcomes)
+            assert len(set(map(id, outcomes))) == TOGETHER, "different tasks raise them"
             assert len((await opened.range(f"{written}/")).entries) == 0
             assert written > 10
 
@@ -214,15 +215,8 @@ async def test_a_batch_that_was_done_although_etcd_called_itself_full_is_acknowl
 ) -> None:
     async with store_at(etcd.address) as opened:
         await opened.put("name/1", b"theirs")
-        ask = opened._gateway.ask
-
-        async def applied_and_full(path: str, body: Json, **options: Any) -> Json:
-            answer = await ask(path, body, **options)
-            if path == "/v3/kv/txn":
-                raise EtcdFullError("database space exceeded")
-            return answer
-
-        monkeypatch.setattr(opened._gateway, "ask", applied_and_full)
+        full = EtcdFullError("database space exceeded")
+        let_answers_be_lost(opened, monkeypatch, lambda body: full)
         mine, theirs = await opened.transactions([claim("name/0"), claim("name/1")])
         assert isinstance(mine, TransactionResult)
         assert isinstance(theirs, TransactionResult)
@@ -252,4 +246,5 @@ async def test_without_its_history_a_batch_whose_answer_was_lost_is_unknown(
         monkeypatch.setattr(opened._gateway, "ask", lost)
         outcomes = await opened.transactions(claims(3))
         assert [type(one) for one in outcomes] == [StoreOutcomeUnknownError] * 3
+        assert all("the outcome of the write is not known" in str(one) for one in outcomes)
         assert len((await opened.range("name/")).entries) == 3

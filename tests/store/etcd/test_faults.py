@@ -4,8 +4,6 @@ strangers answer.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 
@@ -14,12 +12,12 @@ from runtime import open_node
 from runtime.membership.members import PREFIX
 from runtime.store.etcd import store
 from runtime.store.etcd.store import EtcdStore
-from runtime.store.etcd.translation import EtcdFullError, EtcdRefusalError, Json
+from runtime.store.etcd.translation import EtcdFullError, EtcdRefusalError
 from runtime.store.interface import Compare, Delete, Entry, Get, Put
 from runtime.testing import EtcdServer, open_etcd
 from runtime.timings import Timings
 from tests.etcd import needs_etcd
-from tests.store.etcd.conftest import store_at
+from tests.store.etcd.conftest import let_answers_be_lost, store_at
 from tests.store.etcd.proxy import lossy_proxy
 from tests.waiting import until
 
@@ -199,15 +197,8 @@ async def test_a_write_that_was_done_although_etcd_called_itself_full_is_acknowl
 ) -> None:
     async with store_at(etcd.address) as opened:
         await opened.put("key", b"before")
-        ask = opened._gateway.ask
-
-        async def applied_and_full(path: str, body: Json, **options: Any) -> Json:
-            answer = await ask(path, body, **options)
-            if path == "/v3/kv/txn":
-                raise EtcdFullError("database space exceeded")
-            return answer
-
-        monkeypatch.setattr(opened._gateway, "ask", applied_and_full)
+        full = EtcdFullError("database space exceeded")
+        let_answers_be_lost(opened, monkeypatch, lambda body: full)
         result = await opened.transaction(
             [Compare("key", "value", b"before")], [Put("key", b"after"), Get("key")], [Get("key")]
         )
