@@ -101,12 +101,12 @@ class StartTurn:
 
     @property
     def depth(self) -> int:
-        """How many other starts wait for this one, each for the next."""
+        """How many methods and other starts wait for this one, each for the next."""
         if self._depth < 0:
             self._depth = (
-                _starts_in(self._before)
+                self._before.length
                 if self._before is not None
-                else self._turns.starts_around(self.task, self._outer)
+                else self._turns.depth_of(self.task, self._outer)
             )
         return self._depth
 
@@ -244,14 +244,17 @@ class ActorTurns:
             return found.chain_of_calls()
         return found.chain_of_calls(self._mark)
 
-    def starts_around(self, task: trio.lowlevel.Task, part: _Part | None) -> int:
-        """Return how many starts wait for what `part` of this task does, each for the next."""
+    def innermost(self) -> StartTurn | Invocation | None:
+        """Return the start or the invocation that the running task belongs to."""
+        task = trio.lowlevel.current_task()
+        return self._innermost(task, self.starts.get(task), None)
+
+    def depth_of(self, task: trio.lowlevel.Task, part: _Part | None) -> int:
+        """Return how many methods and starts wait for what `part` of this task does, each for the
+        next.
+        """
         found = self._innermost(task, part, None)
-        if found is None:
-            return 0
-        if isinstance(found, StartTurn):
-            return found.depth + 1
-        return _starts_in(found.chain)
+        return 0 if found is None else found.depth + 1
 
     def _innermost(
         self, inside: trio.lowlevel.Task, part: _Part | None, through: trio.Nursery | None
@@ -284,7 +287,3 @@ class ActorTurns:
 
     def _mark(self) -> int:
         return int.from_bytes(self._environment.token(6), "big") | 1
-
-
-def _starts_in(chain: Chain | None) -> int:
-    return 0 if chain is None else sum(not link.mark & 1 for link in chain.links)

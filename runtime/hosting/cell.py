@@ -33,6 +33,7 @@ from runtime.hosting.chains import Chain, ChainLink
 from runtime.hosting.completion_records import RequestOrigin
 from runtime.hosting.held_bytes import ByteBudget, HeldBytes
 from runtime.hosting.service_times import SHARE, ServiceTimeEstimate, ServiceTimes
+from runtime.hosting.thread_limits import ThreadLimits
 from runtime.statistics.call_statistics import CallTimer
 from runtime.user_errors import raised_at, summary_of, traceback_of
 
@@ -282,6 +283,11 @@ class Invocation:
         """The names of the actor and of its method, as messages give them: `counter.add`."""
         return f"{self.cell.address.name}.{self.definition.name}"
 
+    @property
+    def depth(self) -> int:
+        """How many methods and starts wait for this one, each for the next."""
+        return 0 if self.chain is None else self.chain.length
+
     def chain_of_calls(self, mark: Callable[[], int]) -> Chain:
         """Return the chain for calls that its method awaits. `mark()` gives the run its mark."""
         chain = self.waits_in
@@ -368,7 +374,7 @@ class ActorCell:
         """How long its methods take; None while no run has been measured."""
         self.slow = False
         """True if its runs are known to take long: the worker yields to the loop after each."""
-        self.threads: trio.CapacityLimiter | None = None
+        self.threads: ThreadLimits | None = None
         """Limits how many of its plain methods run at once; None if only one can."""
         self.busy = False
         """True from the moment the cell is submitted to the workers until its mailbox is empty

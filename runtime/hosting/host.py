@@ -72,6 +72,7 @@ from runtime.hosting.orderly_stop import (
 from runtime.hosting.post_mortem import PostMortems
 from runtime.hosting.start_scope import StartScope
 from runtime.hosting.starts import STARTING, EndedInStartError, Starts, starts_at_once
+from runtime.hosting.thread_limits import ThreadLimits
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.timeline_recorder import TimelineRecorder
 from runtime.hosting.workers import TaskWorkers
@@ -326,6 +327,7 @@ class ActorHost:
             self.threads,
         )
         self.turns = ActorTurns(self.workers.running, self.workers.tasks, environment)
+        self.threads.innermost = self.turns.innermost
         self.completion_log = CompletionLog(claims, self.workers, environment, is_gone)
         self.counts = NodeCounts()
         """Usage counters of this node's actors, and of higher rooms."""
@@ -769,7 +771,7 @@ class ActorHost:
         if any(
             definition.in_thread and definition.concurrent for definition in cell.methods.values()
         ):
-            cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
+            cell.threads = ThreadLimits(options.thread_limit or ACTOR_THREADS)
         instance._context = context = Hosted(self, cell)
         # May replace the cell of an earlier epoch: its name was released before its end was
         # handled. `_end` therefore compares the cell.

@@ -204,7 +204,9 @@ class ItemBatches:
                 thread.accepts = False
                 running.close()
 
-        if is_turn:
+        # A thread for what methods wait for is no place for batches that nothing waits for.
+        follows = is_turn and turn is not None and turn.depth == 0
+        if follows:
             self._take_waiting(thread)
             cell.following = partial(self._follow, thread)
         try:
@@ -216,7 +218,7 @@ class ItemBatches:
             # The nursery is internal: `RefusedElsewhereError` is expected as it is.
             raise_alone(group)
         finally:
-            if is_turn:
+            if follows:
                 cell.following = None
 
     # Batches that follow another one in its thread

@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, Final, TypeVar
 
+import trio
+
 T = TypeVar("T")
 
 Method = Coroutine[Any, Any, object]
@@ -21,14 +23,19 @@ Method = Coroutine[Any, Any, object]
 def resume(coroutine: Method, trap: object, context: Context) -> Generator[Any, Any, object]:
     """Continue, in `context`, a coroutine that was stepped by hand until it yielded `trap` to the
     event loop.
+
+    What a thread of the coroutine runs in the task through `trio.from_thread.run` has the context
+    of the thread: trio gives it to the task meanwhile.
     """
+    task = trio.lowlevel.current_task()
+    outside = task.context
     while True:
         try:
-            step = functools.partial(context.run, coroutine.send, (yield trap))
+            step = functools.partial(coroutine.send, (yield trap))
         except BaseException as error:  # noqa: ASYNC103  passed on to the coroutine
-            step = functools.partial(context.run, coroutine.throw, error)
+            step = functools.partial(coroutine.throw, error)
         try:
-            trap = step()  # type: ignore[call-arg]
+            trap = context.run(step) if task.context is outside else step()
         except StopIteration as stop:
             return stop.value
         finally:

@@ -3,11 +3,11 @@ hooks, methods of values.
 
 There are three limits, so that what blocks in one place holds up no other. Each actor has one for
 its own concurrent methods. The node has one for the methods of all its actors, and one for their
-constructors and hooks, because an actor that has ended must be replaced while methods block. Those
-of actors that another start waits for have a limit of their own, the same again for each further
-start in the chain: they would wait for a thread that is free only when they have ended. The
-runtime's own threads (disks, files) count towards none of them, see `Environment.in_thread`. Beyond
-a limit a run waits for a thread, in the order of asking, within its call's deadline.
+constructors and hooks, because an actor that has ended must be replaced while methods block. What a
+method or another start waits for counts towards a limit of the same size of its own, the same again
+for each further one in the chain: it would wait for a thread that is free only when it has ended.
+The runtime's own threads (disks, files) count towards none of them, see `Environment.in_thread`.
+Beyond a limit a run waits for a thread, in the order of asking, within its call's deadline.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from runtime.hosting.cell import Invocation, RefusedElsewhereError
 from runtime.hosting.constructor_queue import ConstructorQueue
 from runtime.hosting.own_context import in_own_context
 from runtime.hosting.start_scope import StartScope
+from runtime.hosting.thread_limits import FIRST, ChainPlace, ThreadLimits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,6 +47,13 @@ each run on the loop would cost every call.
 """
 
 
+_AROUND: ContextVar[tuple[Invocation | StartTurn | None, int]] = ContextVar("_AROUND")
+"""In a thread that runs a plain method, and in what this calls on the loop: the turn that has asked
+for the thread, and how many threads are around it for the same turn. Not `THREAD_TURN`: a thread
+that one batch of items has asked for runs others as well.
+"""
+
+
 @attrs.frozen
 class StartThreads:
     """The threads for the constructors and plain hooks of one level."""
@@ -61,54 +69,54 @@ class Threads:
         self, environment: Environment, nursery: trio.Nursery, limit: int = NODE_THREADS
     ) -> None:
         self._environment = environment
-        self._methods = trio.CapacityLimiter(limit)
+        self._methods = ThreadLimits(limit)
         self._nursery = nursery
         self._limit = limit
         self._context = copy_context()
         self._levels: list[StartThreads] = []
-        """By how many other starts wait for a start, each for the next. One that has a thread waits
-        for threads of the next level only, here and on other nodes: so the last always goes on.
+        """By how many methods and other starts wait for a start, each for the next: as in
+        `ThreadLimits`, and counted alike, because starts wait for methods as well.
         """
         self.turn: Callable[[], Invocation | None] = lambda: None
         """Returns the invocation that the running task runs; the workers set it."""
+        self.innermost: Callable[[], Invocation | StartTurn | None] = lambda: None
+        """Returns that invocation, or the start that it waits for; the host sets it."""
 
     @property
     def used(self) -> int:
         """Plain methods that run in threads now."""
-        return self._methods.borrowed_tokens
+        return self._methods.used
 
     @property
-    def limit(self) -> float:
-        """Plain methods that may run in threads at once."""
-        return self._methods.total_tokens
+    def limit(self) -> int:
+        """Plain methods that may run in threads at once, beside those that others wait for."""
+        return self._limit
 
-    async def method(
-        self, function: Callable[[], T], of_actor: trio.CapacityLimiter | None = None
-    ) -> T:
+    async def method(self, function: Callable[[], T], of_actor: ThreadLimits | None = None) -> T:
         """Run a plain method in a thread, within the node's limit and the actor's limit `of_actor`.
 
         It is not abandoned when cancelled, because its actor's next turn must begin after it.
         """
-        turn = self.turn()
-        if turn is not None:
-            function = functools.partial(_in_turn, turn, function)
+        turn, innermost, place = self.turn(), self.innermost(), FIRST
+        if innermost is not None:
+            place = ChainPlace(innermost.depth, _threads_around(innermost))
+        function = functools.partial(_in_turn, turn, (innermost, place.around), function)
+        limiter = self._methods.at(place)
         if of_actor is None:
-            return await self._environment.in_thread(function, self._methods)
+            return await self._environment.in_thread(function, limiter)
         # A borrower of its own, and not the task: a method in a thread may call back into its task,
         # which then runs another method in a thread.
-        borrower = object()
+        borrower, limiter_of_actor = object(), of_actor.at(place)
         try:
-            of_actor.acquire_on_behalf_of_nowait(borrower)
+            limiter_of_actor.acquire_on_behalf_of_nowait(borrower)
         except trio.WouldBlock:
-            await of_actor.acquire_on_behalf_of(borrower)
+            await limiter_of_actor.acquire_on_behalf_of(borrower)
         try:
-            return await self._environment.in_thread(function, self._methods)
+            return await self._environment.in_thread(function, limiter)
         finally:
-            of_actor.release_on_behalf_of(borrower)
+            limiter_of_actor.release_on_behalf_of(borrower)
 
-    async def call(
-        self, function: Callable[[], T], of_actor: trio.CapacityLimiter | None = None
-    ) -> T:
+    async def call(self, function: Callable[[], T], of_actor: ThreadLimits | None = None) -> T:
         """Like `method`, where the function is all that a call runs: without a thread nothing of
         the call has run. Raises `RefusedElsewhereError` then, by which the call ends as not
         executed.
@@ -182,9 +190,25 @@ class Threads:
             await result
 
 
-def _in_turn(turn: Invocation, function: Callable[[], T]) -> T:
+def _threads_around(innermost: Invocation | StartTurn) -> int:
+    """In how many threads this turn waits for what the running task does."""
+    turn, around = _AROUND.get((None, 0))
+    if turn is innermost:
+        return around + 1
+    # The context may be that of another turn, whose thread has started the task. A start is in the
+    # thread of its constructor or hook.
+    return 1 if isinstance(innermost, StartTurn) else 0
+
+
+def _in_turn(
+    turn: Invocation | None,
+    around: tuple[Invocation | StartTurn | None, int],
+    function: Callable[[], T],
+) -> T:
     """Run `function` in a thread, whose context is a copy that ends with it."""
-    THREAD_TURN.set(turn)
+    if turn is not None:
+        THREAD_TURN.set(turn)
+    _AROUND.set(around)
     return function()
 
 

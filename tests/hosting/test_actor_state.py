@@ -104,8 +104,8 @@ class Asyncio(AsyncioActor):
 
 @pytest.fixture
 def environment() -> SystemEnvironment:
-    """That of the node: a test may change its timings."""
-    return SystemEnvironment()
+    """That of the node, in which a busy machine costs no answer: a test may change its timings."""
+    return SystemEnvironment(Timings(inspection=30))
 
 
 @pytest.fixture

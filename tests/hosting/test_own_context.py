@@ -69,6 +69,34 @@ class Careless(Actor):
         TENANT.set(tenant)
         return before
 
+    @method
+    async def set_in_thread(self, tenant: str) -> list[str]:
+        return [*await self.call_from_thread(tenant), TENANT.get()]
+
+    @method
+    def call_from_thread(self, tenant: str) -> list[str]:
+        TENANT.set(tenant)
+        seen = trio.from_thread.run(self.look_around)
+        return [*seen, trio.from_thread.run_sync(TENANT.get), TENANT.get()]
+
+    async def look_around(self) -> list[str]:
+        before = TENANT.get()
+        TENANT.set("the loop's")
+        await trio.lowlevel.checkpoint()
+        after = TENANT.get()
+        # Another thread, within what the first one waits for.
+        return [before, after, *await self.look_from_thread()]
+
+    @method
+    def look_from_thread(self) -> list[str]:
+        before = TENANT.get()
+        TENANT.set("the second thread's")
+        return [before, trio.from_thread.run(self.look_further)]
+
+    async def look_further(self) -> str:
+        await trio.lowlevel.checkpoint()
+        return TENANT.get()
+
 
 class Looker(Actor):
     """Another actor of the same node."""
@@ -92,6 +120,16 @@ async def test_what_a_method_sets_is_not_there_for_other_calls(pair: Pair, where
     assert await careless.exchange("acme's") == "nobody's"
     assert await careless.exchange_in_thread("acme's") == "nobody's"
     assert await looker.look() == "nobody's"
+
+
+async def test_what_a_thread_calls_on_the_loop_has_the_context_of_the_thread(
+    pair: Pair, where: str
+) -> None:
+    # As `trio.from_thread.run` has it everywhere: tracers and loggers keep their place in it.
+    careless = await pair.here.options(on=where).spawn(Careless)
+    within = ["acme's", "the loop's", "the loop's", "the second thread's"]
+    assert await careless.call_from_thread("acme's") == [*within, "acme's", "acme's"]
+    assert await careless.set_in_thread("acme's") == [*within, "acme's", "acme's", "nobody's"]
 
 
 async def test_what_on_start_sets_stays_in_it(pair: Pair, where: str) -> None:
