@@ -80,6 +80,13 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
     "many rounds, while connections break.",
 )
 @click.option(
+    "--nodes-per-host",
+    type=click.IntRange(1),
+    metavar="COUNT",
+    help="With --first-contacts: so many nodes share each host, dial each other at Unix sockets "
+    "and ports, and lend each other memory. Default: 1.",
+)
+@click.option(
     "--html",
     type=PathName(dir_okay=False, path_type=Path),
     metavar="FILE",
@@ -102,6 +109,7 @@ def simulate(
     minutes: float | None,
     faults: str | None,
     rounds: int | None,
+    nodes_per_host: int | None,
     html: Path | None,
     as_json: bool,
     verbose: bool,
@@ -115,13 +123,22 @@ def simulate(
     kinds = _kinds(faults)
     if rounds and nodes < 2:
         raise click.UsageError("--first-contacts needs at least two nodes: give --nodes 2 or more.")
+    if nodes_per_host is not None and not rounds:
+        raise click.UsageError("--nodes-per-host goes with --first-contacts ROUNDS.")
     if minutes is None:
         minutes = 0.0 if rounds else DEFAULT_MINUTES
     if html is not None and seeds is not None:
         raise click.UsageError(
             "--html shows one run: leave --seeds out, and give the --seed to look at."
         )
-    run = partial(_one, nodes=nodes, seconds=minutes * 60, kinds=kinds, rounds=rounds)
+    run = partial(
+        _one,
+        nodes=nodes,
+        seconds=minutes * 60,
+        kinds=kinds,
+        rounds=rounds,
+        nodes_of_host=nodes_per_host or 1,
+    )
     if seeds is None:
         report = run(seed)
         if html is not None:
@@ -139,15 +156,7 @@ def simulate(
         if not report.holds:
             wrong += 1
             if not as_json:
-                _show_wrong(
-                    report,
-                    nodes,
-                    " ".join(
-                        [f"--first-contacts {rounds}"] * bool(rounds)
-                        + [f"--minutes {minutes:g}"] * bool(minutes)
-                    ),
-                    faults,
-                )
+                _show_wrong(report, nodes, _scenario(rounds, nodes_per_host, minutes), faults)
     if not as_json:
         click.echo(f"{seeds} seeds, {wrong} of them broke a promise")
     raise SystemExit(1 if wrong else 0)
@@ -190,7 +199,13 @@ def _prepare(parent: int) -> None:
 
 
 def _one(
-    seed: int, *, nodes: int, seconds: float, kinds: list[str] | None, rounds: int | None
+    seed: int,
+    *,
+    nodes: int,
+    seconds: float,
+    kinds: list[str] | None,
+    rounds: int | None,
+    nodes_of_host: int,
 ) -> Report:
     if rounds is not None:
         return first_contacts(
@@ -199,6 +214,7 @@ def _one(
             rounds=rounds,
             cuts=kinds is None or "cut" in kinds,
             seconds=seconds,
+            nodes_of_host=nodes_of_host,
         )
     return simulate_once(seed, nodes=nodes, seconds=seconds, faults=kinds)
 
@@ -236,8 +252,18 @@ def _line_of_seed(report: Report) -> str:
     )
 
 
-def _show_wrong(report: Report, nodes: int, length: str, faults: str | None) -> None:
-    again = f"understudy simulate --seed {report.seed} --nodes {nodes} {length}"
+def _scenario(rounds: int | None, nodes_per_host: int | None, minutes: float) -> str:
+    """The options that a seed needs to be the same run, beside those for its nodes and faults."""
+    given = {
+        "--first-contacts": rounds,
+        "--nodes-per-host": nodes_per_host,
+        "--minutes": minutes,
+    }
+    return " ".join(f"{option} {value:g}" for option, value in given.items() if value)
+
+
+def _show_wrong(report: Report, nodes: int, scenario: str, faults: str | None) -> None:
+    again = f"understudy simulate --seed {report.seed} --nodes {nodes} {scenario}"
     click.echo(
         f"seed {report.seed}: see it again with  {again}{f' --faults {faults!r}' if faults else ''}"
     )

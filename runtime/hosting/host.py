@@ -305,8 +305,7 @@ class ActorHost:
         resources: Mapping[str, float] = NOTHING,
     ) -> None:
         self.node = node
-        self._nursery = nursery
-        self._environment = environment
+        self._nursery, self._environment = nursery, environment
         self.claims = claims
         self.make_handle = make_handle
         self.make_supervision = make_supervision

@@ -456,9 +456,11 @@ class Peers:
         for link in tuple(self._refusals):
             if link.connected or link.ended is not None:
                 del self._refusals[link]
+        if not self._refusals:
+            return ""
         nodes = [link for link in self.links.values() if link.peer.role == "node"]
         # One that has not been dialled in vain yet may accept it.
-        if not self._refusals or any(link.connected or not link.dial_errors for link in nodes):
+        if any(link.connected or not link.dial_errors for link in nodes):
             return ""
         since, reason = min(self._refusals.values())
         return reason if self._environment.now() - since >= seconds else ""

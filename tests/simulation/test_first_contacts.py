@@ -4,6 +4,7 @@ settles on one connection.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -84,6 +85,23 @@ def test_the_command_runs_rounds_of_first_contacts() -> None:
         "seed 1: 80 calls",
     ]
     assert all(line.endswith(" s, all promises hold") for line in lines)
+
+
+def test_the_command_has_nodes_share_hosts() -> None:
+    given = ["--first-contacts", "1", "--nodes", "4", "--nodes-per-host", "2", "--json"]
+    done = CliRunner().invoke(simulate, given)
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.output)
+    lent = {one["name"]: one["text"] for one in facts["check_results"]}["nobody declines memory"]
+    assert int(lent.partition(" ")[0]) > 0
+    assert facts["trace_hash"] == first_contacts(0, nodes=4, nodes_of_host=2).trace_hash
+
+
+@pytest.mark.parametrize("given", [["--nodes-per-host", "2"], ["--nodes-per-host", "0"]])
+def test_nodes_share_hosts_in_first_contacts_only(given: list[str]) -> None:
+    done = CliRunner().invoke(simulate, given)
+    assert done.exit_code == 2
+    assert "--nodes-per-host" in done.output
 
 
 def test_one_node_has_no_first_contacts() -> None:
