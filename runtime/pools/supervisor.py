@@ -281,7 +281,9 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
         self._stopped = False
         self._is_placeable = True
         self._opened = False
-        """True once it has a member, or needs none: from then on other nodes stand for it."""
+        """True once it has a member, or needs none, or goes on as a pool that had: from then on
+        other nodes stand for it.
+        """
 
     @classmethod
     async def compare(cls, running: Handle, args: tuple[object, ...]) -> None:
@@ -299,6 +301,9 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
         await self._find_adopted()
         if self._spec.named:
             await self._take_over()
+            # Keepers are begun by an incarnation that was opened. If this node ends before there is
+            # a member, others must go on as well.
+            self._opened = bool(self._children_now(KEEPER))
         self._act()
         with trio.move_on_after(math.inf) as patience:
             # If one constructor has raised, those of the members that are still starting may not.

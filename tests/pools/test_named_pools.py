@@ -13,7 +13,7 @@ from actors import Actor, UnderstudyError, method
 from actors.errors import ActorNotFoundError, ClassMismatchError
 from runtime.pools.member_plan import PoolSize
 from runtime.pools.pool import Pool
-from runtime.pools.supervisor import MEMBER, PoolSupervisor
+from runtime.pools.supervisor import KEEPER, MEMBER, PoolSupervisor
 from runtime.simulation import Simulation, simulate
 from tests.live_pair import Pair
 from tests.waiting import until
@@ -53,6 +53,22 @@ class Other(Worker):
     """Another class."""
 
 
+class Slow(Worker):
+    """Takes long to start."""
+
+    async def on_start(self) -> None:
+        await trio.sleep(SLOW_START)
+
+    @method
+    async def end(self) -> None:
+        self.nursery.start_soon(self._fail)
+
+    async def _fail(self) -> None:
+        raise RuntimeError("a member that is to end")
+
+
+SLOW_START = 15.0
+
 KINDS: dict[str, type[Worker]] = {"worker": Worker, "other": Other}
 
 
@@ -69,6 +85,10 @@ class Opener(Actor):
             return "mismatch"
         self.opened.append(kind)
         return kind
+
+    @method
+    async def open_slow(self) -> None:
+        await self.node.pool("jobs", Slow, size=1)
 
 
 async def works(pool: Pool[Worker]) -> None:
@@ -180,6 +200,36 @@ async def all_that_stand_for_it(simulation: Simulation) -> None:
 @pytest.mark.parametrize("seeds", [range(20)])
 def test_a_pool_survives_all_that_stood_for_it_one_after_the_other(seeds: range) -> None:
     simulate(all_that_stand_for_it, seeds=seeds, nodes=4, faults=[])
+
+
+async def all_that_stand_for_it_while_it_starts(simulation: Simulation) -> None:
+    """Its only member ends with its node, and while its successor starts another one, all nodes die
+    that stood for it when it had one.
+    """
+    opener = await simulation.node.options(on="node-2").spawn(Opener)
+    await opener.open_slow()
+    pool = await simulation.node.lookup_pool("jobs", Slow)
+    supervisor = await simulation.node.lookup("jobs", PoolSupervisor)
+
+    async def places() -> list[str]:
+        children = await supervisor.children()
+        return [one.node for one in children if one.id.startswith(KEEPER) and one.node is not None]
+
+    keepers = await until(
+        places, "two nodes stand for it", lambda found: len(found) == 2, seconds=PATIENCE
+    )
+    await pool.choose().end()
+    for victim in ("node-2", *keepers):
+        if victim != "node-1":
+            simulation.kill(victim, restart_after=300.0)
+            # It is known to be dead after a lease, and a member starts for longer.
+            await trio.sleep(8.0)
+    await works(pool)
+
+
+@seeds(6, 60)
+def test_a_pool_survives_all_that_stood_for_it_before_it_had_a_member_again(seeds: range) -> None:
+    simulate(all_that_stand_for_it_while_it_starts, seeds=seeds, nodes=5, faults=[])
 
 
 async def two_at_once(simulation: Simulation) -> None:
