@@ -17,7 +17,7 @@ import click
 
 from runtime.command_line.units import Number, PathName
 from runtime.printable import many
-from runtime.processes.fork_loop import die_with_parent, settle_collector
+from runtime.processes.fork_loop import die_with_parent
 from runtime.simulation.faults import KINDS, check_kinds
 from runtime.simulation.first_contacts import first_contacts
 from runtime.simulation.page import page
@@ -185,17 +185,10 @@ def _side_by_side(
     with ProcessPoolExecutor(
         jobs,
         mp_context=get_context("spawn"),
-        initializer=_prepare,
-        initargs=(os.getpid(),),
+        initializer=die_with_parent,
+        initargs=(signal.SIGKILL, os.getpid()),
     ) as pool:
         yield from pool.map(partial(_without_events, run=run), seeds)
-
-
-def _prepare(parent: int) -> None:
-    """What each of the processes does first."""
-    die_with_parent(signal.SIGKILL, parent)
-    # A run makes few cycles and many objects: of a hundred nodes it takes four fifths of the time.
-    settle_collector()
 
 
 def _one(
