@@ -57,6 +57,17 @@ with one receive anyway.
 """
 
 
+class _Memory(io.BytesIO):
+    """Memory that is freed with its last view, and never closed."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Do nothing: the interpreter closes what it frees. If a received array is part of a cycle
+        of objects, its view is still there then, and since 3.13 the failure is printed.
+        """
+
+
 class ReceivedSegment:
     """`size` bytes of zeros at first, none of them touched, to be filled through `view` and taken
     out once, when they are complete.
@@ -66,7 +77,7 @@ class ReceivedSegment:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._stream = io.BytesIO(bytes(size))
+        self._stream = _Memory(bytes(size))
         if size >= HUGE_SIZE:
             with self._stream.getbuffer() as view:
                 _ask_for_huge_pages(view)

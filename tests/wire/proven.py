@@ -106,6 +106,8 @@ LOADED_BY_USE = (
     # drops what their methods return.
     "tracemalloc",
     "_tracemalloc",
+    # The text of an AttributeError asks for names that are like it, since 3.13 in a module of C.
+    "_suggestions",
 )
 """Packages that the interpreter, and numpy, load by themselves."""
 

@@ -4,7 +4,9 @@ changes under its owner.
 
 from __future__ import annotations
 
+import gc
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +37,17 @@ def test_bytes_that_were_taken_out_never_change() -> None:
     taken = bytes(other)
     memory[0] = 1
     assert taken == bytes(1_000)
+
+
+def test_memory_in_a_cycle_of_objects_is_freed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    for data in (ReceivedSegment(1_000).writable(), ReceivedSegment(1_000).view(10, 20)):
+        holder = SimpleNamespace(data=data)
+        holder.itself = holder
+        del holder, data
+    gc.collect()
+    assert printed == []
 
 
 def test_memory_for_a_segment_is_not_taken_before_bytes_arrive() -> None:
