@@ -57,7 +57,7 @@ with one receive anyway.
 """
 
 
-class _LentMemory(io.BytesIO):
+class _UnclosedBytesIO(io.BytesIO):
     """Memory that is freed with its last view, and never closed."""
 
     __slots__ = ()
@@ -77,7 +77,7 @@ class ReceivedSegment:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._stream = _LentMemory(bytes(size))
+        self._stream = _UnclosedBytesIO(bytes(size))
         if size >= HUGE_SIZE:
             with self._stream.getbuffer() as view:
                 _ask_for_huge_pages(view)
