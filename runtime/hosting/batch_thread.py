@@ -22,7 +22,7 @@ from actors.method import MethodDefinition
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError
 from runtime.hosting.running_batch import RunningBatch
 from runtime.hosting.thread_signal import ThreadSignal
-from runtime.hosting.threads import THREAD_TURN
+from runtime.hosting.threads import go_on_with
 
 MOST_BATCHES = 16
 """Batches in one turn. The next one waits for a turn of its own, so that a turn has an end."""
@@ -140,7 +140,7 @@ class BatchThread:
             invocation = batch.invocation
             if invocation is not None and batch is not self._first:
                 # The thread's own context, which ends with it.
-                THREAD_TURN.set(invocation)
+                go_on_with(invocation)
                 CURRENT.set(invocation.context)
                 if invocation.timer is not None:
                     invocation.timer.started = self._stopwatch()

@@ -29,7 +29,7 @@ from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.debug_conversation import DebugConversation
 from runtime.hosting.post_mortem import FailureRecord
 from runtime.hosting.remote_pdb import RemotePdb
-from runtime.hosting.threads import THREAD_TURN
+from runtime.hosting.threads import invocation_of_thread
 from runtime.hosting.workers import TaskWorkers
 from runtime.user_errors import guarded
 
@@ -154,7 +154,7 @@ class Breakpoints:
         if run is not None and _asyncio_task() is not None:
             self._stop_asyncio(frame, run)
             return
-        invocation = THREAD_TURN.get(None)
+        invocation = invocation_of_thread()
         try:
             talk = trio.from_thread.run_sync(
                 self._at_breakpoint, frame, _name_of(invocation), invocation

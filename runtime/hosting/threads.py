@@ -41,17 +41,50 @@ NODE_THREADS = 1000
 ACTOR_THREADS = 40
 """Default limit for one actor: as many as trio and Starlette allow a whole program."""
 
-THREAD_TURN: ContextVar[Invocation] = ContextVar("THREAD_TURN")
-"""In a thread that runs a plain method: its invocation. Set only in threads, because setting it for
-each run on the loop would cost every call.
+THREAD_TURN: ContextVar[ThreadTurn] = ContextVar("THREAD_TURN")
+"""Of a thread that runs a plain method, and of what this calls on the loop. Set only in threads,
+because setting it for each run on the loop would cost every call.
 """
 
 
-_AROUND: ContextVar[tuple[Invocation | StartTurn | None, int]] = ContextVar("_AROUND")
-"""In a thread that runs a plain method, and in what this calls on the loop: the turn that has asked
-for the thread, and how many threads are around it for the same turn. Not `THREAD_TURN`: a thread
-that one batch of items has asked for runs others as well.
-"""
+class ThreadTurn:
+    """What a thread runs a plain method for, until that returns: tasks that it has begun have its
+    context for as long as they live, and must not keep its arguments.
+    """
+
+    __slots__ = ("around", "asked_by", "invocation")
+
+    def __init__(
+        self, invocation: Invocation | None, asked_by: Invocation | StartTurn | None, around: int
+    ) -> None:
+        self.invocation = invocation
+        """None for a method that a start calls."""
+        self.asked_by = asked_by
+        """The turn that has asked for the thread: another one if that was for a batch of items,
+        whose thread runs others as well.
+        """
+        self.around = around
+        """How many threads are around this one for the same turn."""
+
+    def end(self) -> None:
+        """The method has returned, or the thread goes on with another one."""
+        self.invocation = self.asked_by = None
+
+
+def invocation_of_thread() -> Invocation | None:
+    """Return what the running thread runs a plain method for; None outside of those threads."""
+    turn = THREAD_TURN.get(None)
+    return None if turn is None else turn.invocation
+
+
+def go_on_with(invocation: Invocation) -> None:
+    """Note that the running thread goes on with another invocation."""
+    before = THREAD_TURN.get(None)
+    if before is None:
+        THREAD_TURN.set(ThreadTurn(invocation, None, 0))
+        return
+    THREAD_TURN.set(ThreadTurn(invocation, before.asked_by, before.around))
+    before.end()
 
 
 @attrs.frozen
@@ -100,7 +133,7 @@ class Threads:
         turn, innermost, place = self.turn(), self.innermost(), FIRST
         if innermost is not None:
             place = ChainPlace(innermost.depth, _threads_around(innermost))
-        function = functools.partial(_in_turn, turn, (innermost, place.around), function)
+        function = functools.partial(_in_turn, ThreadTurn(turn, innermost, place.around), function)
         limiter = self._methods.at(place)
         if of_actor is None:
             return await self._environment.in_thread(function, limiter)
@@ -192,24 +225,22 @@ class Threads:
 
 def _threads_around(innermost: Invocation | StartTurn) -> int:
     """In how many threads this turn waits for what the running task does."""
-    turn, around = _AROUND.get((None, 0))
-    if turn is innermost:
-        return around + 1
-    # The context may be that of another turn, whose thread has started the task. A start is in the
+    turn = THREAD_TURN.get(None)
+    if turn is not None and turn.asked_by is innermost:
+        return turn.around + 1
+    # The context may be that of another turn, whose thread has begun the task. A start is in the
     # thread of its constructor or hook.
     return 1 if isinstance(innermost, StartTurn) else 0
 
 
-def _in_turn(
-    turn: Invocation | None,
-    around: tuple[Invocation | StartTurn | None, int],
-    function: Callable[[], T],
-) -> T:
+def _in_turn(turn: ThreadTurn, function: Callable[[], T]) -> T:
     """Run `function` in a thread, whose context is a copy that ends with it."""
-    if turn is not None:
-        THREAD_TURN.set(turn)
-    _AROUND.set(around)
-    return function()
+    THREAD_TURN.set(turn)
+    try:
+        return function()
+    finally:
+        # Perhaps another one by now.
+        THREAD_TURN.get().end()
 
 
 def on_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

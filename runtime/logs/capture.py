@@ -28,7 +28,7 @@ from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import ActorHost
 from runtime.hosting.lazy_nursery import own_task_of
 from runtime.hosting.starts import STARTING
-from runtime.hosting.threads import THREAD_TURN
+from runtime.hosting.threads import invocation_of_thread
 from runtime.logs.ring import LINE_BYTES, LogEntry, LogRing, cut
 from runtime.user_errors import sendable
 
@@ -254,7 +254,7 @@ def _origin(captures: tuple[LogCapture, ...]) -> tuple[LogFields, tuple[LogCaptu
                 return found, (capture,)
     elif not trio.lowlevel.in_trio_run():
         # The turn first: a thread's context may also have the start that its worker began in.
-        source = THREAD_TURN.get(None) or STARTING.get(None)
+        source = invocation_of_thread() or STARTING.get(None)
     if source is not None:
         cell = source.cell if isinstance(source, Invocation) else source
         for capture in captures:

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from typing import Any
+from weakref import ref
 
+import attrs
 import pytest
 import trio
 
-from actors import Actor, method
+from actors import Actor, message, method
 from runtime.hosting.running_batch import RunningBatch
 from tests.live_pair import Pair
 
 TENANT: ContextVar[str] = ContextVar("TENANT", default="nobody's")
+
+
+@message
+@attrs.frozen
+class Parcel:
+    """An argument that is to be freed with its call."""
+
+    text: str
 
 
 class Careless(Actor):
@@ -97,6 +107,20 @@ class Careless(Actor):
         await trio.lowlevel.checkpoint()
         return TENANT.get()
 
+    @method
+    def begin_from_thread(self, parcel: Parcel) -> None:
+        self.parcel = ref(parcel)
+        self.nursery.start_soon(trio.sleep_forever)
+        trio.from_thread.run_sync(self.nursery.start_soon, trio.sleep_forever)
+        trio.from_thread.run(self.begin)
+
+    async def begin(self) -> None:
+        self.nursery.start_soon(trio.sleep_forever)
+
+    @method
+    async def has_parcel(self) -> bool:
+        return self.parcel() is not None
+
 
 class Looker(Actor):
     """Another actor of the same node."""
@@ -130,6 +154,15 @@ async def test_what_a_thread_calls_on_the_loop_has_the_context_of_the_thread(
     within = ["acme's", "the loop's", "the loop's", "the second thread's"]
     assert await careless.call_from_thread("acme's") == [*within, "acme's", "acme's"]
     assert await careless.set_in_thread("acme's") == [*within, "acme's", "acme's", "nobody's"]
+
+
+async def test_a_task_that_a_thread_has_begun_does_not_keep_the_arguments_of_its_call(
+    pair: Pair, where: str
+) -> None:
+    careless = await pair.here.options(on=where).spawn(Careless)
+    await careless.begin_from_thread(Parcel("heavy"))
+    # In the next turn: the worker has let go of the call by then.
+    assert not await careless.has_parcel()
 
 
 async def test_what_on_start_sets_stays_in_it(pair: Pair, where: str) -> None:
