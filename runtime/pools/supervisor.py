@@ -308,7 +308,10 @@ class PoolSupervisor(DynamicSupervisor, CandidateComparison):
         with trio.move_on_after(math.inf) as patience:
             # If one constructor has raised, those of the members that are still starting may not.
             while any(id.startswith(MEMBER) for id in self._starting):
-                await self._changed.wait()
+                with trio.move_on_after(LOOK_SECONDS):
+                    await self._changed.wait()
+                # A member may start for minutes, and nodes come and go meanwhile.
+                self._keep()
                 if self._present():
                     patience.deadline = min(patience.deadline, trio.current_time() + OTHERS_SECONDS)
         if not self._present() and self._failure is not None:
