@@ -91,7 +91,7 @@ class Opener(Actor):
         await self.node.pool("jobs", Slow, size=1)
 
 
-async def works(pool: Pool[Worker]) -> None:
+async def works(pool: Pool[Worker] | Pool[Slow]) -> None:
     with trio.fail_after(PATIENCE):
         assert [one async for one in pool.map(Worker.run, range(6))] == list(range(6))
 
