@@ -18,6 +18,7 @@ where `FrameReader.place` says.
 from __future__ import annotations
 
 import io
+import mmap
 import struct
 import sys
 from collections.abc import Callable, Sequence
@@ -37,6 +38,9 @@ from actors.identifiers import NodeId
 # `calloc` that are still untouched, `io.BytesIO` lends them out for writing, and gives the very
 # same bytes object out at the end. Both are optimisations of CPython: where they are missing,
 # copies are made.
+#
+# CPython 3.12.0 and 3.12.1 crash when the collector frees a cycle of objects with such a view in it
+# (python/cpython#111049). There a segment is mapped memory, and is copied when it becomes bytes.
 
 HUGE_SIZE = 4 * 1024 * 1024
 """Bytes from which the kernel is asked for huge pages: receiving 64 MiB into fresh memory is then
@@ -63,9 +67,37 @@ class _UnclosedBytesIO(io.BytesIO):
     __slots__ = ()
 
     def close(self) -> None:
-        """Do nothing: the interpreter closes what it frees. If a received array is part of a cycle
-        of objects, its view is still there then, and since 3.13 the failure is printed.
+        """Do nothing: the interpreter closes what it frees. A view that is freed with it, in a
+        cycle of objects, is still there then, and since 3.13 the failure is printed.
         """
+
+
+class _MappedMemory:
+    """Zeros, none of them touched: does in those versions what `io.BytesIO` does in others, at the
+    cost of a copy.
+    """
+
+    __slots__ = ("_content", "_taken")
+
+    def __init__(self, size: int) -> None:
+        # Nothing can be mapped that has no size.
+        self._content = mmap.mmap(-1, size) if size else bytearray()
+        self._taken: bytes | None = None
+
+    def getbuffer(self) -> memoryview:
+        """Return writable memory; what was taken out as bytes does not change with it."""
+        self._taken = None
+        return memoryview(self._content)
+
+    def getvalue(self) -> bytes:
+        """Return the content: the same object until the next view."""
+        if self._taken is None:
+            self._taken = bytes(memoryview(self._content))
+        return self._taken
+
+
+CRASHES_ON_VIEWS = sys.version_info[:3] in ((3, 12, 0), (3, 12, 1))
+"""True in the versions of which the collector crashes on a view of `io.BytesIO` in a cycle."""
 
 
 class ReceivedSegment:
@@ -77,7 +109,7 @@ class ReceivedSegment:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._stream = _UnclosedBytesIO(bytes(size))
+        self._stream = _MappedMemory(size) if CRASHES_ON_VIEWS else _UnclosedBytesIO(bytes(size))
         if size >= HUGE_SIZE:
             with self._stream.getbuffer() as view:
                 _ask_for_huge_pages(view)
@@ -127,7 +159,6 @@ def _ask_for_huge_pages(view: memoryview) -> None:
     if sys.platform != "linux":
         return
     import ctypes
-    import mmap
 
     page = mmap.PAGESIZE
     start = ctypes.addressof(ctypes.c_char.from_buffer(view))

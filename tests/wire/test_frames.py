@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from actors.errors import EncodeError, ProtocolError
 from runtime.wire.frames import (
+    CRASHES_ON_VIEWS,
     DIRECT_SIZE,
     HEADER,
     LIMITS,
@@ -149,7 +150,8 @@ def test_a_large_segment_is_received_into_the_buffer_that_is_handed_out() -> Non
     assert isinstance(segment, ReceivedSegment)
     assert bytes(segment) is bytes(segment)
     assert bytes(segment) == LARGE
-    assert address_of(bytes(segment)) == where
+    # Where the collector crashes on views of it, a copy is made.
+    assert CRASHES_ON_VIEWS or address_of(bytes(segment)) == where
     assert reader.receive_buffer() is None
 
 

@@ -42,11 +42,12 @@ def test_bytes_that_were_taken_out_never_change() -> None:
 def test_memory_in_a_cycle_of_objects_is_freed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
-    for data in (ReceivedSegment(1_000).writable(), ReceivedSegment(1_000).view(10, 20)):
-        holder = SimpleNamespace(data=data)
-        holder.itself = holder
-        del holder, data
-    gc.collect()
+    for _ in range(100):
+        for data in (ReceivedSegment(1_000).writable(), ReceivedSegment(1_000).view(10, 20)):
+            holder = SimpleNamespace(data=data)
+            holder.itself = holder
+            del holder, data
+        gc.collect()
     assert printed == []
 
 
