@@ -47,6 +47,9 @@ HUGE_SIZE = 4 * 1024 * 1024
 about three times as fast.
 """
 
+CRASHES_ON_VIEWS = sys.version_info[:3] in ((3, 12, 0), (3, 12, 1))
+"""True in the versions of which the collector crashes on a view of `io.BytesIO` in a cycle."""
+
 Buffer = bytes | bytearray | memoryview
 """The types that can travel as segments."""
 
@@ -94,10 +97,6 @@ class _MappedMemory:
         if self._taken is None:
             self._taken = bytes(memoryview(self._content))
         return self._taken
-
-
-CRASHES_ON_VIEWS = sys.version_info[:3] in ((3, 12, 0), (3, 12, 1))
-"""True in the versions of which the collector crashes on a view of `io.BytesIO` in a cycle."""
 
 
 class ReceivedSegment:
