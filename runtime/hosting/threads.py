@@ -18,7 +18,6 @@ from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
-import attrs
 import trio
 
 from actors.errors import NotExecutedError
@@ -54,14 +53,12 @@ class ThreadTurn:
 
     __slots__ = ("around", "asked_by", "invocation")
 
-    def __init__(
-        self, invocation: Invocation | None, asked_by: Invocation | StartTurn | None, around: int
-    ) -> None:
-        self.invocation = invocation
-        """None for a method that a start calls."""
+    def __init__(self, asked_by: Invocation | StartTurn | None, around: int) -> None:
         self.asked_by = asked_by
-        """The turn that has asked for the thread: another one if that was for a batch of items,
-        whose thread runs others as well.
+        """The turn that has asked for the thread."""
+        self.invocation = asked_by if isinstance(asked_by, Invocation) else None
+        """What the thread runs: another one if it was asked for by a batch of items, and goes on
+        with the batches behind it. None for a method that a start calls.
         """
         self.around = around
         """How many threads are around this one for the same turn."""
@@ -80,19 +77,11 @@ def invocation_of_thread() -> Invocation | None:
 def go_on_with(invocation: Invocation) -> None:
     """Note that the running thread goes on with another invocation."""
     before = THREAD_TURN.get(None)
-    if before is None:
-        THREAD_TURN.set(ThreadTurn(invocation, None, 0))
-        return
-    THREAD_TURN.set(ThreadTurn(invocation, before.asked_by, before.around))
-    before.end()
-
-
-@attrs.frozen
-class StartThreads:
-    """The threads for the constructors and plain hooks of one level."""
-
-    limiter: trio.CapacityLimiter
-    constructors: ConstructorQueue
+    turn = ThreadTurn(invocation, 0)
+    if before is not None:
+        turn.asked_by, turn.around = before.asked_by, before.around
+        before.end()
+    THREAD_TURN.set(turn)
 
 
 class Threads:
@@ -103,17 +92,15 @@ class Threads:
     ) -> None:
         self._environment = environment
         self._methods = ThreadLimits(limit)
+        self._starts = ThreadLimits(limit)
         self._nursery = nursery
-        self._limit = limit
         self._context = copy_context()
-        self._levels: list[StartThreads] = []
-        """By how many methods and other starts wait for a start, each for the next: as in
-        `ThreadLimits`, and counted alike, because starts wait for methods as well.
-        """
-        self.turn: Callable[[], Invocation | None] = lambda: None
-        """Returns the invocation that the running task runs; the workers set it."""
+        self._constructors: dict[int, ConstructorQueue] = {}
+        """By how many methods and other starts wait for a start, each for the next."""
         self.innermost: Callable[[], Invocation | StartTurn | None] = lambda: None
-        """Returns that invocation, or the start that it waits for; the host sets it."""
+        """Returns the invocation or the start that the running task belongs to; the host sets
+        it.
+        """
 
     @property
     def used(self) -> int:
@@ -123,17 +110,17 @@ class Threads:
     @property
     def limit(self) -> int:
         """Plain methods that may run in threads at once, beside those that others wait for."""
-        return self._limit
+        return self._methods.limit
 
     async def method(self, function: Callable[[], T], of_actor: ThreadLimits | None = None) -> T:
         """Run a plain method in a thread, within the node's limit and the actor's limit `of_actor`.
 
         It is not abandoned when cancelled, because its actor's next turn must begin after it.
         """
-        turn, innermost, place = self.turn(), self.innermost(), FIRST
+        innermost, place = self.innermost(), FIRST
         if innermost is not None:
             place = ChainPlace(innermost.depth, _threads_around(innermost))
-        function = functools.partial(_in_turn, ThreadTurn(turn, innermost, place.around), function)
+        function = functools.partial(_in_turn, ThreadTurn(innermost, place.around), function)
         limiter = self._methods.at(place)
         if of_actor is None:
             return await self._environment.in_thread(function, limiter)
@@ -169,14 +156,17 @@ class Threads:
                 raise
             raise RefusedElsewhereError(NotExecutedError(f"it was not run: {error}")) from None
 
-    def _level(self, depth: int) -> StartThreads:
-        # As many as a chain has links, at most.
-        while len(self._levels) <= depth:
-            limiter = trio.CapacityLimiter(self._limit)
+    def _starts_at(self, depth: int) -> trio.CapacityLimiter:
+        return self._starts.at(ChainPlace(depth, 0))
+
+    def _constructors_at(self, depth: int) -> ConstructorQueue:
+        queue = self._constructors.get(depth)
+        if queue is None:
             # In the context of the node: that of a start is not for others.
-            queue = self._context.run(ConstructorQueue, self._environment, self._nursery, limiter)
-            self._levels.append(StartThreads(limiter, queue))
-        return self._levels[depth]
+            queue = self._constructors[depth] = self._context.run(
+                ConstructorQueue, self._environment, self._nursery, self._starts_at(depth)
+            )
+        return queue
 
     async def construct(
         self, function: Callable[[], object], scope: StartScope, turn: StartTurn
@@ -185,7 +175,7 @@ class Threads:
         its object has not become an actor, and no task waits for it.
         """
         # In a tuple: trio refuses a coroutine as the result of a thread.
-        constructors = self._level(turn.depth).constructors
+        constructors = self._constructors_at(turn.depth)
         (result,) = await constructors.run(lambda: (function(),), scope)
         if result is None:
             return
@@ -203,7 +193,7 @@ class Threads:
         if inspect.iscoroutinefunction(hook):
             await in_own_context(hook(*args, **kwargs))
         else:
-            limiter = self._level(0).limiter
+            limiter = self._starts_at(0)
             await in_own_context(self._plain_hook(limiter, lambda: hook(*args, **kwargs)))
 
     async def start_hook(self, hook: Callable[[], Any], turn: StartTurn) -> None:
@@ -211,7 +201,7 @@ class Threads:
         if inspect.iscoroutinefunction(hook):
             await in_own_context(hook())
         else:
-            limiter = self._level(turn.depth).limiter
+            limiter = self._starts_at(turn.depth)
             await in_own_context(self._plain_hook(limiter, hook))
 
     async def _plain_hook(self, limiter: trio.CapacityLimiter, hook: Callable[[], Any]) -> None:

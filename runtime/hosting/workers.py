@@ -288,7 +288,6 @@ class TaskWorkers:
         """The invocation whose method runs directly in a task. Others may only read it."""
         self.tasks: set[trio.lowlevel.Task] = set()
         """The tasks of all workers."""
-        threads.turn = self.running_here
 
     def record(self, recorder: TimelineRecorder | None) -> None:
         """Record the turns that begin from now on; None: stop."""

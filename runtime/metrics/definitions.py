@@ -222,7 +222,9 @@ METRICS: Final = {
             "How long collections of the cyclic garbage collector took."
         ),
         "gauge understudy_threads_used": "Threads in which plain methods run.",
-        "gauge understudy_threads_limit": "Threads in which plain methods may run at once.",
+        "gauge understudy_threads_limit": (
+            "Threads in which plain methods may run at once, beside those that others wait for."
+        ),
         "gauge understudy_build_info{version, protocol, python}": (
             "Always 1; its labels say what runs."
         ),

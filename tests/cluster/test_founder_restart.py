@@ -23,6 +23,7 @@ from runtime.environment import SystemEnvironment
 from runtime.node import internals_of
 from runtime.testing import Platform
 from runtime.timings import Timings
+from tests.free_addresses import free_address
 from tests.started_programs import started
 from tests.waiting import until
 
@@ -40,10 +41,11 @@ class Founder:
 
 
 @asynccontextmanager
-async def founder(
-    directory: Path, listen: str = "127.0.0.1:0", where: str = ""
-) -> AsyncIterator[Founder]:
-    """Start one, and kill it at the end of the block."""
+async def founder(directory: Path, listen: str = "", where: str = "") -> AsyncIterator[Founder]:
+    """Start one, and kill it at the end of the block. By default it listens at any port of an
+    address that no other process uses, so that its port is free when it comes back.
+    """
+    listen = listen or f"{free_address().rpartition(':')[0]}:0"
     command = [sys.executable, "-m", "tests.cluster.founder_process", str(directory), listen, where]
     environment = {**os.environ, "UNDERSTUDY_SECRET": SECRET}
     async with started(command, env=environment) as (process, line):
@@ -112,7 +114,7 @@ async def test_a_founder_in_containers_comes_back_at_the_same_address_however_of
     """The lease of the one before is loaded from the disk anew at each start, and nothing but the
     lock of the directory proves its end. Its address answers: the new one listens there.
     """
-    async with founder(tmp_path, where="container") as first:
+    async with founder(tmp_path, free_address(), where="container") as first:
         before = first
     for _ in range(3):
         async with founder(tmp_path, first.address, where="container") as again:

@@ -230,7 +230,7 @@ async def test_the_caller_and_the_actor_are_cancelled_in_the_same_step(
 async def test_what_waits_for_a_thread_is_stopped_without_one(alone: Node) -> None:
     """Its constructor never begins; those behind it start."""
     host = host_of(alone)
-    host.threads._level(0).limiter.total_tokens = 1
+    host.threads._starts_at(0).total_tokens = 1
     Held.held = {0}
     path = import_path(HeldInConstructor)
     failed: dict[str, str] = {}
@@ -247,11 +247,11 @@ async def test_what_waits_for_a_thread_is_stopped_without_one(alone: Node) -> No
         await until(lambda: Held.begun == [0], "the first one has the thread")
         for number in range(1, 4):
             nursery.start_soon(start, number)
-        await until(lambda: len(host.threads._level(0).constructors._waiting) == 3, "three wait")
+        await until(lambda: len(host.threads._constructors_at(0)._waiting) == 3, "three wait")
         instance = host.cells["one-2"].instance
         await host.stop("one-2", 0, AS_ASKED)
         await until(lambda: "one-2" in failed, "its start has ended")
-        assert len(host.threads._level(0).constructors._waiting) == 3, "and all others wait"
+        assert len(host.threads._constructors_at(0)._waiting) == 3, "and all others wait"
         HeldInConstructor.gate.set()
     assert ENDED in failed["one-2"]
     assert started(host) == {"one-0", "one-1", "one-3"}

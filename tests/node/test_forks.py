@@ -7,13 +7,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 
 from actors import Actor, method
+from runtime.environment import Beside, Environment, LookAtStack, SystemEnvironment
+from runtime.testing import Platform
 from tests.limits import out_of_descriptors
-from tests.live_pair import Pair
+from tests.live_pair import Pair, open_pair
+from tests.waiting import until
 
 
 def status_of(child: int) -> int:
@@ -77,14 +82,41 @@ async def test_a_fork_that_comes_back_to_the_loop_ends_and_answers_nothing(
         assert await forker.fork_in_thread() == 3
 
 
+class Noticing(SystemEnvironment):
+    """Notices when the loops run that nodes have beside their own. One that begins without a free
+    descriptor leaves sockets open that trio has made for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[threading.Event] = []
+
+    def run_beside(
+        self, function: Callable[[Environment, LookAtStack], Awaitable[None]]
+    ) -> Beside | None:
+        begun = threading.Event()
+        self.begun.append(begun)
+
+        async def noticed(environment: Environment, stack: LookAtStack) -> None:
+            begun.set()
+            await function(environment, stack)
+
+        return super().run_beside(noticed)
+
+
 async def test_so_does_one_for_which_no_descriptor_is_free(
-    pair: Pair, where: str, capfd: pytest.CaptureFixture[str]
+    where: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    forker = await pair.here.options(on=where).spawn(Forker)
-    for _ in range(3):
-        assert await forker.fork_without_descriptors() == (os.getpid(), 1)
-    assert "came back to the event loop" in capfd.readouterr().err
-    assert await forker.fork_in_thread() == 3
+    environment = Noticing()
+    async with open_pair(Platform(environment=environment)) as pair:
+        forker = await pair.here.options(on=where).spawn(Forker)
+        begun = environment.begun
+        await until(lambda: all(one.is_set() for one in begun), "the loops beside theirs run")
+        assert len(begun) == 2
+        for _ in range(3):
+            assert await forker.fork_without_descriptors() == (os.getpid(), 1)
+        assert "came back to the event loop" in capfd.readouterr().err
+        assert await forker.fork_in_thread() == 3
 
 
 async def test_forks_that_end_by_themselves_are_not_affected(pair: Pair, where: str) -> None:

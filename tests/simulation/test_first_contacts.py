@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from click.testing import CliRunner
 
 from runtime.command_line.simulate import simulate
 from runtime.simulation import Report, first_contacts
+from tests.simulation.planted import with_bug
 
 
 def check(report: Report) -> None:
@@ -95,6 +98,24 @@ def test_the_command_has_nodes_share_hosts() -> None:
     lent = {one["name"]: one["text"] for one in facts["check_results"]}["nobody declines memory"]
     assert int(lent.partition(" ")[0]) > 0
     assert facts["trace_hash"] == first_contacts(0, nodes=4, nodes_of_host=2).trace_hash
+
+
+def test_a_seed_that_breaks_a_promise_is_named_with_all_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def here(seeds: Iterable[int], jobs: int, run: Callable[[int], Report]) -> Iterator[Report]:
+        return map(run, seeds)
+
+    # In this process, which has the bug.
+    monkeypatch.setattr("runtime.command_line.simulate._side_by_side", here)
+    with with_bug("memory is lent before the peer knows of it"):
+        given = ["--first-contacts", "6", "--nodes", "4", "--nodes-per-host", "2"]
+        done = CliRunner().invoke(simulate, [*given, "--seeds", "5", "--minutes", "0.1"])
+        assert done.exit_code == 1, done.output
+        again = re.search(r"see it again with  understudy simulate (.*)", done.output)
+        assert again is not None, done.output
+        assert "--first-contacts 6 --nodes-per-host 2 --minutes 0.1" in again[1]
+        assert CliRunner().invoke(simulate, again[1].split()).exit_code == 1
 
 
 @pytest.mark.parametrize("given", [["--nodes-per-host", "2"], ["--nodes-per-host", "0"]])
