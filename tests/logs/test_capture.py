@@ -85,6 +85,23 @@ class Talker(Actor):
         logging.getLogger("users.\ud800").warning("of an odd name")
 
 
+class Prepared(Actor):
+    """Runs a plain method of its own when it starts."""
+
+    async def on_start(self) -> None:
+        await self.prepare()
+
+    @method
+    def prepare(self) -> None:
+        log.warning("prepares in a thread")
+
+
+class Parent(Actor):
+    @method
+    async def start(self) -> None:
+        await self.node.options(name="child").spawn(Prepared)
+
+
 @asynccontextmanager
 async def opened(name: str = "here", **options: Any) -> AsyncIterator[Node]:
     async with open_node(name, listen="127.0.0.1:0", secret=SECRET, **options) as node:
@@ -123,6 +140,16 @@ async def test_each_line_names_the_actor_and_method_wherever_it_is_logged() -> N
         assert {one["epoch"] for one in of_actor} == {talker.address.epoch}
         calls = [one["call"] for one in of_actor[2:4]]
         assert calls[0] == calls[1] != ""
+
+
+async def test_a_line_of_a_start_is_the_started_actors_and_not_of_the_method_that_starts_it() -> (
+    None
+):
+    async with opened() as node:
+        parent = await node.options(name="parent").spawn(Parent)
+        await parent.start()
+        found = [(one["text"], one["actor"], one["method"]) for one in await lines(node)]
+        assert found == [("prepares in a thread", "child", "on_start")]
 
 
 async def test_a_line_has_the_trace_of_the_call_also_in_a_thread() -> None:
