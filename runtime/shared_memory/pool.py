@@ -209,14 +209,16 @@ def _memfd() -> int:
 class _Token(Generic[T]):
     __slots__ = ("ended", "what")
 
-    def __init__(self, what: T, ended: deque[_Token[T]]) -> None:
+    def __init__(self, what: T, ended: weakref.ref[deque[_Token[T]]]) -> None:
         self.what = what
         self.ended = ended
 
     def __del__(self) -> None:
         # Runs in any thread, between any two instructions. Anything but this one append could
         # deadlock.
-        self.ended.append(self)
+        ended = self.ended()
+        if ended is not None:
+            ended.append(self)
 
 
 class FinalizerQueue(Generic[T]):
@@ -226,12 +228,18 @@ class FinalizerQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._ended: deque[_Token[T]] = deque()
+        self._list = weakref.ref(self._ended)
+        """What tokens know of the list, which has them: if each knew it itself, and no queue
+        exists any more, list and tokens would be a cycle, and keep the memory of what has ended
+        until the collector comes. It is here as well, because the collector clears weak references
+        that are reachable from garbage only, before it calls finalizers.
+        """
 
     def token(self, what: T) -> object:
         """Return a token that one object must keep as an attribute until its end. `gone` reports
         that end as `what`.
         """
-        return _Token(what, self._ended)
+        return _Token(what, self._list)
 
     def gone(self) -> list[T]:
         """Return what has ended since the last call."""

@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -373,3 +374,26 @@ class PoolComparison(RuleBasedStateMachine):
 
 PoolComparison.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestPoolComparison = PoolComparison.TestCase
+
+
+@pytest.mark.parametrize("end", ["abandon", "close"])
+@pytest.mark.parametrize("block_ends", ["before", "after"])
+def test_a_pool_without_readers_leaves_no_memory_to_the_cyclic_collector(
+    block_ends: str, end: str
+) -> None:
+    pool = MemoryPool(SystemEnvironment(), 1 << 26)
+    block = pool.take(1_000_000)
+    arena = weakref.ref(next(iter(pool._size_classes.values())).arenas[0])
+    gc.collect()
+    gc.disable()
+    try:
+        if block_ends == "before":
+            del block
+        getattr(pool, end)()
+        del pool
+        if block_ends == "after":
+            assert arena() is not None
+            del block
+        assert arena() is None
+    finally:
+        gc.enable()
