@@ -464,8 +464,9 @@ class BoundMethod(Bound, NotAwaited, Generic[P, R]):
         """Call one way: returns when the connection has taken the message; the outcome stays
         unknown.
 
-        At most once, in order with other calls from this node. An exception in the method is logged
-        where the actor runs.
+        At most once, in order with other calls from this node. It follows an actor that has moved,
+        or was restarted, but what an actor had taken and not begun ends with it. An exception in
+        the method is logged where the actor runs.
         """
         if (refusal := self._refusal(args, kwargs)) is not None:
             raise refusal

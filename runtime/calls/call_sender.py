@@ -294,14 +294,14 @@ class CallSender(ABC):
         """Hand a one-way call to the connection. See `BoundMethod.send`."""
         self.check_thread(bound)
         await trio.lowlevel.checkpoint_if_cancelled()
-        route = self.lines.free(bound)
+        route, number = self.lines.free(bound), self.numbers()
         request = OutgoingRequest(bound, args, kwargs, math.inf, context=CURRENT.get())
         if route is None or (route.link is not None and route.link.is_crowded):
-            await self.lines.in_turn(bound, self.numbers(), partial(self._send, request))
+            await self.lines.in_turn(bound, number, partial(self.post_one_way, request, number))
         elif route.link is None:
-            self._send(request, route)
+            self.post_one_way(request, number, route)
         else:
-            frame, segments = self._one_way(request, route, route.link)
+            frame, segments = self._one_way(request, number, route, route.link)
             # No task waits for the answer: what bounds the memory that large ones take is room for
             # them.
             await route.link.room(sum(map(len, segments)))
@@ -321,20 +321,23 @@ class CallSender(ABC):
             method=bound._definition.name,
         )
 
-    def _send(self, request: OutgoingRequest, route: Route) -> None:
+    def post_one_way(self, request: OutgoingRequest, number: int, route: Route) -> None:
+        """Hand a one-way call to its actor's node, whether the connection has room or not. Raises
+        EncodeError.
+        """
         link = route.link
         if link is None:
-            self._local.send(route.address, request)
+            self._local.send(route.address, request, number)
         else:
-            frame, segments = self._one_way(request, route, link)
+            frame, segments = self._one_way(request, number, route, link)
             link.post(frame, own_copies(segments), lane=route.place.actor)
 
     def _one_way(
-        self, request: OutgoingRequest, route: Route, link: Link
+        self, request: OutgoingRequest, number: int, route: Route, link: Link
     ) -> tuple[bytes, list[Buffer]]:
         segments: list[Buffer] = Outgoing(link.peer.identity)
         arguments = self._encoded(request, segments)
-        control = send_control(route.prefix, arguments, request.context)
+        control = send_control(number, route.prefix, arguments, request.context, request.attempt)
         return encode_frame(Kind.SEND, control, segments), segments
 
     def _encoded(self, request: OutgoingRequest, segments: list[Buffer]) -> bytes:

@@ -49,6 +49,7 @@ from runtime.calls.protocol import (
 )
 from runtime.calls.replies import Reply, ReplyEncoder
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
+from runtime.calls.returned_calls import CallReturns
 from runtime.calls.rights import PLAIN_SERVICE
 from runtime.calls.stream_server import StreamServer
 from runtime.environment import Environment
@@ -103,9 +104,11 @@ class Dispatch:
         retention: ResultRetention,
         imports: Imports,
         admission: CallAdmission,
+        returns: CallReturns,
         faults: Faults | None,
     ) -> None:
         self._host = host
+        self._returns = returns
         self._codec = codec
         self._environment = environment
         self._reply_handler = reply_handler
@@ -386,7 +389,7 @@ class Dispatch:
                 self._retention.prepare(invocation)
             refusal = self._host.deliver(invocation)
         if refusal is not None:
-            self._log.warning("a one-way call from %s was refused: %s", link.peer.name, refusal)
+            self._returns.refuse(call, refusal, link.peer.identity)
 
     def _on_cancel(self, link: Link, frame: Frame) -> None:
         number = first_number(frame.control)

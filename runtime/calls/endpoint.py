@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 import attrs
@@ -35,6 +36,7 @@ from runtime.calls.local_calls import LocalCalls
 from runtime.calls.own_cluster import check_own_cluster, is_of_another_cluster
 from runtime.calls.replies import ReplyEncoder
 from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
+from runtime.calls.returned_calls import RETURNS_SERVICE, CallReturns, ReturnedCalls
 from runtime.calls.routes import PeerDirectory, Routes
 from runtime.calls.stream_server import StreamServer
 from runtime.environment import Environment
@@ -187,6 +189,7 @@ class RpcEndpoint:
             call_timeout,
             introduction.peer.store,
         )
+        self.returns = self._make_returns()
         self.users_caller = self._filter(filters)
         """Makes the calls of users' handles; `caller` makes those of the runtime."""
         self.dispatch = self._make_dispatch(environment, nursery, reply_handler, retention, faults)
@@ -237,7 +240,13 @@ class RpcEndpoint:
             self.lifetime,
             environment,
             self.admission,
+            lambda call, refusal: self.returns.refuse(call, refusal),
         )
+
+    def _make_returns(self) -> CallReturns:
+        self.host.add_system(RETURNS_SERVICE, ReturnedCalls(self.caller))
+        service = partial(self.system_handle, ReturnedCalls, RETURNS_SERVICE)
+        return CallReturns(self.caller, service)
 
     def _filter(self, filters: tuple[Filter, ...]) -> CallClient | FilteredCaller:
         """Put the filters around users' methods, and return what makes users' calls."""
@@ -314,6 +323,7 @@ class RpcEndpoint:
             retention,
             Imports(self.codec, environment, nursery),
             self.admission,
+            self.returns,
             faults,
         )
 

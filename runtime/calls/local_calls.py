@@ -6,6 +6,7 @@ state with its caller, and what could not be sent is refused here too.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuil
 from runtime.calls.incoming_calls import ResultRetention
 from runtime.calls.one_way_failures import log_one_way_failure
 from runtime.calls.pending_calls import OutgoingRequest
+from runtime.calls.protocol import CallRequest
 from runtime.calls.reply_handler import StreamCall
 from runtime.calls.stream_server import LocalStreamProducer
 from runtime.environment import Environment
@@ -50,8 +52,10 @@ class LocalCalls:
         lifetime: Lifetime,
         environment: Environment,
         admission: CallAdmission,
+        send_back: Callable[[CallRequest, CallError], None],
     ) -> None:
         self._admission = admission
+        self._send_back = send_back
         # Users cause these lines, a loop of one-way calls without end.
         self._log = LimitedLog(logger, environment.now)
         self._cleanup = environment.timings.stream_cleanup
@@ -145,11 +149,13 @@ class LocalCalls:
             log.on_over(self._host.cells.get(actor), RequestId(self._client, first))
         log.confirm(self._client, watermark)
 
-    def send(self, address: Address, request: OutgoingRequest) -> None:
-        """Run a method one way. Refusals are logged, as they would be on another node."""
+    def send(self, address: Address, request: OutgoingRequest, number: int) -> None:
+        """Run a method one way. What is refused comes back, or is logged, as on another node; see
+        `CallReturns`. `number`: its place in the order of this node's calls.
+        """
         awaited = self._host.awaited_claims
         if awaited.by_name and awaited.takes(address.name):
-            awaited.add(address.name, partial(self.send, address, request))
+            awaited.add(address.name, partial(self.send, address, request, number))
             return
         invocation = self._invocation(address, request, None)
         refusal: CallError | None
@@ -160,7 +166,11 @@ class LocalCalls:
             refusal = self._host.deliver(invocation)
         if refusal is not None:
             self._lifetime.check()
-            self._log.warning("a one-way call was refused: %s", refusal)
+            name, method = address.name, request.bound._definition.name
+            epoch = address.epoch if address.registered else 0
+            what = (number, name, epoch, method, request.args, request.kwargs, math.inf)
+            call = CallRequest(*what, context=request.context, attempt=request.attempt)
+            self._send_back(call, refusal)
 
     def value(self, invocation: Invocation, value: object) -> None:
         """The method has returned: wake the caller with a copy of the value."""

@@ -2,7 +2,7 @@
 
     CALL      [number, actor, epoch, method, arguments, remaining seconds, first number,
               [reference, version], chain, context, attempt]; the last six only where there is any
-    SEND      the same, number 0
+    SEND      the same, without a deadline; its number is its place in the order of the peer's calls
     REPLY     [number, value, depth]; the last only where the CALL asks for it
     ERROR     [number, code, description]
     CANCEL    [number]
@@ -205,11 +205,16 @@ def context_item(context: CallContext) -> bytes:
     return sent
 
 
-def send_control(prefix: bytes, arguments: bytes, context: CallContext | None) -> bytes:
+def send_control(
+    number: int, prefix: bytes, arguments: bytes, context: CallContext | None, attempt: int = 1
+) -> bytes:
     """The control part of a SEND."""
-    if context is None:
-        return array_head(5, 0) + prefix + arguments
-    return array_head(10, 0) + prefix + arguments + 4 * NULL + context_item(context)
+    if context is None and attempt == 1:
+        return array_head(5, number) + prefix + arguments
+    later = 4 * NULL + (NULL if context is None else context_item(context))
+    if attempt == 1:
+        return array_head(10, number) + prefix + arguments + later
+    return array_head(11, number) + prefix + arguments + later + short_number(attempt)
 
 
 def as_repeat(frame: bytes) -> bytes:

@@ -101,7 +101,7 @@ class Routes:
         directory: PeerDirectory,
         links: Mapping[NodeId, Link],
     ) -> None:
-        self._identity = identity
+        self.identity = identity
         self._codec = codec
         self.directory = directory
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
@@ -112,6 +112,10 @@ class Routes:
         all others.
         """
         self._moves = 0
+        self._sent_to: OrderedDict[str, Address] = OrderedDict()
+        """Where routes led last, by the actors' names: for one-way calls that come back, without
+        their handles.
+        """
 
     def known(self, bound: Bound) -> Route | None:
         """Return the cached route if it is still valid, or the one in the handle's address if no
@@ -276,7 +280,7 @@ class Routes:
 
     def _at_hand(self, bound: Bound, address: Address) -> Route | None:
         identity = address.node_id
-        if identity == self._identity:
+        if identity == self.identity:
             return self._led(bound, address, None)
         link = self.links.get(identity)
         if link is None or link.ended is not None or link.fenced:
@@ -338,12 +342,13 @@ class Routes:
         return self._at_hand(bound, newest)
 
     async def _make(self, bound: Bound, address: Address) -> Route | None:
-        if (address.node, address.incarnation) == self._identity:
+        if (address.node, address.incarnation) == self.identity:
             return self._local(bound, address)
         link = await self.directory.link_to(address.node, address.incarnation)
         return self._over(link, bound, address) if link is not None else None
 
     def _local(self, bound: Bound, address: Address) -> Route:
+        self._note_place(address)
         return Route(
             address,
             CallPlace(address.name, bound._definition.name, address.node, address.epoch),
@@ -352,7 +357,30 @@ class Routes:
             None,
         )
 
+    def sent_to(self, name: str, epoch: int) -> Address | None:
+        """Return the address of an actor to which this node has sent calls, as it was in that
+        epoch; None if that is not known any more, or if handles differ about its class.
+        """
+        address = self._sent_to.get(name)
+        if address is None or address.epoch != epoch or not address.class_path:
+            return None
+        return address
+
+    def _note_place(self, address: Address) -> None:
+        if not address.registered:
+            return
+        before = self._sent_to.pop(address.name, address)
+        if before.epoch == address.epoch and before.class_path != address.class_path:
+            # Whose handle the call that comes back was made by is not known then, and it must not
+            # reach an actor of a class that its own handle would refuse.
+            address = attrs.evolve(address, class_path="")
+        self._sent_to[address.name] = address
+        # Bounded: the calls of forgotten actors are not sent again.
+        while len(self._sent_to) > MOVES_KEPT:
+            self._sent_to.popitem(last=False)
+
     def _over(self, link: Link, bound: Bound, address: Address) -> Route:
+        self._note_place(address)
         place = CallPlace(address.name, bound._definition.name, address.node, address.epoch)
         nothing: list[Buffer] = []
         prefix = b"".join(

@@ -59,7 +59,7 @@ def _check_beside(
 
 def test_nothing_is_sent_of_an_empty_one() -> None:
     assert len(items(call_frame(5, 0, PREFIX, NONE, (), None))) == 5
-    assert len(cbor2.loads(send_control(PREFIX, NONE, None))) == 5
+    assert len(cbor2.loads(send_control(1, PREFIX, NONE, None))) == 5
     waiting = Chain.of([ChainLink("a", "b", 1)])
     assert len(items(call_frame(5, 0, PREFIX, NONE, (), None, 0, None, waiting))) == 9
 
@@ -71,10 +71,10 @@ def test_a_trace_costs_sixty_bytes() -> None:
 
 
 def test_a_one_way_call_has_it() -> None:
-    told = cbor2.loads(send_control(PREFIX, NONE, CallContext.of(traceparent=PARENT)))
+    told = cbor2.loads(send_control(1, PREFIX, NONE, CallContext.of(traceparent=PARENT)))
     call = request(told, CODEC, ReadContexts())
     assert call.context is not None
-    assert (call.number, call.context.traceparent) == (0, PARENT)
+    assert (call.number, call.context.traceparent) == (1, PARENT)
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,7 @@ async def one_after_another(roll: Scroll, draw: random.Random) -> set[int]:
             await roll.note.options(timeout=60.0)(number)
         else:
             await roll.note(number)
-        if how != "send":
-            answered.add(number)
+        answered.add(number)
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -198,12 +197,12 @@ async def refusals_on_their_way(simulation: Simulation) -> None:
 
     async def call(number: int) -> None:
         with suppress(UnderstudyError):
-            await roll.note(number)
+            await (roll.note.send if one_way and number % 3 else roll.note)(number)
 
     async def stay() -> None:
         await roll.stay.options(retry=POLICY)()
 
-    for _ in range(10):
+    for one_way in (False, True) * 5:
         async with trio.open_nursery() as nursery:
             if simulation.random.random() < 0.5:
                 nursery.start_soon(stay)
@@ -214,13 +213,49 @@ async def refusals_on_their_way(simulation: Simulation) -> None:
                 nursery.start_soon(call, number)
                 await trio.sleep(simulation.random.choice((0.0, 0.001, 0.01, 0.03)))
         seen = await roll.roll()
-        assert seen == sorted(seen)
+        assert seen == sorted(seen), one_way
+
+
+async def one_way_calls_only(simulation: Simulation) -> None:
+    """No awaited call tells the caller that the actor has ended, here or on another node, and is
+    there again, in the same place or elsewhere.
+    """
+    for name, place in (("here", "node-1"), ("there", "node-2"), ("moved", "node-2")):
+        child = ChildSpec.of("roll", Scroll, simulation.random.choice((0.0, 1.0)))
+        child = child.changed(on=None if name == "moved" else place)
+        await simulation.node.options(name=name).spawn(Supervisor, [child], intensity=20)
+        roll = await simulation.node.lookup(f"{name}/roll", Scroll)
+        await roll.note.send(-1)
+        await roll.roll()
+        if name == "moved":
+            node = cluster_of(simulation).live(roll.address.node)
+            assert node is not None
+            if node.name != "node-1":
+                node.leave()
+        else:
+            await roll.crash()
+        # The actor takes no more by then.
+        await trio.sleep(0.1)
+        sent = roll.note
+        for number in range(CALLS):
+            await sent.send(number)
+            await trio.sleep(simulation.random.choice((0.0, 0.001, 0.1)))
+        await trio.sleep(15.0)
+        again = await simulation.node.lookup(f"{name}/roll", Scroll)
+        assert await again.roll() == list(range(CALLS)), name
 
 
 @SEEDS
 @pytest.mark.parametrize(
     "story",
-    [during_a_restart, mail_of_one_that_ends, first_contact, killed_node, refusals_on_their_way],
+    [
+        during_a_restart,
+        mail_of_one_that_ends,
+        first_contact,
+        killed_node,
+        refusals_on_their_way,
+        one_way_calls_only,
+    ],
     ids=lambda story: story.__name__,
 )
 @pytest.mark.parametrize("most_unwritten", [MOST_UNWRITTEN, 2], ids=["", "crowded"])
