@@ -47,6 +47,7 @@ from runtime.user_errors import (
 )
 from runtime.wire.exceptions import (
     CLASSES_KEPT,
+    StandIn,
     annotate,
     args_of,
     attributes_of,
@@ -91,6 +92,19 @@ _OURS = ("outcome", "remote_type", "remote_traceback")
 """Attributes of the class `RemoteError`, which an exception may have as well: then they are the
 exception's own.
 """
+
+_FACTS = frozenset(
+    {
+        "remote_type",
+        "remote_traceback",
+        "actor",
+        "method",
+        "node",
+        "epoch",
+        "attempts",
+    }
+)
+"""Attributes that a rebuilt error gets here, unless the exception has them itself."""
 
 Plain = dict[str, object]
 
@@ -573,6 +587,27 @@ def _settle(error: RemoteError, plain: Plain, place: CallPlace, classes: dict[st
         attributes[_NOTES] = [note]
 
 
+def _own_notes(error: BaseException) -> list[str]:
+    """Return the notes of a rebuilt error with which it is sent as a value: where it was raised,
+    but not where a `RemoteError` is explained.
+    """
+    line = errors.explained(cast("type[RemoteError]", type(error)))
+    return [note for note in notes_of(error) if note != line]
+
+
+def _own_fields(error: BaseException) -> dict[str, object]:
+    """Return the fields of a rebuilt error with which it is sent as a value: not those that it got
+    here.
+    """
+    origin = _origin(error)
+    own = _fields(origin.plain) if origin is not None else {}
+    return {
+        name: value
+        for name, value in fields_of(error).items()
+        if name in own or (name not in _FACTS and name != _ORIGIN)
+    }
+
+
 def _origin(error: BaseException) -> _ErrorOrigin | None:
     found = attributes_of(error).get(_ORIGIN)
     return found if type(found) is _ErrorOrigin else None
@@ -630,6 +665,7 @@ def _both_anew(original: type) -> type[_RebuiltError]:
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
+        **StandIn(original, _own_fields, _own_notes).mark,
     }
     metaclass: Any = type(original)
     return cast(

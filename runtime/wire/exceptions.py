@@ -33,6 +33,12 @@ _DICT = cast("Any", vars(BaseException)["__dict__"])
 _ARGS = cast("Any", vars(BaseException)["args"])
 _NOTES: Final = "__notes__"
 
+_STAND_IN: Final = "_understudy_stand_in"
+"""The attribute in which a class says for which other class it stands."""
+
+_FILENAME = cast("Any", vars(OSError)["filename"])
+_WRITTEN = cast("Any", vars(OSError)["characters_written"])
+
 _OF_GROUPS = frozenset({"message", "exceptions"})
 """Attributes of every group, which it gets as it is built."""
 
@@ -40,6 +46,29 @@ _NOT_SENT = frozenset({"obj", "__dict__", "__weakref__", "__suppress_context__"}
 """`obj` of an AttributeError is excluded: it can be any object, and must not be shown to another
 process.
 """
+
+
+@attrs.frozen(eq=False)
+class StandIn:
+    """What a class of exceptions says of itself that was made here, and that no other process can
+    import: its instances are sent as those of `original`, with the fields and the notes that these
+    functions return.
+    """
+
+    original: type[BaseException]
+    fields_of: Callable[[BaseException], dict[str, object]]
+    notes_of: Callable[[BaseException], list[str]]
+
+    @property
+    def mark(self) -> dict[str, object]:
+        """The attribute of the class that says so."""
+        return {_STAND_IN: self}
+
+
+def stand_in_of(cls: type) -> StandIn | None:
+    """Return what `cls` itself says for which class it stands; None if it stands for none."""
+    found: object = type.__dict__["__dict__"].__get__(cls).get(_STAND_IN)
+    return found if type(found) is StandIn else None
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
@@ -136,7 +165,7 @@ def build(
         # own constructor sets, and some accept only certain args. An OSError takes its file names
         # out of them: see `args_of`.
         guarded(lambda: own.__init__(error, *args), lambda failure: None)
-    _ARGS.__set__(error, args[:2] if issubclass(cls, OSError) and len(args) in (3, 5) else args)
+    _ARGS.__set__(error, _kept_args(error, args, fields))
     attributes = attributes_of(error)
     slots = shape.slots
     if shape.defaults:
@@ -154,6 +183,25 @@ def build(
     if notes:
         attributes[_NOTES] = list(notes)
     return error
+
+
+def _kept_args(
+    error: BaseException, args: tuple[object, ...], fields: dict[str, object]
+) -> tuple[object, ...]:
+    """Return the `args` that the constructor has left, after it was given `args`: those of an
+    OSError are without its file names.
+    """
+    if not issubclass(type(error), OSError) or len(args) not in (3, 5):
+        return args
+    # Every OSError has fields. Where none were sent, nothing is known of the names.
+    if not fields or "filename" in fields:
+        return args[:2]
+    # The third argument was no name. Of a BlockingIOError it is the number of characters that were
+    # written, but its constructor takes that for a name in an instance of any derived class.
+    _FILENAME.__delete__(error)
+    if issubclass(type(error), BlockingIOError):
+        guarded(lambda: _WRITTEN.__set__(error, args[2]), lambda failure: None)
+    return args
 
 
 @attrs.frozen(eq=False)

@@ -25,7 +25,7 @@ from cbor2 import CBORTag, dumps
 from actors.converters import converter_of
 from actors.messages import MessageType, import_path, message_type
 from runtime.user_errors import guarded, summary_of
-from runtime.wire.exceptions import args_of, fields_of, notes_of
+from runtime.wire.exceptions import args_of, fields_of, notes_of, stand_in_of
 from runtime.wire.frames import Buffer, Outgoing
 from runtime.wire.keys import check_keys
 from runtime.wire.refusals import refusal
@@ -282,6 +282,11 @@ class _Steps(dict[type, Step]):
         self._extensions = extensions
 
     def __missing__(self, kind: type) -> Step:
+        stand_in = stand_in_of(kind)
+        if stand_in is not None:
+            # Not remembered: such a class may be made anew for each of its instances.
+            path = _exception_path(stand_in.original)
+            return _exception_step(path, stand_in.fields_of, stand_in.notes_of)
         step = self._find(kind)
         if step is None:
             raise UnsendableError(refusal(kind, _EXACT))
@@ -350,7 +355,21 @@ def _standard_step(standard: StandardType) -> Step:
     return step
 
 
-def _exception_step(path: str) -> Step:
+def _exception_path(cls: type[BaseException]) -> str:
+    """Return the path of a class of exceptions. Raises UnsendableError if it cannot be sent."""
+    described, standard = message_type(cls), BY_TYPE.get(cls)
+    if described is not None:
+        return described.path
+    if standard is not None:
+        return standard.path
+    raise UnsendableError(refusal(cls, _EXACT))
+
+
+def _exception_step(
+    path: str,
+    fields_of: Callable[[BaseException], dict[str, object]] = fields_of,
+    notes_of: Callable[[BaseException], list[str]] = notes_of,
+) -> Step:
     def step(writer: PlainWriter, value: BaseException, depth: int) -> object:
         try:
             args = writer.write_all(list(args_of(value)), depth)

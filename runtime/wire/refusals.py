@@ -18,6 +18,8 @@ _ADVICE = (
 _CONVERSIONS = {
     "_io.BufferedReader": "send its path, or what it contains",
     "_io.TextIOWrapper": "send its path, or what it contains",
+    "actors.UnderstudyError": "send its text, str(...) of it",
+    "builtins.BaseExceptionGroup": "send a list of its exceptions",
     "actors.BoundMethod": "send the handle of its actor",
     "builtins.async_generator": "send a list of its items, or make the method a stream",
     "builtins.builtin_function_or_method": "send its name; node.run(...) runs a function elsewhere",

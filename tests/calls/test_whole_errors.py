@@ -23,7 +23,13 @@ import trio
 import actors
 import runtime
 from actors import ChildSpec, Supervisor
-from actors.errors import ActorStartError, ChildError, ChildNotFoundError, RemoteError
+from actors.errors import (
+    ActorStartError,
+    ChildError,
+    ChildNotFoundError,
+    EncodeError,
+    RemoteError,
+)
 from runtime import open_node
 from runtime.calls.error_codec import PassedOnError
 from runtime.elastic.machine import JoinFailed
@@ -34,15 +40,19 @@ from runtime.hosting.cell import EndedElsewhereError
 from runtime.hosting.workers import LeftOpenError
 from runtime.processes.exit_status import ChildDiedError, ExitStatus
 from runtime.simulation.runs import SimulationError
+from runtime.wire.plain_writer import steps_for
 from tests.calls.whole_errors import (
     KINDS,
     BadConstructor,
     BadStart,
+    DataError,
     FrozenError,
     LateOrderError,
     OrderError,
+    Passing,
     PrivateError,
     Raising,
+    Report,
     ShopGroup,
 )
 from tests.live_pair import SECRET, Pair
@@ -95,6 +105,7 @@ def fields(error: BaseException) -> dict[str, object]:
         "msg",
         "lineno",
         "text",
+        "characters_written",
     )
     return {
         name: getattr(error, name)
@@ -238,6 +249,78 @@ async def test_errors_are_pickled_and_copied_also_to_another_process(spawner: An
     came = await trio.to_thread.run_sync(elsewhere)
     for error, again in zip(errors, came, strict=True):
         same(error, again)
+
+
+def same_value(original: Exception, arrived: Any) -> None:
+    """Assert that what arrived as a value is what was raised, and not what was caught."""
+    assert type(arrived) is type(original)
+    assert arrived.args == original.args
+    assert str(arrived) == str(original)
+    assert fields(arrived) == fields(original)
+    [note] = arrived.__notes__
+    assert FILE in note, "where it was raised stays with it"
+
+
+async def test_what_was_caught_from_a_call_is_sent_as_the_exception_that_was_raised(
+    spawner: Any, pair: Pair
+) -> None:
+    raising, passing = await spawner.spawn(Raising), await spawner.spawn(Passing)
+    for kind, make in KINDS.items():
+        original = make()
+        error = await raised(lambda kind=kind: raising.fail(kind))  # type: ignore[misc]
+        cls = type(original)
+        assert await passing.kind(error) == f"{cls.__module__}:{cls.__qualname__}", kind
+        same_value(original, await passing.echo(error))
+        [again] = await passing.caught(raising, kind)
+        same_value(original, again)
+        [again] = [item async for item in passing.stream(error)]
+        same_value(original, again)
+        report = await passing.echo({"last": [Report(error)]})
+        same_value(original, report["last"][0].of)
+        same_value(original, await (await pair.here.put(error)).fetch())
+        same_value(original, await passing.echo(pickle.loads(pickle.dumps(error))))
+        wrapped = await raised(lambda error=error: passing.wrap(error))  # type: ignore[misc]
+        assert wrapped.args[0] == "wrapped"
+        same_value(original, wrapped.args[1])
+
+
+async def test_what_its_catcher_has_added_to_an_error_is_sent_with_it(spawner: Any) -> None:
+    raising, passing = await spawner.spawn(Raising), await spawner.spawn(Passing)
+    error = await raised(lambda: raising.fail("constructor"))
+    error.add_note("seen twice")
+    error.seen = 2
+    arrived: Any = await passing.echo(error)
+    assert type(arrived) is OrderError
+    assert vars(arrived)["seen"] == 2
+    assert arrived.__notes__[-1] == "seen twice"
+    assert "raised by" in arrived.__notes__[0]
+
+
+async def test_the_members_of_a_group_that_was_caught_are_sent_and_it_says_so_itself(
+    pair: Pair,
+) -> None:
+    raising, passing = await pair.here.spawn(Raising), await pair.here.spawn(Passing)
+    group = await raised(raising.fail_together)
+    with pytest.raises(EncodeError, match="ExceptionGroup, which cannot be sent; send a list of"):
+        await passing.echo(group)
+    frozen, inner, private, shop = group.exceptions
+    assert type(await passing.echo(frozen)) is FrozenError
+    arrived = await passing.echo(list(inner.exceptions))
+    assert [type(each) for each in arrived] == [OrderError, ValueError]
+    again = await passing.echo(shop)
+    assert type(again) is ShopGroup
+    assert [type(each) for each in again.exceptions] == [DataError, LateOrderError]
+    # Its class is not marked, so that it is none of its instances here.
+    with pytest.raises(EncodeError, match="RemoteError, which cannot be sent; send its text"):
+        await passing.echo(private)
+
+
+async def test_a_table_of_writers_remembers_no_class_that_was_made_for_an_error(pair: Pair) -> None:
+    raising = await pair.here.spawn(Raising)
+    error = await raised(lambda: raising.fail("KeyError"))
+    steps = steps_for([])
+    assert callable(steps[type(error)])
+    assert type(error) not in steps
 
 
 def _all_error_classes() -> set[type[Exception]]:

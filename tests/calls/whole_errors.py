@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import attrs
 
@@ -66,6 +67,24 @@ class LateOrderError(OrderError):
 
 
 @message
+class PlaceError(Exception):
+    """Fields with the names of ours."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.node = node
+        self.attempts = 70
+
+
+@message
+@attrs.frozen
+class Report:
+    """A value with an exception in it."""
+
+    of: Exception
+
+
+@message
 class ShopGroup(ExceptionGroup[Exception]):
     """A group of its own."""
 
@@ -86,6 +105,9 @@ KINDS: dict[str, Callable[[], Exception]] = {
     "derived": lambda: LateOrderError(8),
     "OSError": lambda: FileNotFoundError(2, "no such file", "/pen"),
     "OSError of two files": lambda: OSError(18, "two disks", "/pen", None, "/ink"),
+    "OSError without a file": lambda: OSError(5, "no answer", None),
+    "BlockingIOError": lambda: BlockingIOError(11, "again", 5),
+    "names of ours": lambda: PlaceError("mine"),
     "KeyError": lambda: KeyError("pen"),
     "UnicodeDecodeError": lambda: UnicodeDecodeError("utf-8", b"ab\xff", 2, 3, "bad"),
     "ImportError": lambda: ImportError("text", name="pen", path="/pen"),
@@ -135,6 +157,34 @@ class Raising(Actor):
     async def fail_while_streaming(self, kind: str) -> AsyncIterator[int]:
         yield 1
         raise made(kind)
+
+
+class Passing(Actor):
+    """Gets exceptions as values, and passes them on."""
+
+    @method
+    async def kind(self, error: Exception) -> str:
+        return f"{type(error).__module__}:{type(error).__qualname__}"
+
+    @method
+    async def echo(self, error: Any) -> Any:
+        return error
+
+    @method
+    async def stream(self, error: Exception) -> AsyncIterator[Exception]:
+        yield error
+
+    @method
+    async def caught(self, raising: Raising, kind: str) -> list[Exception]:
+        try:
+            await raising.fail(kind)
+        except Exception as error:
+            return [error]
+        raise AssertionError("nothing was raised")
+
+    @method
+    async def wrap(self, error: Exception) -> None:
+        raise LookupError("wrapped", error)
 
 
 class BadConstructor(Actor):
