@@ -110,6 +110,8 @@ class RetainedCall:
         self._order = order
         self._route: Route | None = None
         self._waiting: trio.Event | None = None
+        self._is_elsewhere = False
+        """True once an attempt was refused by `_state_at`: the call is not made again."""
         self._load = cast("ActorLoad | None", bound._load)
         self._statistics = caller.statistics
         self._began = caller.environment.stopwatch() if self._statistics else 0.0
@@ -164,7 +166,13 @@ class RetainedCall:
                 self._kwargs,
                 self._expires,
                 self._order,
-                kept=Retention(self._context, self._state_at, self._posted),
+                kept=Retention(
+                    self._context,
+                    self._state_at,
+                    self._posted,
+                    lambda: self._is_elsewhere,
+                    self._is_lost,
+                ),
             ).run(route, error)
         except CallError as last:
             outcome = last
@@ -182,6 +190,7 @@ class RetainedCall:
         """
         owner = route.address.node_id
         if owner != self._state.owner_id and self._state.is_forwarded:
+            self._is_elsewhere = True
             raise NotExecutedError(
                 f"{route.place.actor} is on node {route.place.node} now, but other nodes "
                 "expect its result on node "
@@ -191,6 +200,13 @@ class RetainedCall:
         if not self._state.is_forwarded:
             self._caller.references.redirect(self._state, owner)
         return self._state
+
+    def _is_lost(self) -> bool:
+        """True if other nodes look for the result at a node that has ended: they have learned that
+        it is lost, and no attempt elsewhere can change that.
+        """
+        state = self._state
+        return state.is_forwarded and self._caller.references.has_ended(state.owner_id)
 
     def _posted(self) -> None:
         """Note that an attempt was made."""
@@ -226,9 +242,14 @@ class RetainedCall:
         failures open, because the call may be repeated if the method raises.
         """
         references, state = self._caller.references, self._state
+        agreed = isinstance(error, RemoteError) and not tentative
+        # For the node of the last attempt, the table of references may learn of its end only after
+        # this.
         if error is None:
             references.on_call_ended(state, None)
-        elif isinstance(error, NodeDiedError) and state.owner == place.node:
+        elif (isinstance(error, NodeDiedError) and state.owner == (error.node or place.node)) or (
+            self._is_lost() and not agreed
+        ):
             if not state.is_settled:
                 state.error = OwnerDiedError(f"{error}; its result is lost with that node")
             references.on_call_ended(state, None)
@@ -242,9 +263,7 @@ class RetainedCall:
             failure = FailedValue(
                 code, plain, ran_at.actor, place.method, ran_at.node, ran_at.epoch
             )
-            references.on_call_ended(
-                state, failure, agreed=isinstance(error, RemoteError) and not tentative
-            )
+            references.on_call_ended(state, failure, agreed=agreed)
 
     def _count(self, error: CallError | None) -> None:
         """The call has ended, and is not made again."""

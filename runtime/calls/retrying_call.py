@@ -92,12 +92,15 @@ class Denials:
 class Retention:
     """What a retrying call needs of a call whose result stays with its owner. `state_at(route)`
     gives the state of its reference, if the result can be at the end of that route; else it raises
-    CallError. `posted()` notes that an attempt was made.
+    CallError, and `is_elsewhere()` is true from then on. `posted()` notes that an attempt was made.
+    `is_lost()`: whatever a further attempt did, its result would be lost with its owner.
     """
 
     context: CallContext | None
     state_at: Callable[[Route], ReferenceState]
     posted: Callable[[], None]
+    is_elsewhere: Callable[[], bool]
+    is_lost: Callable[[], bool]
 
 
 class RetryingCall:
@@ -219,6 +222,10 @@ class RetryingCall:
             if error is None:
                 route, error = await self._try()
             while error is not None:
+                if self._kept is not None and self._kept.is_lost():
+                    # The policy has no say: there is nothing to repeat it for.
+                    self._caller.count_attempt(error, GiveUp("not repeatable"))
+                    raise error
                 await self._before_the_next(route, error)
                 if self._is_answered:
                     # The answer to the last attempt came during the back-off: no further attempt.
@@ -481,11 +488,7 @@ class RetryingCall:
             late=late,
             incident=incident,
         )
-        if isinstance(error, DirectoryUnavailableError) and self._is_service:
-            # The runtime's own calls have no end of retries: their caller is to learn that the
-            # store had its time.
-            decision = GiveUp("not repeatable")
-        if isinstance(error, SERVICE_ENDED) and self._is_service:
+        if self._is_final(error):
             decision = GiveUp("not repeatable")
         self._caller.count_attempt(error, decision)
         if not isinstance(decision, Retry):
@@ -521,6 +524,14 @@ class RetryingCall:
                 raise self._final(error, GiveUp("deadline"))
             finally:
                 del error
+
+    def _is_final(self, error: CallError) -> bool:
+        """True if a repeat would end in the same way, whatever the policy allows."""
+        if self._is_service:
+            # The runtime's own calls have no end of retries: their caller is to learn that the
+            # store had its time.
+            return isinstance(error, (DirectoryUnavailableError, *SERVICE_ENDED))
+        return self._kept is not None and self._kept.is_elsewhere()
 
     async def _back_off(self, until: float) -> None:
         """Wait for the next attempt, or for the answer to the last one, which was only too slow."""

@@ -357,14 +357,23 @@ class BorrowedReferences:
         forwarders = [forwarder.peer for forwarder in hold.forwarders]
         return tuple(dict.fromkeys((hold.owner, *forwarders)))
 
-    def on_node_ended(self, identity: ReferenceId, peer: NodeId) -> list[HoldEffect]:
-        """Note for one value that an incarnation has ended, as its owner and as a forwarder."""
+    def on_node_ended(
+        self, identity: ReferenceId, peer: NodeId, *, is_forwarded: bool = False
+    ) -> list[HoldEffect]:
+        """Note for one value that an incarnation has ended, as its owner and as a forwarder.
+        `is_forwarded`: other nodes look for the value there.
+        """
         hold = self.all.get(identity)
         if hold is None:
             return []
         effects: list[HoldEffect] = []
         is_asking = hold.state == "asking"
-        owner_died = hold.owner == peer and hold.state in ("claiming", "held", "asking")
+        # The call that makes a value may be made again, on another node. But once other nodes hold
+        # the value at this owner, it is lost for them now, and so it is for all.
+        owner_died = hold.owner == peer and (
+            hold.state in ("claiming", "held", "asking")
+            or (hold.state == "making" and is_forwarded)
+        )
         if owner_died:
             hold.owner_died = True
         # The forwarders first: the value must not be asked for where that is in vain.
@@ -1220,9 +1229,13 @@ class ReferenceTable:
         effects: list[Effect] = []
         claims = self._claims.get(identity)
         if claims is None:
+            state = self._states.get(identity)
+            is_forwarded = state is not None and state.is_forwarded
             for peer in self._borrowed.needed_for(identity):
                 if peer in self._ending:
-                    effects += self._resolve(self._borrowed.on_node_ended(identity, peer))
+                    effects += self._resolve(
+                        self._borrowed.on_node_ended(identity, peer, is_forwarded=is_forwarded)
+                    )
             return effects
         maker = NodeId(*identity[:2])
         if maker in self._ending and (state := self._states.get(identity)) is not None:

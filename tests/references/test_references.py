@@ -21,6 +21,7 @@ from actors.errors import (
     EncodeError,
     MethodNotFoundError,
     NotTheOwnerError,
+    OutcomeUnknownError,
     OwnerDiedError,
     ReferenceNotReadyError,
     RemoteError,
@@ -377,6 +378,70 @@ async def test_the_values_of_a_node_that_ends_are_lost_to_all_at_once(three: Thr
             await held.fetch()
         assert await keeper.fetch("it") == [0, 1, 2], "what was fetched before is still there"
         assert await held.ready()
+
+
+SLOW = RetryPolicy(
+    max_retries=9,
+    initial_delay=600.0,
+    max_delay=600.0,
+    retry_on=OutOfStockError,
+    repeat_unknown=True,
+)
+"""Whoever waits for a repeat, waits for longer than a test may take."""
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["running", "between attempts"])
+async def test_the_end_of_its_owner_is_the_outcome_for_all_although_the_call_may_be_repeated(
+    three: Three, waits: bool
+) -> None:
+    near, far = await three.spawn(Keeper, "driver"), await three.spawn(Keeper, "second")
+    # The method at the gate would keep its node from ending for long.
+    async with three.another("fourth", Timings(drain=1.0), on_leave="lose") as fourth:
+        maker = await three.spawn(Maker, "fourth")
+        call = maker.make_in_the_end.options(retry=SLOW)
+        reference = await call.remote("never", 9 if waits else 0)
+        for keeper in (near, far):
+            await keeper.keep("it", reference)
+        await until(lambda: holders(fourth) == 2)
+        while not await maker.count():
+            assert not await far.is_ready("it")
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for fetch in (
+                    reference.fetch,
+                    lambda: near.fetch("it"),
+                    lambda: far.fetch("it"),
+                ):
+                    nursery.start_soon(lost, fetch)
+                await trio.testing.wait_all_tasks_blocked()
+                await three.kill(fourth)
+    with trio.fail_after(60):
+        for fetch in (reference.fetch, lambda: near.fetch("it"), lambda: far.fetch("it")):
+            await lost(fetch)
+
+
+async def test_a_call_whose_actor_is_on_another_node_than_its_holders_expect_is_made_no_more(
+    three: Three,
+) -> None:
+    far = await three.spawn(Keeper, "second")
+    spawn: Any = three.driver.options(name="maker", on="first").spawn
+    maker = await spawn(Maker)
+    often = RetryPolicy(max_retries=40, initial_delay=0.01, max_delay=0.01, repeat_unknown=True)
+    reference = await maker.make_at_gate.options(retry=often).remote("never")
+    await far.keep("it", reference)
+    with trio.fail_after(60):
+        with pytest.raises(RemoteError):
+            await maker.crash()
+        spawn = three.driver.options(name="maker", on="second").spawn
+        await spawn(Maker)
+        with pytest.raises(OutcomeUnknownError, match="is on node second now") as ours:
+            await reference.fetch()
+        with pytest.raises(RemoteError, match="OutcomeUnknownError") as theirs:
+            await far.fetch("it")
+    assert str(ours.value) in str(theirs.value)
+    assert "(not repeatable), because a repeat would end in the same way" in str(ours.value)
+    history = ours.value.args[0].partition("\n")[2]
+    assert history.count("is on node second now") == 1, "there was no further attempt"
 
 
 async def lost(fetch: Callable[[], Any]) -> None:

@@ -169,6 +169,28 @@ def test_two_who_have_a_reference_of_each_other_do_not_wait_for_ever_when_its_ow
     assert isinstance(other.error, OwnerDiedError)
 
 
+@pytest.mark.parametrize("is_forwarded", [False, True])
+def test_the_end_of_an_owner_is_the_outcome_of_an_open_call_once_others_hold_the_value_there(
+    stage: Stage, is_forwarded: bool
+) -> None:
+    state, message = stage.call()
+    stage.world.deliver(message)
+    if is_forwarded:
+        stage.forward(state, stage.maker, stage.third)
+    # Its call may be made again: it has not ended.
+    del stage.maker.calls[state.identity[2]]
+    stage.world.dead.add(stage.owner.identity)
+    stage.world.hear(stage.maker, stage.owner.identity)
+    assert isinstance(state.error, OwnerDiedError) == is_forwarded
+    if is_forwarded:
+        stage.maker.table.on_call_ended(state, GONE)
+        assert state.failure is None, "it has one outcome"
+    else:
+        stage.maker.table.redirect(state, stage.third.identity)
+        assert state.owner_id == stage.third.identity
+    stage.maker.table.check_invariants()
+
+
 def test_a_lost_reference_is_there_again_when_another_holder_sends_it(
     stage: Stage,
 ) -> None:
@@ -271,9 +293,11 @@ def test_the_end_of_an_owner_looks_once_at_each_value_and_at_so_many_in_a_row(
     looked: Counter[ReferenceId] = Counter()
     real = BorrowedReferences.on_node_ended
 
-    def look(self: BorrowedReferences, identity: ReferenceId, peer: NodeId) -> list[HoldEffect]:
+    def look(
+        self: BorrowedReferences, identity: ReferenceId, peer: NodeId, *, is_forwarded: bool = False
+    ) -> list[HoldEffect]:
         looked[identity] += 1
-        return real(self, identity, peer)
+        return real(self, identity, peer, is_forwarded=is_forwarded)
 
     with patch.object(BorrowedReferences, "on_node_ended", look):
         stage.third.table.apply(table.on_node_ended(stage.owner.identity))
