@@ -78,7 +78,7 @@ class Followed:
         self.view = GroupView(own)
         self.ready = trio.Event()
         """Set when the view has been complete once."""
-        self.problem: StoreError | None = None
+        self.problem: StoreError | CallError | None = None
         """Why the group cannot be followed at the moment."""
         self._changed = trio.Event()
 

@@ -16,7 +16,7 @@ from actors.identifiers import NodeId
 from actors.method import Address
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
-from runtime.groups.groups import Followed
+from runtime.groups.groups import GROUP_RETRY_SECONDS, Followed
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.cell import ActorCell
 from runtime.isolation.node_api import NodeApi
@@ -85,13 +85,25 @@ class GroupsClient:
             nursery.cancel_scope.cancel()
 
     async def _read(self, group: str, reference: weakref.ref[Followed]) -> None:
-        try:
-            async with aclosing(self._api.watch_group(group)) as all_members:
-                async for addresses in all_members:
-                    self._see(reference(), addresses)
-        except CallError:
-            # The connection to the node is gone, and soon this process.
-            return
+        while True:
+            try:
+                async with aclosing(self._api.watch_group(group)) as all_members:
+                    async for addresses in all_members:
+                        self._see(reference(), addresses)
+            except CallError as error:
+                # The node cannot read the group, as while the store is away. Or the connection to
+                # the node is gone, and soon this process: then this is cancelled.
+                self._fail(reference(), error)
+            await trio.sleep(GROUP_RETRY_SECONDS)
+
+    def _fail(self, followed: Followed | None, error: CallError) -> None:
+        """Tell those who wait for the group why it cannot be followed at the moment. Its members
+        are those last seen.
+        """
+        if followed is not None:
+            # Without the frames, which those who wait must not share.
+            followed.problem = error.with_traceback(None)
+            followed.notify()
 
     def _see(self, followed: Followed | None, addresses: tuple[Address, ...]) -> None:
         if followed is not None:
@@ -100,6 +112,7 @@ class GroupsClient:
                 self._version,
                 [GroupMembership(address, 1) for address in addresses],
             )
+            followed.problem = None
             followed.ready.set()
             followed.notify()
 

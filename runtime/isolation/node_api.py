@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -19,7 +20,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Ended, Member
-from actors.errors import ActorNotFoundError, RemoteError, UnderstudyError
+from actors.errors import ActorNotFoundError, CallError, RemoteError, UnderstudyError
 from actors.handle import Handle
 from actors.identifiers import NodeId
 from actors.method import (
@@ -39,7 +40,7 @@ from runtime.calls.error_codec import CallPlace, PassedOnError, describe, plain_
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.function_names import FunctionCall
 from runtime.groups.groups import Groups, ProcessGroup
-from runtime.hosting.cell import ActorCell
+from runtime.hosting.cell import ActorCell, RefusedElsewhereError
 from runtime.hosting.node_service import StartFailed, StartFailures, actor_class
 from runtime.hosting.start_tickets import StartTickets
 from runtime.isolation.actor_proxy import ActorProxy
@@ -412,7 +413,19 @@ class NodeOperation(MethodDefinition):
         """Return the generator of the operation's items."""
         assert isinstance(instance, IsolationService)
         items: AsyncGenerator[object, None] = self.function(instance.api, *args, **kwargs)
-        return items
+        return _with_own_errors(items)
+
+
+async def _with_own_errors(items: AsyncGenerator[object, None]) -> AsyncGenerator[object, None]:
+    """Yield the items of an operation. An error of the runtime reaches the reader as that, and not
+    as what a method has raised; see `IsolationService.answer`.
+    """
+    try:
+        async with aclosing(items):
+            async for item in items:
+                yield item
+    except CallError as error:
+        raise RefusedElsewhereError(error) from None
 
 
 OPERATIONS: Final[Mapping[str, MethodDefinition]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import attrs
@@ -16,6 +16,7 @@ from actors.identifiers import NodeId
 from actors.keywords import names_keywords
 from actors.messages import import_path
 from actors.method import Address
+from actors.own_logger import own_logger
 from actors.short_repr import short_repr
 from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
@@ -28,6 +29,11 @@ from runtime.lifetime import AskingBlock
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.membership.members import peer_of_member
+
+MEMBERS_RETRY_SECONDS = 0.5
+"""Seconds between two requests for the members of the cluster, if the first has failed."""
+
+logger = own_logger("understudy.isolation")
 
 T = TypeVar("T")
 
@@ -193,12 +199,16 @@ class NodeClient(BaseNode):
 
     async def follow(self) -> None:
         """Update the members with each change that the node reports, until the node ends."""
-        try:
-            async for members in self._api.watch_members():
-                self.see(members)
-        except CallError:
-            # The connection to the node is gone, and soon this process.
-            return
+        while True:
+            try:
+                async with aclosing(self._api.watch_members()) as all_members:
+                    async for members in all_members:
+                        self.see(members)
+            except CallError as error:
+                # The node has refused the request. Or the connection to it is gone, and soon this
+                # process: then this is cancelled.
+                logger.info("the members of the cluster are those last seen: %s", error)
+            await trio.sleep(MEMBERS_RETRY_SECONDS)
 
     @names_keywords
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:

@@ -127,6 +127,10 @@ class Onlooker(Reader):
                 return [member.name for member in members]
         raise AssertionError
 
+    @method(concurrent=True)
+    async def ready(self, group: str) -> None:
+        await self.node.group(group, Reader).ready()
+
     @method
     async def spread(self, group: str, text: str) -> int:
         return await self.node.group(group, Reader).broadcast(Reader.on_news, text)

@@ -9,10 +9,16 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from actors.errors import EmptyGroupError, RemoteError
+from actors.errors import (
+    DirectoryUnavailableError,
+    EmptyGroupError,
+    RemoteError,
+    StoreUnavailableError,
+)
+from actors.messages import import_path
 from actors.options import Isolation
 from runtime import open_node
-from runtime.node import Node
+from runtime.node import Node, internals_of
 from tests.groups.actors_used import Reader
 from tests.groups.test_groups import until_seen
 from tests.isolation.conftest import SECRET
@@ -164,3 +170,27 @@ async def test_a_group_that_nobody_holds_any_more_is_followed_no_longer(node: No
         reader = await node.options(name="late").spawn(Reader, "news")
         await until(onlooker.held_names, "the late one is seen", lambda names: names == ["late"])
         await node.stop(reader)
+
+
+async def test_while_the_store_is_away_a_group_is_unavailable_and_followed_again_afterwards(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*arguments: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise StoreUnavailableError("away, by the test")
+
+    with trio.fail_after(60):
+        onlooker = await node.options(isolation="process").spawn(Onlooker)
+        near = await node.spawn(Onlooker)
+        await node.options(name="reader").spawn(Reader, "news")
+        with monkeypatch.context() as patched:
+            patched.setattr(internals_of(node).groups._store, "range", away)
+            for one in (onlooker, near):
+                for ask in (one.ask_all("news"), one.spread("news", "hello"), one.ready("news")):
+                    with pytest.raises(RemoteError, match="the members of the group 'news'") as it:
+                        await ask
+                    assert it.value.remote_type == import_path(DirectoryUnavailableError)
+        # No other task asks for it: it is followed by the same request.
+        assert await onlooker.wait_sees("news", 1) == ["reader"]
+        await onlooker.ready("news")
+        assert await onlooker.spread("news", "hello") == 1
