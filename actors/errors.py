@@ -108,12 +108,15 @@ class ActorNotFoundError(NotExecutedError):
 
 
 class MethodNotFoundError(NotExecutedError):
-    """The actor exists, but has no method of this name that may be called from outside."""
+    """The actor exists, but has no method of this name that may be called from outside, or it is a
+    stream and was called for one value, or the other way round.
+    """
 
 
 class BadArgumentsError(NotExecutedError, TypeError):
     """The arguments do not fit the method, or the constructor of an actor that was to be started.
-    The message names the parameter.
+    Or the node that was to run it cannot read one of them, for example because it has not imported
+    its class. The message names the parameter.
     """
 
 

@@ -20,7 +20,6 @@ from actors.errors import (
     MailboxFullError,
     NodeDrainingError,
     NotAMemberError,
-    NotExecutedError,
     ProtocolError,
 )
 from actors.filters import CallKind
@@ -52,6 +51,7 @@ from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
 from runtime.calls.returned_calls import CallReturns
 from runtime.calls.rights import PLAIN_SERVICE
 from runtime.calls.stream_server import StreamServer
+from runtime.calls.unreadable_arguments import unreadable_arguments
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import ActorCell, Invocation, ReplySink
@@ -195,9 +195,7 @@ class Dispatch:
         try:
             parts = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
-            unreadable = NotExecutedError(
-                f"node {self._host.node.name} cannot read the arguments: {error}"
-            )
+            unreadable = unreadable_arguments(self._host, self._codec, frame, error)
             self._refuse(link, first_number(frame.control), "", unreadable)
             return
         call = request(parts, self._codec, self._contexts, held_bytes(frame, link))

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
+from actors.errors import (
+    BadArgumentsError,
+    CallError,
+    DecodeError,
+    EncodeError,
+    ReplyEncodeError,
+)
 from actors.filters import CallKind
 from actors.method import Address
 from actors.own_logger import own_logger
@@ -110,8 +116,10 @@ class LocalCalls:
             return
         try:
             self.begin(call, address, request)
-        except EncodeError as error:
-            refused = _placed(NotExecutedError(str(error)), call.place)
+        except (EncodeError, DecodeError) as error:
+            # A copy could not be made. A class of error that is not retried: none can be made of
+            # the same arguments.
+            refused = _placed(BadArgumentsError(str(error)), call.place)
             refused.__cause__ = error
             call.fail(refused)
         if call.finished:

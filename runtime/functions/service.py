@@ -19,6 +19,7 @@ import trio
 from actors.actor import Actor
 from actors.errors import (
     ActorDiedError,
+    BadArgumentsError,
     CallError,
     MailboxFullError,
     NodeDrainingError,
@@ -344,6 +345,9 @@ def _as_of_function(error: CallError, path: str, node: str, begun: bool) -> Call
             f"the worker process in which {path} ran on node {node} has ended ({error})",
             method=path,
         )
+    if isinstance(error, BadArgumentsError):
+        # The worker cannot read them.
+        return BadArgumentsError(f"{path} was not run: {error}", method=path)
     if outcome_of(error) == "not executed" or begun:
         return type(error)(str(error), method=path)
     return NotExecutedError(f"{path} was not run on node {node}: {error}", method=path)

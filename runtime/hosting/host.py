@@ -26,7 +26,6 @@ from actors.errors import (
     NameTakenError,
     NodeDrainingError,
     NoPlacementError,
-    NotExecutedError,
     SpawnError,
     StaleEpochError,
     StoreError,
@@ -468,7 +467,8 @@ class ActorHost:
                 if definition.stream
                 else "returns one value, and was called as a stream"
             )
-            return NotExecutedError(
+            # A class of error that is not retried: as code and caller are, it has no such method.
+            return MethodNotFoundError(
                 f"{name}.{method} {text}; use a handle that knows the class as node "
                 f"{self.node.name} has it"
             )

@@ -22,7 +22,14 @@ import trio
 from actors.actor import Actor, Ended, Ignore
 from actors.call_context import CallContext, call_context
 from actors.class_names import module_name
-from actors.errors import CallError, DecodeError, HandshakeError, ProtocolError, SpawnError
+from actors.errors import (
+    CallError,
+    DecodeError,
+    HandshakeError,
+    OutcomeUnknownError,
+    ProtocolError,
+    SpawnError,
+)
 from actors.filters import Filter
 from actors.handle import Handle
 from actors.identifiers import NodeId
@@ -293,7 +300,7 @@ async def _run_child(settings: ChildSettings, filters: tuple[Filter, ...]) -> No
                 functools.partial(import_class, await service.wait(settings.ticket)),
                 lambda failure: Actor,
             )
-            request = await service.take(settings.ticket)
+            request = await _take(service, settings.ticket)
             with child_debugging(
                 *(host, nursery, environment, settings.kept_failures, settings.debug_address),
                 *(handle, settings.ticket),
@@ -309,6 +316,19 @@ async def _run_child(settings: ChildSettings, filters: tuple[Filter, ...]) -> No
             await forwarder.send()
         await endpoint.peers.close(CHILD_GOODBYE_SECONDS)
         nursery.cancel_scope.cancel()
+
+
+async def _take(service: IsolationService, ticket: str) -> LaunchRequest:
+    """Take the launch request. If it cannot be read here, the node is told so, for whoever starts
+    the actor. Raises CallError.
+    """
+    try:
+        return await service.take(ticket)
+    except OutcomeUnknownError as error:
+        # Its answer has come, or the connection is lost, and this raises as well.
+        what = f"its process cannot read what it is started with: {error}"
+        await service.begun(ticket, StartFailure(what, ""))
+        raise
 
 
 async def _host(

@@ -15,6 +15,7 @@ import trio
 from actors.errors import (
     ActorNotPlacedError,
     ActorStartError,
+    BadArgumentsError,
     NameTakenError,
     NodeNotFoundError,
     NoPlacementError,
@@ -47,7 +48,7 @@ NOT_ITS_FAULT = (
 )
 """Errors of a start that are not the child's fault: its node, or the store, is gone or leaving, or
 did not answer. The call errors are those of the runtime's own call to the node; an exception of the
-child arrives as an ActorStartError.
+child arrives as an ActorStartError. A BadArgumentsError is the child's own, see `is_its_fault`.
 """
 
 
@@ -56,6 +57,13 @@ NO_ROOM = (NoPlacementError, NodeNotFoundError)
 
 
 logger = own_logger("understudy.supervision")
+
+
+def is_its_fault(error: Exception) -> bool:
+    """True for the error of a start that counts as the child's own failure: it started and failed,
+    or its node cannot read its arguments, which waiting does not change.
+    """
+    return isinstance(error, BadArgumentsError) or not isinstance(error, NOT_ITS_FAULT)
 
 
 @attrs.frozen(eq=False)
@@ -76,7 +84,8 @@ class ChildStart:
     async def start_somewhere(self) -> Address:
         """Start the child's actor within its start timeout, or adopt it, after its restart intent
         is written. Waits for its name and, at the first start, for a node that fits. Raises what
-        its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError when
+        its start raises, one of `NOT_ITS_FAULT` if it cannot be placed,
+        BadArgumentsError if its node cannot read its arguments, and ActorStartError when
         its time is over.
         """
         child, supervisor = self.child, self.supervisor
@@ -121,6 +130,8 @@ class ChildStart:
                         raise
                     await trio.sleep(FREE_NAME_LOOK_SECONDS)
                 except NOT_ITS_FAULT as error:
+                    if is_its_fault(error):
+                        raise
                     last = error
                     if isinstance(error, NoPlacementError):
                         # It may have taken itself what it finds no room for.

@@ -38,7 +38,7 @@ from actors.supervision import ExitKind, ExitReason, RestartBackoff
 from runtime.calls.arguments import StartRequest
 from runtime.environment import Environment
 from runtime.hosting.starts import EndedInStartError
-from runtime.supervision.child_start import NO_ROOM, NOT_ITS_FAULT
+from runtime.supervision.child_start import NO_ROOM, is_its_fault
 from runtime.supervision.spawner import ActorSpawner
 
 logger = own_logger("understudy.supervision")
@@ -320,9 +320,7 @@ class Singleton:
                     # It was stopped while this candidate started it.
                     self._candidacy.ended = (cause.epoch, cause.reason)
                     return None
-                kind: ExitKind = (
-                    "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
-                )
+                kind: ExitKind = "start failed" if is_its_fault(error) else "not placed"
                 ended, lacks_room = ExitReason(kind, str(error)), isinstance(error, NO_ROOM)
                 await self._record_unstarted(str(error))
 

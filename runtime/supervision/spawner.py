@@ -18,6 +18,7 @@ from actors.call_context import CURRENT
 from actors.errors import (
     ActorClassError,
     ActorStartError,
+    BadArgumentsError,
     CallError,
     EncodeError,
     MethodNotFoundError,
@@ -660,6 +661,15 @@ class ActorSpawner:
                 raise
             if fine:
                 await self._start_some(request, member, fine, found)
+        except BadArgumentsError as error:
+            if len(indices) == 1:
+                found[indices[0]] = error
+                return
+            # The node has read none of them, and started none. One half after the other, until the
+            # rows that it cannot read are alone: the others start.
+            middle = len(indices) // 2
+            for half in (indices[:middle], indices[middle:]):
+                await self._start_some(request, member, half, found)
         except (CallError, SpawnError, StoreError) as error:
             for index in indices:
                 found[index] = error

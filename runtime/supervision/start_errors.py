@@ -13,6 +13,7 @@ from actors.actor import Member
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
+    BadArgumentsError,
     CallError,
     DeadlineExceededError,
     NodeDiedError,
@@ -51,6 +52,17 @@ def about_start(
             "If it has started, it is stopped again: no task has its handle."
         )
         raise
+    except BadArgumentsError as error:
+        if error.actor != NODE_SERVICE:
+            raise
+        # That node cannot read the arguments, or refuses them: its text is about the actor already.
+        refused = BadArgumentsError(str(error), node=member.name, attempts=error.attempts)
+        # As below.
+        error.__traceback__ = None
+        try:
+            raise refused from None
+        finally:
+            del refused
     except (
         ActorNotFoundError,
         DeadlineExceededError,

@@ -51,7 +51,7 @@ from actors.supervisor import ChildSpec, ChildStatus, DeathReport, Supervisor, S
 from runtime.environment import Environment
 from runtime.hosting.cell import with_note
 from runtime.statistics.counts import NodeCounts
-from runtime.supervision.child_start import NO_ROOM, NOT_ITS_FAULT, ChildStart
+from runtime.supervision.child_start import NO_ROOM, ChildStart, is_its_fault
 from runtime.supervision.children import ChildState, ChildTable, seconds_of
 from runtime.supervision.end_lines import AFTER_TEMPORARY, end_line, lost_line
 from runtime.supervision.shared_deadlines import SharedDeadlines
@@ -679,9 +679,7 @@ class SupervisionWork:
                 self._queue_effects(self._machine.on_ignored(id))
                 return
             except (CallError, UnderstudyError) as error:
-                kind: ExitKind = (
-                    "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
-                )
+                kind: ExitKind = "start failed" if is_its_fault(error) else "not placed"
                 child.lacks_room = isinstance(error, NO_ROOM)
                 text = str(error)
                 if not text.startswith(child.name):

@@ -47,6 +47,7 @@ from runtime.wire.tags import (
     SPILLED,
     TUPLE,
 )
+from runtime.wire.unreadable import UnreadablePlace, UnreadableSearch
 
 MAX_IN_PLACE = 96 * 1024
 """Bytes from which an encoded value leaves the control part and becomes a segment. Of bytes as an
@@ -148,6 +149,7 @@ class Codec:
                 )
             readers[extension.tag] = extension.from_plain
         self._readers = {tag: _callback(reader) for tag, reader in readers.items()}
+        self._extensions = frozenset(extension.tag for extension in extensions)
         self._without_segments = self._decoders(())
         self._skimming = self._skimmers()
 
@@ -259,6 +261,14 @@ class Codec:
             return item.args, item.kwargs
         raise ProtocolError(f"the arguments of a call came as {type(item).__name__}")
 
+    def arguments_in(self, item: object) -> Sequence[object]:
+        """Return the positional arguments in an item that `find_unreadable` has found; empty if it
+        is none of a call.
+        """
+        if type(item) is _Arguments:
+            return item.args
+        return cast("list[object]", item) if type(item) is list else ()
+
     def copy(self, value: object, path: str = "value") -> object:
         """Return `value` as the other side of the wire would get it; nothing that can change is
         shared. Raises EncodeError like `encode`.
@@ -306,6 +316,35 @@ class Codec:
             return len(self.encode(value, segments)) + sum(map(len, segments))
         except EncodeError:
             return None
+
+    def find_unreadable(
+        self, error: DecodeError, control: bytes, segments: Sequence[Segment] = ()
+    ) -> UnreadablePlace | None:
+        """Return where in a control part the value is for which `decode` has raised `error`; None
+        if that cannot be told. What comes before it is built once more: for answers to errors only.
+        """
+        search = UnreadableSearch()
+        take = _taker(segments)
+        readers = self._readers | {
+            tag: _callback(reader) for tag, reader in segment_readers(take).items()
+        }
+        # Handles and references are not read again: that they have arrived is noted elsewhere.
+        guarded = dict.fromkeys(self._extensions, _callback(lambda content: None)) | {
+            tag: search.guarded(readers[tag])
+            for tag in readers.keys() - self._extensions - {ARGUMENTS}
+        }
+        guarded[ARGUMENTS] = readers[ARGUMENTS]
+        try:
+            found = self._load(
+                control, guarded | {SPILLED: _callback(self._spilled(take, guarded))}
+            )
+        except (DecodeError, ProtocolError):
+            return None
+        # User code that builds values may raise something else the second time.
+        if search.error is None or str(search.error) != str(error):
+            return None
+        steps = search.steps_in(found, _of_arguments)
+        return None if steps is None else UnreadablePlace(found, steps)
 
     def skim(
         self, control: bytes, segments: Sequence[Segment], see: Callable[[str, object], None]
@@ -547,6 +586,12 @@ def _read_arguments(content: Any) -> _Arguments:
     ):
         raise ProtocolError("the arguments of a call are a list and a map")
     return _Arguments(tuple(args), kwargs)
+
+
+def _of_arguments(value: object) -> object:
+    if type(value) is _Arguments:
+        return {**dict(enumerate(value.args)), **value.kwargs}
+    return value
 
 
 def _raise_cause(error: BaseException) -> NoReturn:

@@ -298,8 +298,8 @@ def test_modules_of_messages_are_imported_by_option_and_missing_ones_are_reporte
     done = shell.run_python("waiter.py", address, "first")
     assert done.returncode == 1
     assert (
-        f"NotExecutedError: node first cannot read the arguments: {told}Import menu in the "
-        "program that opens its node" in done.stderr
+        f"BadArgumentsError: cook.take was not called: node first cannot read argument dish: {told}"
+        "Import menu in the program that opens its node" in done.stderr
     )
     assert "`understudy node --import menu`" in done.stderr
 

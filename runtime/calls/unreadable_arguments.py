@@ -1,0 +1,102 @@
+"""The refusal of a call whose arguments this node cannot read: it names the argument as the caller
+knows it, and says what this node lacks.
+
+It is an error that is not repeated: the node would have to import something first, which a repeat
+does not bring about.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Final
+
+from actors.actor import Actor
+from actors.errors import BadArgumentsError, DecodeError
+from actors.reference import constructor, places
+from runtime.calls.imports import STARTING
+from runtime.hosting.host import ActorHost
+from runtime.user_errors import guarded
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Frame
+from runtime.wire.unreadable import Step
+
+_OF_FUNCTIONS: Final = frozenset({"run", "run_if_room"})
+"""Of `STARTING`, the methods whose first argument is the path of a function."""
+
+_OF_MANY: Final = frozenset({"spawn_many", "spawn_each", "start_many"})
+"""Of `STARTING`, the methods that take the arguments of several actors, a row for each."""
+
+_OF_RUNTIME: Final = f"{__name__.partition('.')[0]}."
+"""Classes of the runtime's own actors, of which callers know nothing, begin like this."""
+
+_ARGUMENTS: Final = 4
+"""The place of the arguments in a CALL frame."""
+
+
+def unreadable_arguments(
+    host: ActorHost, codec: Codec, frame: Frame, error: DecodeError
+) -> BadArgumentsError:
+    """Return the error with which a call is refused whose frame could not be decoded, for the
+    reason `error`.
+    """
+    node = host.node.name
+    found = codec.find_unreadable(error, frame.control, frame.segments)
+    if found is not None and type(found.whole) is list and len(found.whole) > _ARGUMENTS:
+        parts: list[object] = found.whole
+        what, argument = _named(host, codec, parts, found.steps)
+        if what:
+            return BadArgumentsError(f"{what}: node {node} cannot read {argument}: {error}")
+    return BadArgumentsError(f"node {node} cannot read the arguments: {error}")
+
+
+def _named(
+    host: ActorHost, codec: Codec, parts: list[object], steps: Sequence[Step]
+) -> tuple[str, str]:
+    """Return what was not done, and the name of the argument; "" for other parts of a frame, and
+    for calls of the runtime itself.
+    """
+    actor, method = parts[1], parts[3]
+    if len(steps) < 2 or steps[0] != _ARGUMENTS or not isinstance(actor, str):
+        return "", ""
+    if (actor, method) in STARTING:
+        return _of_start(codec, str(method), parts[_ARGUMENTS], steps[1:])
+    cell = host.cells.get(actor)
+    definition = cell.methods.get(str(method)) if cell is not None and not cell.system else None
+    if cell is None or definition is None or cell.address.class_path.startswith(_OF_RUNTIME):
+        return "", ""
+    signature = guarded(lambda: definition.signature, lambda failure: None)
+    what = f"{cell.address.name}.{definition.name} was not called"
+    return what, _argument(signature, steps[1])
+
+
+def _of_start(
+    codec: Codec, method: str, arguments: object, steps: Sequence[Step]
+) -> tuple[str, str]:
+    """As `_named`, for a request to start actors or to run a function: the arguments of the actor,
+    or of the function, are in its second and third argument.
+    """
+    given = codec.arguments_in(arguments)
+    rows = method in _OF_MANY
+    if not given or type(given[0]) is not str or steps[0] not in (1, 2) or len(steps) < 2 + rows:
+        return "", ""
+    path, argument = given[0], steps[1 + rows]
+    if method in _OF_FUNCTIONS:
+        # Not looked for: that would import it, if its worker has not.
+        return f"{path} was not run", _argument(None, argument)
+    # Guarded, because the class may have a metaclass of the user's.
+    signature = guarded(lambda: _constructor(codec.find_class(path)), lambda failure: None)
+    name = path.rpartition(":")[2]
+    return f"an actor of class {name} was not started", _argument(signature, argument)
+
+
+def _constructor(cls: type) -> inspect.Signature | None:
+    return constructor(cls) if issubclass(cls, Actor) else None
+
+
+def _argument(signature: inspect.Signature | None, step: Step) -> str:
+    """Return the words for an argument, by its position or its name."""
+    if isinstance(step, str):
+        return f"argument {step}"
+    names = [name for name, _ in places(signature, [None] * (step + 1), {})]
+    return f"argument {names[step]}"
