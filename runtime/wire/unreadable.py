@@ -71,5 +71,6 @@ class UnreadableSearch:
         for step, item in items:
             rest = self.steps_in(item, opened)
             if rest is not None:
-                return (step if isinstance(step, int) else str(step), *rest)
+                # The keys of a user's dict may be anything, and are not asked for their texts.
+                return (step if type(step) is int or type(step) is str else "a key", *rest)
         return None
