@@ -22,7 +22,7 @@ from runtime.environment import (
     raise_alone,
     unwrap,
 )
-from runtime.processes.fork_loop import name_process
+from runtime.processes.linux_processes import name_process
 from runtime.user_errors import leaves
 from tests.limits import out_of_descriptors, out_of_threads
 

@@ -17,7 +17,7 @@ import click
 
 from runtime.command_line.units import Number, PathName
 from runtime.printable import many
-from runtime.processes.fork_loop import die_with_parent
+from runtime.processes.linux_processes import die_with_parent
 from runtime.simulation.faults import KINDS, check_kinds
 from runtime.simulation.first_contacts import first_contacts
 from runtime.simulation.page import page

@@ -70,7 +70,8 @@ from runtime.logs.capture import LogCapture
 from runtime.logs.formats import write_logs
 from runtime.logs.ring import LogQuestion, fitting
 from runtime.logs.service import logs_of
-from runtime.processes.fork_loop import name_process, settle_collector
+from runtime.processes.fork_loop import settle_collector
+from runtime.processes.linux_processes import name_process
 from runtime.references.manager import MemoryOptions
 from runtime.stderr_writer import flush_stderr
 from runtime.timings import Timings

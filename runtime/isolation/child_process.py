@@ -27,7 +27,7 @@ from runtime.isolation.messages import (
 )
 from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
 from runtime.processes import ChildProcess, ExitStatus
-from runtime.processes.fork_loop import state_of
+from runtime.processes.linux_processes import state_of
 from runtime.timings import Timings
 from runtime.user_errors import text_of
 

@@ -6,8 +6,9 @@ runs trio, so each child starts its own event loop from nothing.
 
 No process is left behind. The warm process is the parent of all children and reaps them. Each child
 is a subreaper (prctl(2)): it adopts orphans among its descendants. So orphans reach the warm
-process only when their child has ended, and then it kills them. When its own parent closes the
-socket, or ends for any reason, the warm process kills every descendant and ends.
+process only when their child has ended, and then it kills them. When the socket is closed, or its
+own parent ends for any reason, the warm process kills every descendant and ends. If it is killed
+itself, its parent kills them: `runtime.processes.outer_process`.
 
 The design is that of Android's zygote and of multiprocessing's fork server. Children share what was
 imported, including files that user modules have opened. `random` and `numpy.random` are seeded
@@ -32,133 +33,24 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 
 from runtime.processes import protocol
+from runtime.processes.linux_processes import (
+    adopt_orphans,
+    children_of_this_process,
+    descendants_of,
+    die_with_parent,
+    kill_quietly,
+    name_process,
+)
 from runtime.processes.main_script import MainModule, run_main, unguarded_line
-
-_PR_SET_PDEATHSIG = 1
-
-_PR_SET_NAME = 15
-
-_PR_SET_CHILD_SUBREAPER = 36
 
 YOUNG, MIDDLE, OLD = 50_000, 20, 100
 """Thresholds of the collector's generations: allocations, then collections of the one before."""
 
 _CHUNK = 64 * 1024
-
-
-# What the Linux kernel offers for leaving no process behind: prctl(2).
-#
-# The parent-death signal is sent when the *thread* that created a process ends. It is not inherited
-# by fork. It is never sent if the parent ended before it was requested; `die_with_parent` closes
-# that gap.
-
-# The options of prctl(2), as in <linux/prctl.h>.
-
-
-def die_with_parent(signum: int, parent: int) -> None:
-    """Ask the kernel to send `signum` to this process when its parent, whose pid is `parent`, ends.
-    If the parent has ended already, end this process at once, without clean-up.
-    """
-    _prctl(_PR_SET_PDEATHSIG, int(signum))
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def adopt_orphans() -> None:
-    """Become a subreaper: orphans among the descendants of this process become its children,
-    instead of the init process's.
-    """
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def name_process(name: str) -> None:
-    """Show `name`, cut to 15 bytes, in `ps` and `top`."""
-    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
-
-
-def children_of_this_process() -> list[int]:
-    """Return the pids of our direct children, including adopted ones and zombies. Empty if the
-    kernel does not offer the list.
-    """
-    try:
-        return [
-            int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()
-        ]
-    except OSError:
-        return []
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the pids of the direct children of another process, including zombies. Empty if the
-    process is gone or the kernel does not offer the list.
-    """
-    try:
-        return [
-            int(child)
-            for file in Path(f"/proc/{pid}/task").glob("*/children")
-            for child in file.read_bytes().split()
-        ]
-    except OSError:
-        return []
-
-
-def descendants_of(pid: int) -> list[int]:
-    """Return the pids of all descendants of another process, nearest first. Empty if the process is
-    gone or the kernel does not offer the list.
-    """
-    found: list[int] = []
-    todo = [pid]
-    while todo:
-        children = children_of(todo.pop(0))
-        found += children
-        todo += children
-    return found
-
-
-def state_of(pid: int) -> str:
-    """Return the letter of proc(5) for a process's state, such as `T` for stopped and `Z` for a
-    zombie. Empty if the process is gone.
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
-def kill_quietly(pid: int, signum: int) -> None:
-    """Send a signal. Does nothing if the process is gone or may not be signalled by us."""
-    try:
-        os.kill(pid, signum)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def kill_group_quietly(group: int) -> None:
-    """Kill a whole process group (SIGKILL), if it still exists."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def _prctl(option: int, argument: int | ctypes.c_char_p) -> None:
-    library = ctypes.CDLL(None, use_errno=True)
-    # These functions are variadic in C: without explicit types, ctypes would pass a Python int as a
-    # C int where an unsigned long is read.
-    value = ctypes.c_ulong(argument) if isinstance(argument, int) else argument
-    if (
-        library.prctl(
-            ctypes.c_int(option), value, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
-        )
-        != 0
-    ):
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
 # The garbage collector's settings for a process that is a node and nothing else.
@@ -202,7 +94,7 @@ class _Task:
 
 def main(descriptor: int, parent: int) -> None:
     """Run the warm process. `descriptor`: our end of the socket pair. `parent`: the pid of the
-    process that started us.
+    outer process, which forked us.
 
     Returns in no process: children end when their target has returned.
     """
@@ -271,9 +163,10 @@ class _ForkLoop:
         self._wakeup, self._wakeup_writer = socket.socketpair()
 
     def set_up(self) -> bool:
-        """Do the imports that the parent asks for, and report the result. Returns False if the
-        process must end.
+        """Say which process this is. Then do the imports that the other end of the socket asks for,
+        and report the result. Returns False if the process must end.
         """
+        self._send(protocol.Begun(self._pid))
         while not self._pending and self._connected:
             self._receive()
         if not self._connected:
@@ -307,7 +200,8 @@ class _ForkLoop:
         return True
 
     def serve(self) -> _Task | None:
-        """Fork and reap children until the parent is gone, then return None. In a new child,
+        """Fork and reap children until the socket is closed or the parent is gone, then return
+        None. In a new child,
         returns its task.
         """
         with selectors.PollSelector() as selector:

@@ -4,11 +4,13 @@ The parent does not fork itself, because a copy of its event loop would be usele
 fresh interpreter, the warm process, which does the imports once and forks the children; see
 `runtime.processes.fork_loop`. The warm process reaps its children and reports each end at once.
 
-No child outlives the block of `open_fork_server` or the parent, even if the parent is killed by
-SIGKILL. The warm process kills all its descendants when its socket closes or when the kernel
-signals the end of its parent, and the kernel kills the children when the warm process ends. If the
-warm process itself is killed, its children end with it and are reported as killed by SIGKILL; after
-that `start` raises ForkServerDiedError.
+No child, and nothing that a child has started, outlives the block of `open_fork_server` or the
+parent, even if the parent is killed by SIGKILL. The warm process kills all its descendants when its
+socket closes or when the kernel signals the end of its parent. Between the two is the outer
+process, see `runtime.processes.outer_process`: if the warm process itself is killed, that kills all
+its descendants. Then the children are reported as killed by SIGKILL, and from then on `start`
+raises ForkServerDiedError. If both are killed at the same moment, the kernel kills the children,
+but not what these have started.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from runtime.processes.exit_status import (
     ForkServerStartError,
     ProcessError,
 )
-from runtime.processes.fork_loop import kill_group_quietly
+from runtime.processes.linux_processes import kill_group_quietly
 from runtime.processes.main_script import describe_main, refuse_import_of_main, share_main_alias
 from runtime.processes.printed_lines import PrintedLines, with_name
 from runtime.processes.warm_process import launch
@@ -160,8 +162,10 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the warm process."""
-        return self._warm.process.pid
+        """The process id of the warm process; before that has begun, of its parent, which is killed
+        together with it.
+        """
+        return self._warm.pid
 
     async def start(self, target: str, argument: bytes, name: str) -> ChildProcess:
         """Fork a child that calls `target(argument, report)`. Returns when the process exists.
@@ -332,7 +336,8 @@ class ForkServer:
 
     def _stop_attending(self) -> None:
         """Close every descriptor and cancel `_attend`, whatever `_close` has achieved."""
-        self._warm.process.kill()
+        # Usually it has ended. Not by SIGKILL: the outer process ends all others before itself.
+        self._warm.process.terminate()
         # The pipes first, so that `_lost` passes on no more output.
         for child in self._children.values():
             child.close()
@@ -390,6 +395,8 @@ class ForkServer:
 
     def _act_upon(self, message: protocol.Message) -> None:
         match message:
+            case protocol.Begun(pid):
+                self._warm.begun = pid
             case protocol.ServerReady() | protocol.SetUpFailed():
                 self._set_up_answer = message
                 self._set_up_answered.set()
@@ -403,9 +410,10 @@ class ForkServer:
                 raise AssertionError(f"the warm process sent {message}")
 
     def _lost(self) -> None:
-        """Handle the end of the warm process: report all children as killed. The kernel kills them
-        at its end, except those that changed their credentials (that clears the parent-death
-        signal), so each group is signalled here as well.
+        """Handle the end of the warm process: report all children as killed. The outer process has
+        killed them, unless it was killed as well. Then the kernel does, except for those that
+        changed their credentials (that clears the parent-death signal), so each group is signalled
+        here.
         """
         self._closing = True
         # Removed one by one, so that an error in one of them leaves none twice.

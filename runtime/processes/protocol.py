@@ -60,6 +60,15 @@ class Signal:
 
 
 @attrs.frozen
+class Begun:
+    """Warm process to parent, its first message: its pid. The process that the parent has started
+    is the outer process.
+    """
+
+    pid: int
+
+
+@attrs.frozen
 class ServerReady:
     """Warm process to parent: everything is imported."""
 
@@ -99,12 +108,15 @@ class Exited:
     status: int
 
 
-Message = SetUp | StartProcess | Signal | ServerReady | SetUpFailed | Started | Refused | Exited
+Message = (
+    SetUp | StartProcess | Signal | Begun | ServerReady | SetUpFailed | Started | Refused | Exited
+)
 
 _TYPES: tuple[type[Message], ...] = (
     SetUp,
     StartProcess,
     Signal,
+    Begun,
     ServerReady,
     SetUpFailed,
     Started,

@@ -1,4 +1,7 @@
-"""The warm process from outside: its start, and its end if it does not end by itself."""
+"""The warm process from outside: its start, and its end if it does not end by itself.
+
+The process that is started is the outer process, which forks the warm process and outlives it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,13 @@ import attrs
 import trio
 
 from runtime.processes.exit_status import ForkServerStartError
-from runtime.processes.fork_loop import children_of, kill_group_quietly, kill_quietly, state_of
 from runtime.processes.inherited_environment import without_secrets
+from runtime.processes.linux_processes import (
+    children_of,
+    kill_group_quietly,
+    kill_quietly,
+    state_of,
+)
 
 _POLL_TIME = 0.002
 """Seconds between two looks at processes that end or are being killed: the kernel reports the stop
@@ -22,23 +30,34 @@ of a process only to its parent.
 """
 
 
-@attrs.frozen
+@attrs.define
 class Warm:
-    """The warm process, our end of its socket, and the read end of its output."""
+    """The warm process, our end of its socket, and the read end of its output. `process`: the outer
+    process.
+    """
 
     process: subprocess.Popen[bytes]
     control: socket.socket
     output: int
+    begun: int | None = None
+    """The pid of the warm process, once it has said it."""
+
+    @property
+    def pid(self) -> int:
+        """The pid of the warm process; before that has begun, of the process that becomes it or its
+        parent.
+        """
+        return self.begun or self.process.pid
 
     def is_stopped(self) -> bool:
-        """Return True if a signal or a debugger has stopped the process. It does nothing until it
-        is continued.
+        """Return True if a signal or a debugger has stopped the process or its parent. It does
+        nothing until it is continued, or its end is not noticed.
         """
-        return state_of(self.process.pid) in {"T", "t"}
+        return any(state_of(pid) in {"T", "t"} for pid in (self.pid, self.process.pid))
 
     async def reap(self, seconds: float) -> bool:
-        """Wait for the end of the process, for at most `seconds`. Returns False if it has not
-        ended.
+        """Wait for the end of the process, of all its descendants and of its parent, for at most
+        `seconds`. Returns False if they have not ended.
         """
         with trio.move_on_after(seconds):
             # Not in a thread: Python 3.12.0 and 3.12.1 start none from the end of the main thread
@@ -48,10 +67,10 @@ class Warm:
         return self.process.returncode is not None
 
     async def kill_tree(self, seconds: float) -> None:
-        """Kill (SIGKILL) all its descendants and then the process itself, and reap it. Gives up
-        after `seconds`, because the kernel cannot end a process in uninterruptible sleep.
+        """Kill (SIGKILL) the process, all its descendants and then its parent, and reap that. Gives
+        up after `seconds`, because the kernel cannot end a process in uninterruptible sleep.
 
-        The process is stopped first. While it is stopped it reaps nothing, so its children keep
+        The parent is stopped first. While it is stopped it reaps nothing, so its children keep
         their pids until they are signalled; and orphans become its children, so none of them
         escapes.
         """
@@ -94,10 +113,13 @@ def launch() -> Warm:
     # Not `-m`: that finds this package by the current directory, which need not be where it was
     # imported from here.
     # Without garbage collection until the imports are done, see `_ForkLoop.set_up`.
+    # What the first import loads is in both processes, and the second is done in the fork.
     program = (
         f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
+        "from runtime.processes.outer_process import fork_warm_process; "
+        f"outer = fork_warm_process({theirs.fileno()}, {os.getpid()}); "
         "from runtime.processes.fork_loop import main; "
-        f"main({theirs.fileno()}, {os.getpid()})"
+        f"main({theirs.fileno()}, outer)"
     )
     try:
         process = subprocess.Popen(

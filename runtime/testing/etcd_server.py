@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from actors.errors import StoreError
-from runtime.processes.fork_loop import die_with_parent
+from runtime.processes.linux_processes import die_with_parent
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.gateway import Gateway
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from runtime.processes.fork_loop import children_of
+from runtime.processes.linux_processes import children_of
 
 SECRET = "a secret of the chaos runs"
 MARK = "UNDERSTUDY_CHAOS"

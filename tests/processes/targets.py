@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from runtime.processes.fork_loop import children_of
+from runtime.processes.linux_processes import children_of
 
 Report = Callable[[bytes], None]
 

@@ -9,6 +9,8 @@ import json
 import os
 import resource
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,11 @@ KILLED = ExitStatus(None, signal.SIGKILL)
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def own_processes(server: ForkServer) -> set[int]:
+    """The warm process and the outer process."""
+    return {server.pid, server._warm.process.pid}
 
 
 async def test_a_child_receives_its_argument_reports_and_exits_with_code_0() -> None:
@@ -290,7 +297,7 @@ async def test_the_block_ends_all_and_gives_every_descriptor_back(marked: Marked
         children = [await server.start(f"{TARGETS}:echo_and_stay", b"", "child") for _ in range(3)]
         for child in children:
             await child.ready()
-        assert marked.pids() == {server.pid, *(child.pid for child in children)}
+        assert marked.pids() == own_processes(server) | {child.pid for child in children}
     assert marked.pids() == set()
     assert {child.exit_status for child in children} == {ExitStatus(None, signal.SIGTERM)}
     assert descriptors() == baseline
@@ -331,20 +338,48 @@ async def test_processes_that_a_child_has_started_end_with_it(marked: Marked, ho
     assert marked.pids() == set()
 
 
+@pytest.mark.parametrize("killed", ["warm process", "outer process"])
 async def test_the_death_of_the_warm_process_ends_its_children_and_refuses_new_ones(
-    marked: Marked,
+    marked: Marked, killed: str
 ) -> None:
     async with open_fork_server() as server:
+        warm, outer = server.pid, server._warm.process.pid
+        assert warm != outer
         children = [await server.start(f"{TARGETS}:stay_silent", b"", "child") for _ in range(3)]
-        os.kill(server.pid, signal.SIGKILL)
-        for child in children:
+        parent = await server.start(f"{TARGETS}:start_families", b"stay", "parent")
+        families = {int(pid) for pid in (await parent.ready()).split()}
+        assert len(families) == 5
+        assert families <= marked.pids()
+        os.kill(warm if killed == "warm process" else outer, signal.SIGKILL)
+        for child in [*children, parent]:
             assert await child.wait() == KILLED
+        # A successor must not meet them, as where a child alone has ended.
+        assert not marked.pids() - {outer, warm}
+        for child in children:
             with pytest.raises(ChildDiedError):
                 await child.ready()
         await marked.gone()
         with pytest.raises(ForkServerDiedError) as caught:
             await server.start(f"{TARGETS}:echo", b"", "late")
         check_shown("ForkServerDiedError", said(caught.value))
+
+
+async def test_the_death_of_the_warm_process_ends_nothing_that_the_program_has_started_itself(
+    marked: Marked,
+) -> None:
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    others = {name: text for name, text in os.environ.items() if name not in marked.environment}
+    with subprocess.Popen(command, env=others) as own:  # noqa: ASYNC220
+        try:
+            async with open_fork_server() as server:
+                child = await server.start(f"{TARGETS}:stay_silent", b"", "child")
+                os.kill(server.pid, signal.SIGKILL)
+                assert await child.wait() == KILLED
+                await marked.gone()
+            assert own.poll() is None
+        finally:
+            own.kill()
+    assert own.returncode == -signal.SIGKILL, "it was not reaped by another"
 
 
 async def test_a_warm_process_that_hangs_is_killed_with_all_its_children(
@@ -426,7 +461,9 @@ async def test_a_start_that_is_cancelled_leaves_no_child(marked: Marked) -> None
         # Requests are carried out in order: once this one is answered, the unwanted child exists or
         # has ended.
         await (await server.start(f"{TARGETS}:echo", b"", "next")).wait()
-        await until(marked.pids, "the server alone is left", lambda pids: pids == {server.pid})
+        await until(
+            marked.pids, "the server alone is left", lambda pids: pids == own_processes(server)
+        )
 
 
 async def test_after_the_block_nothing_starts() -> None:
@@ -561,7 +598,7 @@ async def test_many_deaths_are_each_reported_once_while_others_start(marked: Mar
         async with trio.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(start_and_kill)
-        assert marked.pids() == {server.pid}
+        assert marked.pids() == own_processes(server)
 
 
 async def test_a_block_that_does_not_wait_begins_during_the_imports(marked: Marked) -> None:
@@ -593,6 +630,7 @@ async def test_a_block_that_is_left_during_the_imports_ends_at_once(
     async with open_fork_server(
         preload=["tests.processes.endless_import"], wait_ready=False, grace=600, ready_timeout=600
     ) as server:
-        assert marked.pids() == {server.pid}
+        # The outer process may not have forked yet.
+        assert server._warm.process.pid in marked.pids()
     assert marked.pids() == set()
     assert descriptors() == baseline

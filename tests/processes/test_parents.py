@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from runtime.processes.linux_processes import children_of, state_of
 from tests.failures.error_examples import check_shown
 from tests.processes.conftest import Marked
 from tests.waiting import until
@@ -71,6 +72,11 @@ if __name__ == "__main__":
 )
 
 PATHS = ["__main__:Counter", "__main__:Counter.Part", "__main__:Counter", "__main__:Mishap"]
+
+PROCESSES = 3 + 4 + 5
+"""Of `PARENT`: itself, the outer process and the warm process; four children, one with four of its
+own, one of which has another.
+"""
 
 PARENT = (
     HEAD
@@ -249,10 +255,23 @@ async def test_a_parent_that_is_killed_leaves_nothing_behind(
     with launch(marked, script) as parent:
         assert parent.stdout is not None
         assert await trio.to_thread.run_sync(parent.stdout.readline) == "ready\n"
-        # The parent, the warm process, three children, one with four of its own, one of which has
-        # another.
-        await until(marked.pids, "all eleven processes are there", lambda pids: len(pids) == 5 + 6)
+        await until(marked.pids, "all are there", lambda pids: len(pids) == PROCESSES)
         parent.send_signal(signum)
+        await marked.gone()
+
+
+async def test_a_parent_that_is_killed_leaves_nothing_behind_though_the_warm_process_is_stopped(
+    tmp_path: Path, marked: Marked
+) -> None:
+    script = write(tmp_path / "script.py", PARENT)
+    with launch(marked, script) as parent:
+        assert parent.stdout is not None
+        assert await trio.to_thread.run_sync(parent.stdout.readline) == "ready\n"
+        (outer,) = children_of(parent.pid)
+        (warm,) = children_of(outer)
+        os.kill(warm, signal.SIGSTOP)
+        await until(lambda: state_of(warm) == "T", "it is stopped")
+        parent.kill()
         await marked.gone()
 
 

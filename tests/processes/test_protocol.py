@@ -14,6 +14,7 @@ MESSAGES = [
     protocol.SetUp([b"a", b"\xff"], ["trio"], None, b"/\xff.py"),
     protocol.StartProcess(1, "n", "m:f", b"\0\xff"),
     protocol.Signal(1, 15),
+    protocol.Begun(2),
     protocol.ServerReady(),
     protocol.SetUpFailed("m", "text"),
     protocol.Started(1, 2),
