@@ -12,12 +12,13 @@ import os
 import select
 import sys
 import threading
-import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
 
 import trio
+
+from runtime.user_errors import whole_traceback_of
 
 WAITING_BYTES = 1024 * 1024
 """Of lines that wait to be written, besides the one that is being written. A longer line is taken
@@ -189,10 +190,12 @@ class StderrHandler(logging.Handler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         """Write why a record could not be written, as a line that does not wait either."""
-        if logging.raiseExceptions:
+        error = sys.exception()
+        if logging.raiseExceptions and error is not None:
+            why = whole_traceback_of(error)
             self.writer.write(
                 f"a line of the logger {record.name!r} cannot be written; it is logged at "
-                f"{record.pathname}:{record.lineno}\n{traceback.format_exc().rstrip()}"
+                f"{record.pathname}:{record.lineno}\n{why.rstrip()}"
             )
 
     def flush(self) -> None:

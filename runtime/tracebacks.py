@@ -7,6 +7,7 @@ frame depends on the code and the instruction only, so that text is kept.
 
 from __future__ import annotations
 
+import linecache
 import sys
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, Final, cast
 
 from actors.class_names import bases, module_name, qualified_name
 from actors.errors import UnderstudyError
+from runtime.source_lines import known_lines
 from runtime.user_errors import (
     BUILTIN,
     MOST_TRACEBACK,
@@ -230,7 +232,9 @@ class TracebackWriter:
         return head
 
     def _stack(self, entry: TracebackType | None) -> str | None:
-        """The frames; None if there are too many of them, or of one line."""
+        """The frames; None if there are too many of them, or of one line, or if the source of one
+        is known to a loader of the user's only.
+        """
         if entry is None:
             return ""
         if "tracebacklimit" in vars(sys):
@@ -245,17 +249,32 @@ class TracebackWriter:
             if alike > ALIKE or len(texts) > MOST_FRAMES:
                 return None
             kept = self._frames.get((id(code), entry.tb_lasti, line))
-            texts.append(self._frame(entry, code) if kept is None else kept[1])
+            text = self._frame(entry, code) if kept is None else kept[1]
+            if text is None:
+                return None
+            texts.append(text)
             entry = entry.tb_next
         return "".join(texts)
 
-    def _frame(self, entry: TracebackType, code: CodeType) -> str:
-        text = "".join(traceback.format_tb(entry, limit=1))
+    def _frame(self, entry: TracebackType, code: CodeType) -> str | None:
+        text = guarded(lambda: _text_of_frame(entry), lambda failure: None)
+        if text is None:
+            # Not kept: the user's loader may be able to say it at the next time.
+            return None
         if len(text) <= MOST_OF_FRAME:
             if len(self._frames) >= FRAMES_KEPT:
                 self._frames.clear()
             self._frames[id(code), entry.tb_lasti, entry.tb_lineno] = code, text
         return text
+
+
+def _text_of_frame(entry: TracebackType) -> str | None:
+    file = entry.tb_frame.f_code.co_filename
+    # First, what the module `traceback` does as well: a file may have changed since it was read.
+    linecache.checkcache(file)
+    if known_lines(file, entry.tb_frame.f_globals) is None:
+        return None
+    return "".join(traceback.format_tb(entry, limit=1))
 
 
 def _codes(entry: TracebackType | None) -> Iterator[CodeType]:

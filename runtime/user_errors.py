@@ -19,7 +19,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType, FunctionType, GetSetDescriptorType, MethodType, TracebackType
+from types import FunctionType, GetSetDescriptorType, MethodType, TracebackType
 from typing import Any, Final, Generic, TypeVar, cast, final
 
 import trio
@@ -28,6 +28,7 @@ import actors
 from actors.class_names import class_name, qualified_name
 from actors.errors import UnderstudyError
 from actors.short_repr import is_boundless, short_repr
+from runtime.source_lines import known_line, module_of, places
 
 T = TypeVar("T")
 
@@ -312,8 +313,8 @@ def end_at_door(error: BaseException) -> None:
     """Take the runtime's own frames from an error that the frame which handles it lets go on to the
     user: of an error of ours, and of a refusal by a check. All others may be bugs, and stay whole.
     """
-    *_, (frame, _) = _frames(error)
-    if isinstance(error, UnderstudyError) or frame.f_globals.get("__name__") in _CHECKED_IN:
+    *_, (frame, _) = traceback.walk_tb(traceback_object(error))
+    if isinstance(error, UnderstudyError) or module_of(frame) in _CHECKED_IN:
         end_with_users_part(error)
 
 
@@ -326,11 +327,54 @@ def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
     # has let grow without end would block the loop for minutes.
     if left_out := _left_out(error):
         return shortened(left_out + _shown(lambda: _bare_traceback(error), repr_of), most)
-    text = _shown(
+    return shortened(_formatted(error, begin), most)
+
+
+def whole_traceback_of(error: BaseException) -> str:
+    """The traceback as text, as Python writes it, with all of its frames."""
+    return _formatted(error, traceback_object(error))
+
+
+def _formatted(error: BaseException, begin: TracebackType | None) -> str:
+    # The source of a frame may come from a loader of the user's, which raises: then the lines that
+    # are known without it are shown.
+    return _shown(
         lambda: "".join(traceback.format_exception(type(error), error, begin)),
-        lambda failure: _bare_traceback(error),
+        lambda _: _shown(lambda: _with_known_lines(error, begin), lambda _: _bare_traceback(error)),
     )
-    return shortened(text, most)
+
+
+def _with_known_lines(error: BaseException, begin: TracebackType | None) -> str:
+    described = traceback.TracebackException(
+        type(error), error, begin, lookup_lines=False, compact=True
+    )
+    for one in described_errors(described):
+        if one.stack:
+            # With a text, even an empty one, the line is not looked up.
+            one.stack = traceback.StackSummary.from_list(
+                [
+                    (place.filename, place.lineno or 0, place.name, _known_line(place))
+                    for place in one.stack
+                ]
+            )
+    return "".join(described.format())
+
+
+def _known_line(place: traceback.FrameSummary) -> str:
+    return known_line(place.filename, place.lineno or 0, None)
+
+
+def described_errors(
+    described: traceback.TracebackException,
+) -> Iterator[traceback.TracebackException]:
+    """It, its causes and contexts, and the members of groups."""
+    waiting: list[traceback.TracebackException | None] = [described]
+    while waiting:
+        one = waiting.pop()
+        if one is not None:
+            yield one
+            # An exception that tells of one that was shown already has None there.
+            waiting.extend([one.__cause__, one.__context__, *(one.exceptions or ())])
 
 
 def _left_out(error: BaseException) -> str:
@@ -362,23 +406,20 @@ def raised_at(error: BaseException, module: str = "") -> str:
 
     "" if it was never raised.
     """
-    frames = list(_frames(error))
-    own = [one for one in frames if one[0].f_globals.get("__name__") == module]
+    frames = list(traceback.walk_tb(traceback_object(error)))
+    own = [one for one in frames if module and module_of(one[0]) == module]
     if not frames:
         return ""
-    # By way of the module `traceback`, like all texts that name a file: a simulation lets it write
-    # the same in every directory.
-    [written] = traceback.StackSummary.extract((own or frames)[-1:], lookup_lines=False).format()
-    found = FRAME_LINE.search(written)
+    found = FRAME_LINE.search(places((own or frames)[-1:]))
     return f"{found['file']}:{found['line']}, in {found['function']}" if found else ""
 
 
 def _raised_by_signal(error: BaseException) -> bool:
-    frames = list(_frames(error))
+    frames = list(traceback.walk_tb(traceback_object(error)))
     if not frames:
         return False
     innermost = frames[-1][0]
-    if str(innermost.f_globals.get("__name__", "")).startswith("trio._core."):
+    if module_of(innermost).startswith("trio._core."):
         return True
     handler = signal.getsignal(signal.SIGINT)
     while isinstance(handler, functools.partial):
@@ -392,18 +433,10 @@ def _raised_by_signal(error: BaseException) -> bool:
     return handler is signal.default_int_handler
 
 
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The frames that the exception has passed, with their lines, the outermost first."""
-    entry = cast("TracebackType | None", _TRACEBACK.__get__(error))
-    while entry is not None:
-        yield entry.tb_frame, entry.tb_lineno
-        entry = entry.tb_next
-
-
 def _bare_traceback(error: BaseException) -> str:
-    """Return a traceback without calling code of the exception itself."""
-    frames = traceback.format_tb(users_part(traceback_object(error)))
-    return f"Traceback (most recent call last):\n{''.join(frames)}{summary_of(error)}\n"
+    """Return a traceback without calling code of the exception itself, nor of loaders."""
+    frames = places(traceback.walk_tb(users_part(traceback_object(error))))
+    return f"Traceback (most recent call last):\n{frames}{summary_of(error)}\n"
 
 
 def _shown(look: Callable[[], str], otherwise: Callable[[BaseException], str]) -> str:

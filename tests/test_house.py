@@ -191,6 +191,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "private_files",
         "lifetime",
         "service_calls",
+        "source_lines",
         "stderr_writer",
         "strict_http",
         "tcp_connector",

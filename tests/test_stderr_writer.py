@@ -17,6 +17,7 @@ import trio
 import trio.lowlevel
 
 from runtime.stderr_writer import StderrHandler, StderrWriter
+from tests.loaders import SourceLoader, generated, without_entry
 from tests.waiting import until
 
 PIPE_BYTES = 64 * 1024
@@ -196,3 +197,13 @@ def test_a_process_whose_stderr_is_stuck_ends_all_the_same() -> None:
             assert process.wait(60) == 0
         finally:
             process.kill()
+
+
+def test_why_a_record_makes_no_text_is_told_where_a_loader_has_no_source(pipe: Pipe) -> None:
+    def fail(record: logging.LogRecord) -> str:
+        return str(generated(SourceLoader(without_entry))["divide"](0))
+
+    handler = StderrHandler(pipe.writer)
+    handler.format = fail  # type: ignore[method-assign]
+    handler.emit(logging.LogRecord("mine", logging.ERROR, "app.py", 7, "text", (), None))
+    assert pipe.read_all()[-1] == "ZeroDivisionError: division by zero"

@@ -8,6 +8,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ import pytest
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import split_host_port
 from runtime.tracebacks import CLASSES_KEPT, FRAMES_KEPT, TracebackWriter
-from runtime.user_errors import traceback_of
+from runtime.user_errors import raised_at, traceback_of
+from tests.loaders import HARMFUL, SOURCE, SourceLoader, generated
 
 
 class OwnError(Exception):
@@ -190,6 +192,58 @@ def test_a_limit_of_the_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     writer.text_of(error)
     monkeypatch.setattr(sys, "tracebacklimit", 1, raising=False)
     assert writer.text_of(error) == traceback_of(error)
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
+def test_a_loader_that_cannot_say_its_source_costs_only_that_line(kind: str) -> None:
+    space = generated(HARMFUL[kind]())
+    file = space["divide"].__code__.co_filename
+
+    def divide() -> None:
+        try:
+            fail(KeyError("the cause"))
+        except KeyError as error:
+            try:
+                space["divide"](0)
+            except ZeroDivisionError as another:
+                another.add_note("a note")
+                raise another from error
+
+    error = raised(divide)
+    for text in (traceback_of(error), TracebackWriter().text_of(error)):
+        assert f'  File "{file}", line 2, in divide\n' in text
+        assert "ZeroDivisionError: division by zero\n" in text
+        if kind != "opaque":
+            # All the rest is there: other lines, causes and notes.
+            assert "KeyError: 'the cause'\n" in text
+            assert "    raise another from error\n" in text
+            assert text.endswith("\na note\n")
+    assert raised_at(error) == f"{file}:2, in divide"
+
+
+def test_the_lines_of_a_loader_that_can_say_its_source_are_shown() -> None:
+    loader = SourceLoader(lambda name: SOURCE)
+    space, writer = generated(loader), TracebackWriter()
+    error = raised(lambda: space["divide"](0))
+    assert writer.stack_of_plain(error) is None
+    assert raised_at(error)
+    assert loader.asked == 0, "code of the user's was run"
+    assert "    return 1 / number\n" in traceback_of(error)
+    assert writer.text_of(error) == traceback_of(error)
+    # Now `linecache` has it.
+    assert "    return 1 / number\n" in (writer.stack_of_plain(error) or "")
+    assert loader.asked == 1
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "changing.py"
+    for text in ("first / 0", "second_one / 0"):
+        name = text.split()[0]
+        file.write_text(text)
+        space: dict[str, Any] = {name: 1, "__name__": "changing"}
+        code = compile(text, str(file), "exec")
+        error = raised(functools.partial(exec, code, space))
+        assert f"    {text}\n" in (TracebackWriter().stack_of_plain(error) or "")
 
 
 def test_equal_code_of_two_files_is_distinguished() -> None:

@@ -5,9 +5,8 @@ trio, whatever the exception is made of.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
 
-from runtime.user_errors import MOST_TRACEBACK, guarded, is_machinery, summary_of
+from runtime.user_errors import MOST_TRACEBACK, described_errors, guarded, is_machinery, summary_of
 
 
 def users_traceback(error: BaseException, most: int = MOST_TRACEBACK) -> str:
@@ -29,21 +28,10 @@ def in_one_line(error: BaseException) -> str:
 
 def _formatted(error: BaseException) -> str:
     described = traceback.TracebackException.from_exception(error, compact=True)
-    for one in _all(described):
+    for one in described_errors(described):
         kept = [frame for frame in one.stack or () if not is_machinery(frame.filename)]
         one.stack = traceback.StackSummary.from_list(kept)
         if not kept:
             # Then there is no heading above no lines either.
             vars(one)["stack"] = None
     return "".join(described.format())
-
-
-def _all(described: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """It, its causes and contexts, and the members of groups."""
-    waiting: list[traceback.TracebackException | None] = [described]
-    while waiting:
-        one = waiting.pop()
-        if one is not None:
-            yield one
-            # An exception that tells of one that was shown already has None there.
-            waiting.extend([one.__cause__, one.__context__, *(one.exceptions or ())])

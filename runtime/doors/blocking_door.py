@@ -29,6 +29,7 @@ from runtime.doors.portal import MethodCall, next_of
 from runtime.doors.time_limit import A_CALL, ANYTHING, within_limit
 from runtime.node import Node
 from runtime.pools.map_run import MapResults
+from runtime.source_lines import module_of
 from runtime.user_errors import end_at_door
 
 P = ParamSpec("P")
@@ -259,7 +260,7 @@ def _in_notebook() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_flags & CO_COROUTINE:
-            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            package = module_of(frame).partition(".")[0]
             return package in NOTEBOOKS
         frame = frame.f_back
     return False

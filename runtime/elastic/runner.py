@@ -40,13 +40,15 @@ def write_error(error: BaseException, path: str, skip: str = "") -> None:
     Errors of the disk are ignored: they cost the file and must not hide the exception.
     """
     trace = error.__traceback__ if not skip else without_frames_of(skip, error.__traceback__)
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    message = {
-        "message": {
-            "message": f"{type(error).__name__}: {error}",
-            "extraInfo": {"py_callstack": text},
-        }
-    }
+    said = text = type(error).__name__
+    try:
+        said = f"{said}: {error}"
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:
+        # Code of the user's has raised: the exception's own, or a loader that is asked for the
+        # source of a frame. The file says what is known.
+        text = said
+    message = {"message": {"message": said, "extraInfo": {"py_callstack": text}}}
     temporary = f"{path}.{os.getpid()}"
     try:
         with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:

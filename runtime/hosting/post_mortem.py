@@ -7,7 +7,6 @@ many wait for it is counted, and not kept.
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ import trio
 from runtime.environment import Environment, NoThreadError
 from runtime.hosting.bounded_text import bounded_line, cut
 from runtime.hosting.cell import ActorCell
+from runtime.source_lines import known_lines
 from runtime.user_errors import guarded, leaves, summary_of, traceback_object
 
 MOST_ACTORS: Final = 50
@@ -308,7 +308,7 @@ def _frame(frame: FrameType, line: int) -> FrameRecord:
 
 
 def _source(frame: FrameType, line: int) -> tuple[tuple[int, str], ...]:
-    lines = linecache.getlines(frame.f_code.co_filename)
+    lines = known_lines(frame.f_code.co_filename, frame.f_globals) or []
     first = max(0, line - 1 - SOURCE_LINES)
     return tuple(
         (first + place + 1, cut(text.rstrip(), MOST_VALUE))

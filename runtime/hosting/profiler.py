@@ -13,16 +13,17 @@ import sys
 import threading
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import attrs
 
-from actors.actor import Actor
 from runtime.environment import real_seconds
 from runtime.hosting.loop_watch import actor_of_code, outwards
+from runtime.hosting.stacks import actor_of_method
+from runtime.user_errors import guarded
 
 MOST_DEPTH = 200
 """Frames of one stack that are kept, the innermost."""
@@ -202,18 +203,13 @@ def _actors_of(innermost: FrameType) -> set[str]:
     """The actors whose code runs in this stack."""
     found: set[str] = set()
     for frame in outwards(innermost):
-        # The thread goes on meanwhile: variables come and go.
-        with suppress(KeyError, AttributeError, RuntimeError):
-            name = actor_of_code(frame)
-            if name:
-                found.add(name)
-            elif frame.f_code.co_name in _methods_of(frame.f_locals.get("self")):
-                found.add(frame.f_locals["self"].name)
-    return found
+        # The thread goes on meanwhile: variables come and go. They are the user's, too.
+        found.add(guarded(partial(_actor_of, frame), lambda error: ""))
+    return found - {""}
 
 
-def _methods_of(instance: object) -> Mapping[str, object]:
-    return type(instance).__methods__ if isinstance(instance, Actor) else {}
+def _actor_of(frame: FrameType) -> str:
+    return actor_of_code(frame) or actor_of_method(frame)
 
 
 def sample(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pdb
 import sys
+from bdb import BdbQuit
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from io import TextIOBase
@@ -17,6 +18,8 @@ from types import FrameType, TracebackType
 from typing import IO, Any, Final, cast
 
 from runtime.hosting.debug_conversation import DebugConversation
+from runtime.source_lines import module_of
+from runtime.user_errors import guarded, summary_of
 
 NOT_ENTERED: Final = (
     *("runtime.*", "actors.*", "actors", "trio.*", "trio", "greenback.*", "greenlet.*"),
@@ -146,7 +149,22 @@ class RemotePdb(pdb.Pdb):
                 f"{word} is not available here: write breakpoint() in the source, or `until LINE`"
             )
             return False
-        return bool(super().onecmd(line))
+        try:
+            return bool(super().onecmd(line))
+        except BdbQuit:
+            raise
+        except Exception as error:
+            # As for the source of a frame whose loader is the user's: it is no end of the method.
+            self.message(f"*** {summary_of(error)}")
+            return False
+
+    def format_stack_entry(self, frame_lineno: tuple[FrameType, int], lprefix: str = ": ") -> str:
+        """A frame as text, with its line if that can be read."""
+        frame, line = frame_lineno
+        return guarded(
+            lambda: super(RemotePdb, self).format_stack_entry(frame_lineno, lprefix),
+            lambda error: f"{frame.f_code.co_filename}({line}){frame.f_code.co_name}()",
+        )
 
     def do_continue(self, arg: str) -> bool | None:
         """c(ont(inue)): Let the code go on; the debugger ends."""
@@ -183,5 +201,5 @@ def _outermost_user_frame(frame: FrameType) -> FrameType:
 
 
 def _is_runtime(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
+    module = module_of(frame)
     return any(fnmatchcase(module, pattern) for pattern in NOT_ENTERED)

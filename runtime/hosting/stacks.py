@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import gc
 import itertools
-import linecache
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import trio
 
 from actors.actor import Actor
+from actors.class_names import class_name
 from runtime.hosting.cell import Invocation
 from runtime.hosting.lazy_nursery import LazyNursery
 from runtime.hosting.loop_watch import outwards, running_code
 from runtime.hosting.own_context import STEPPED_BY_HAND
+from runtime.source_lines import known_line, module_of
+from runtime.user_errors import guarded
 
 MOST_FRAMES = 40
 """Frames of one stack in an answer: the outermost and the innermost, as many of each."""
@@ -115,7 +118,8 @@ class StackReader:
             "actor": actor,
             "method": "" if invocation is None else invocation.definition.name,
             "seconds": since,
-            "stack": [line.plain() for line in stack_of(task.coro)],
+            # What a task awaits may be an object of the user's.
+            "stack": guarded(lambda: _plain(stack_of(task.coro)), lambda error: []),
         }
 
 
@@ -159,17 +163,18 @@ def stack_of(awaitable: object) -> list[StackLine]:
 
 def _step(awaitable: object) -> tuple[FrameType | None, object | None]:
     """Return the frame of an awaitable, and the awaitable that it waits for itself."""
-    if isinstance(awaitable, CoroutineType):
+    # By the type itself: what looks like one may have a `__class__` of the user's.
+    if type(awaitable) is CoroutineType:
         return awaitable.cr_frame, awaitable.cr_await
-    if isinstance(awaitable, GeneratorType):
+    if type(awaitable) is GeneratorType:
         return awaitable.gi_frame, awaitable.gi_yieldfrom
-    if isinstance(awaitable, AsyncGeneratorType):
+    if type(awaitable) is AsyncGeneratorType:
         return awaitable.ag_frame, awaitable.ag_await
     # What `__anext__` of an asynchronous generator returns, and the wrapper of `__await__`, do not
     # say what they wait for; the collector of garbage knows.
-    if type(awaitable).__name__ in _OPAQUE:
+    if class_name(type(awaitable)) in _OPAQUE:
         for referent in gc.get_referents(awaitable):
-            if isinstance(referent, CoroutineType | AsyncGeneratorType | GeneratorType):
+            if type(referent) in (CoroutineType, AsyncGeneratorType, GeneratorType):
                 return None, referent
     return None, None
 
@@ -179,7 +184,7 @@ def _is_portal(frame: FrameType) -> bool:
     that plain code there can await. All tasks of actors have one in debuggable nodes.
     """
     # By name: greenback is not always installed, and a node that has not loaded it needs none.
-    return _module(frame) == "greenback._impl"
+    return module_of(frame) == "greenback._impl"
 
 
 def _through_portal(
@@ -199,28 +204,29 @@ def _through_portal(
     innermost = getattr(frame.f_locals.get("resume_greenlet"), "gr_frame", None)
     frames = list(outwards(innermost))[::-1]
     # The runtime's way in, and what a debugger does at a breakpoint(), are not the user's.
-    inside = itertools.dropwhile(lambda one: _module(one).startswith(_WAY_IN), frames)
-    return list(itertools.takewhile(lambda one: _module(one) not in _DEBUGGER, inside)), None
+    inside = itertools.dropwhile(lambda one: module_of(one).startswith(_WAY_IN), frames)
+    return list(itertools.takewhile(lambda one: module_of(one) not in _DEBUGGER, inside)), None
 
 
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
+def _plain(lines: list[StackLine]) -> list[object]:
+    return [line.plain() for line in lines]
 
 
-def _lines(frames: list[FrameType]) -> list[StackLine]:
+def _lines(frames: list[FrameType], source: bool = True) -> list[StackLine]:
+    described = partial(_line, source=source)
     if len(frames) > MOST_FRAMES:
         half = MOST_FRAMES // 2
         left = len(frames) - 2 * half
         cut = StackLine("", 0, f"{left} frames are left out", "")
-        return [*map(_line, frames[:half]), cut, *map(_line, frames[-half:])]
-    return [_line(frame) for frame in frames]
+        return [*map(described, frames[:half]), cut, *map(described, frames[-half:])]
+    return [*map(described, frames)]
 
 
-def _line(frame: FrameType) -> StackLine:
+def _line(frame: FrameType, source: bool) -> StackLine:
     code = frame.f_code
     number = frame.f_lineno or 0
-    source = linecache.getline(code.co_filename, number, frame.f_globals).strip()[:MOST_LINE]
-    return StackLine(code.co_filename[-MOST_LINE:], number, code.co_qualname[:MOST_LINE], source)
+    text = known_line(code.co_filename, number, frame.f_globals)[:MOST_LINE] if source else ""
+    return StackLine(code.co_filename[-MOST_LINE:], number, code.co_qualname[:MOST_LINE], text)
 
 
 def stacks_of_threads(
@@ -242,7 +248,7 @@ def stacks_of_threads(
             {
                 "thread": names.get(ident, str(ident)),
                 "actor": _actor_of(frames),
-                "stack": [line.plain() for line in _lines(frames)],
+                "stack": _plain(_lines(frames)),
             }
         )
     return listed[:MOST_THREADS], max(0, len(listed) - MOST_THREADS)
@@ -250,22 +256,36 @@ def stacks_of_threads(
 
 def _actor_of(frames: list[FrameType]) -> str:
     for frame in frames:
-        # The thread goes on meanwhile: variables come and go.
-        instance = frame.f_locals.get("self")
-        if isinstance(instance, Actor) and frame.f_code.co_name in type(instance).__methods__:
-            return instance.name
+        if name := guarded(partial(actor_of_method, frame), lambda error: ""):
+            return name
     return ""
 
 
-def blocked_report(innermost: FrameType | None, seconds: float) -> dict[str, Any]:
+def actor_of_method(frame: FrameType) -> str:
+    """The actor of whose method this is a frame; "" if it is of none. Looks at objects of the
+    user's, which may raise anything.
+    """
+    # The thread goes on meanwhile: variables come and go.
+    instance: object = frame.f_locals.get("self")
+    if issubclass(type(instance), Actor):
+        found = cast("Actor", instance)
+        if frame.f_code.co_name in type(found).__methods__:
+            return str(found.name)
+    return ""
+
+
+def blocked_report(
+    innermost: FrameType | None, seconds: float, source: bool = True
+) -> dict[str, Any]:
     """Describe, as plain data, a thread whose event loop has been blocked for `seconds`: whose code
-    it runs, and its stack. Called in another thread.
+    it runs, and its stack. Called in another thread. `source`: with the text of the lines, for
+    which files are read.
     """
     frames = list(outwards(innermost))[::-1]
     return {
         "seconds": seconds,
         "who": running_code(innermost)[0][: 2 * MOST_LINE],
-        "stack": [line.plain() for line in _lines(frames)],
+        "stack": _plain(_lines(frames, source)),
     }
 
 

@@ -37,6 +37,7 @@ from runtime.links.transports import Network
 from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.membership.lease import LeaseClock
 from runtime.store.interface import Store
+from runtime.user_errors import guarded, text_of
 from runtime.wire.handshake import Peer
 
 BLOCKED_LIMIT_SECONDS = 30.0
@@ -53,6 +54,11 @@ Report = Callable[
 
 REPORT_EVERY_SECONDS = 1.0
 """From one report to the next while the loop is blocked."""
+
+LINES_AT_ONCE = 4
+
+READ_SECONDS = 1.0
+"""How long a report waits for the lines of source that it shows."""
 
 logger = own_logger("understudy.node")
 
@@ -78,6 +84,9 @@ class StandBy:
         self._blocked = 0.0
         # True while the loop runs and each of its passes takes long. Likewise.
         self._slow = False
+        # Lines of logs that are written at once. A limiter of their own: those that a handler holds
+        # up take no thread from what renews the lease.
+        self._lines = trio.CapacityLimiter(LINES_AT_ONCE)
         # Set while either is: what acts upon a block has nothing to look for before one.
         self._block = trio.Event()
         self._last = ""
@@ -117,11 +126,11 @@ class StandBy:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_loop, environment, stack, nursery)
             if reach is not None and self._limit > 0:
-                nursery.start_soon(self._stand_in, environment, lease, reach)
+                nursery.start_soon(self._stand_in, environment, lease, reach, nursery)
             if serves_store:
                 nursery.start_soon(self._vouch, environment)
             if report is not None:
-                nursery.start_soon(self._report, environment, stack, report)
+                nursery.start_soon(self._report, environment, stack, report, nursery)
 
     async def _watch_loop(
         self, environment: Environment, stack: Callable[[], FrameType | None], nursery: trio.Nursery
@@ -185,21 +194,35 @@ class StandBy:
             await self._block.wait()
 
     def _log(self, environment: Environment, nursery: trio.Nursery, level: int, text: str) -> None:
+        self._write(environment, nursery, partial(logger.log, level, "%s", text))
+
+    def _write(
+        self, environment: Environment, nursery: trio.Nursery, line: Callable[[], None]
+    ) -> None:
         async def write() -> None:
             # In a thread of its own: what blocks the loop may be a handler of logs, whose lock
             # would block this loop as well. Without a thread the line is lost, and not this loop.
             with suppress(NoThreadError):
-                await environment.in_thread(partial(logger.log, level, "%s", text), abandon=True)
+                # Nor may a handler end it, whatever it raises.
+                work = partial(guarded, line, lambda _: None)
+                await environment.in_thread(work, self._lines, abandon=True)
 
         nursery.start_soon(write)
 
     async def _report(
-        self, environment: Environment, stack: Callable[[], FrameType | None], report: Report
+        self,
+        environment: Environment,
+        stack: Callable[[], FrameType | None],
+        report: Report,
+        nursery: trio.Nursery,
     ) -> None:
         """Report to another node what blocks the loop, while it is blocked: this node answers no
         requests.
         """
         timings = self._timings
+        log = LimitedLog(logger, environment.now)
+        # Threads that read source, of which one may never return: the next report does without.
+        readers = trio.CapacityLimiter(1)
         while True:
             await self._next_look()
             if self._blocked < timings.block_reported:
@@ -210,13 +233,32 @@ class StandBy:
                         # Dialling is bounded; what follows is by each call's own time.
                         patience.deadline = float("inf")
                         while self._blocked >= timings.block_reported:
-                            await tell(blocked_report(stack(), self._blocked))
+                            facts = await self._describe(environment, stack(), readers)
+                            await tell(facts)
                             await trio.sleep(REPORT_EVERY_SECONDS)
                         await tell({"seconds": 0})
-            except (UnderstudyError, OSError, RuntimeError) as error:
-                # RuntimeError: the members are read while their own loop may go on.
-                logger.debug("node %s could not tell of its blocked loop: %s", self._node, error)
+            except Exception as error:
+                # Whatever it is, this task goes on: its end would be that of the stand-by, which
+                # renews the lease. RuntimeError, for one: the members are read while their own loop
+                # may go on.
+                text = "node %s could not tell of its blocked loop: %s"
+                line = partial(log.log, logging.DEBUG, text, self._node, text_of(error))
+                self._write(environment, nursery, line)
                 await trio.sleep(REPORT_EVERY_SECONDS)
+
+    async def _describe(
+        self, environment: Environment, innermost: FrameType | None, readers: trio.CapacityLimiter
+    ) -> dict[str, object]:
+        """What blocks the loop, with the lines of its source if they can be read soon."""
+        seconds = self._blocked
+        # From a disk that may not answer, so not in this loop, which renews the lease.
+        read = partial(
+            guarded, partial(blocked_report, innermost, seconds), lambda _: dict[str, object]()
+        )
+        facts: dict[str, object] = {}
+        with trio.move_on_after(READ_SECONDS), suppress(NoThreadError):
+            facts = await environment.in_thread(read, readers, abandon=True)
+        return facts or blocked_report(innermost, seconds, source=False)
 
     def _stands_still(self) -> bool:
         # The upper bound: a loop that stays blocked must not keep its names forever.
@@ -237,7 +279,9 @@ class StandBy:
             if self._stands_still():
                 self._clock.report(environment.now())
 
-    async def _stand_in(self, environment: Environment, lease: int, reach: Reach) -> None:
+    async def _stand_in(
+        self, environment: Environment, lease: int, reach: Reach, nursery: trio.Nursery
+    ) -> None:
         timings = self._timings
         log = LimitedLog(logger, environment.now)
         while True:
@@ -252,12 +296,9 @@ class StandBy:
                 except (UnderstudyError, OSError) as error:
                     # Every such failure, also that no node answers, is only logged: this loop
                     # watches the other, and renews for it, as long as the node lives.
-                    log.log(
-                        logging.INFO,
-                        "node %s: the stand-by loop could not renew its lease: %s",
-                        self._node,
-                        error,
-                    )
+                    text = "node %s: the stand-by loop could not renew its lease: %s"
+                    line = partial(log.log, logging.INFO, text, self._node, text_of(error))
+                    self._write(environment, nursery, line)
 
     async def _renew(self, environment: Environment, lease: int, reach: Reach) -> None:
         """Renew the lease for as long as that is wanted. Raises the errors of the store, and of

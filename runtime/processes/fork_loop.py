@@ -46,6 +46,7 @@ from runtime.processes.linux_processes import (
     name_process,
 )
 from runtime.processes.main_script import MainModule, run_main, unguarded_line
+from runtime.user_errors import whole_traceback_of
 
 YOUNG, MIDDLE, OLD = 50_000, 20, 100
 """Thresholds of the collector's generations: allocations, then collections of the one before."""
@@ -188,7 +189,7 @@ class _ForkLoop:
         except BaseException as error:  # noqa: ASYNC103
             # A script that exits is a failure to report as well; no trio runs here.
             line = unguarded_line(error, what)
-            trace = "" if line else _utf8(traceback.format_exc())
+            trace = "" if line else _utf8(whole_traceback_of(error))
             self._send(protocol.SetUpFailed(_utf8(what), trace, line))
             return False  # noqa: ASYNC104
         # Nothing imported so far is garbage. Excluding it from collections keeps its pages shared

@@ -229,9 +229,9 @@ def unguarded_line(error: BaseException, script: str) -> int:
         cause = causes.pop()
         if isinstance(cause, UnguardedScriptError):
             lines = (
-                frame.lineno or 0
-                for frame in traceback.extract_tb(error.__traceback__)
-                if frame.filename == script
+                line or 0
+                for frame, line in traceback.walk_tb(error.__traceback__)
+                if frame.f_code.co_filename == script
             )
             return next(lines, 0)
         if isinstance(cause, BaseExceptionGroup):

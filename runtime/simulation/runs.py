@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import random
-import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from runtime.simulation.linearizability import RegisterModel, UndecidedError, ch
 from runtime.simulation.report import CheckResult, Report
 from runtime.simulation.scheduler import VirtualClock, belonging_to, run
 from runtime.simulation.workload import FETCH_SECONDS, Register, Workload
+from runtime.user_errors import text_of, whole_traceback_of
 
 # Simulations of one's own actors: a scenario is an async function, run once for each seed on a
 # cluster that meets that seed's faults.
@@ -305,11 +305,8 @@ async def _inject(
 
 def _text_of(error: BaseException) -> str:
     """Return what went wrong: one line, and below it where."""
-    said = str(error).strip().splitlines()
-    return (
-        f"{type(error).__name__}: "
-        f"{said[0] if said else ''}\n\n{''.join(traceback.format_exception(error))}"
-    )
+    said = text_of(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0] if said else ''}\n\n{whole_traceback_of(error)}"
 
 
 @attrs.define(eq=False)

@@ -23,6 +23,7 @@ from runtime.node import Node
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock, belonging_to, run
+from runtime.source_lines import module_of
 from runtime.supervision.placement import CALLS_ONLY
 from runtime.user_errors import is_cancellation
 
@@ -225,7 +226,7 @@ def _waits_at(tasks: list[trio.lowlevel.Task]) -> str:
         found = ""
         while waiting is not None:
             frame = getattr(waiting, "cr_frame", None)
-            if frame is not None and str(frame.f_globals.get("__name__")).split(".")[0] not in OURS:
+            if frame is not None and module_of(frame).split(".")[0] not in OURS:
                 found = f"; it waits at {frame.f_code.co_filename}:{frame.f_lineno}"
             waiting = getattr(waiting, "cr_await", None)
         if found:

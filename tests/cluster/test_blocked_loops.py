@@ -88,6 +88,20 @@ async def test_a_loop_blocked_for_longer_than_its_lease_keeps_it_and_is_reported
 
 
 @pytest.mark.slow
+async def test_code_whose_loader_has_no_source_may_block_the_loop_and_raise() -> None:
+    lines = Lines()
+    async with cluster_of("embedded", lines) as cluster:
+        blocker = await cluster.node.options(name="blocker", on="worker-1").spawn(Blocker)
+        before = await blocker.where()
+        with trio.fail_after(60):
+            with pytest.raises(ZeroDivisionError):
+                await blocker.block_in_template(LONG)
+            assert await blocker.where() == before
+        assert lines.have("worker-1", "by blocker.block_in_template (")
+        assert cluster.process("worker-1").running
+
+
+@pytest.mark.slow
 async def test_a_founder_whose_loop_is_blocked_ends_no_lease_of_others() -> None:
     lines = Lines()
     async with cluster_of("embedded", lines) as cluster:

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,7 @@ from runtime.elastic.ranks import (
     encode_member,
     encode_places,
 )
+from runtime.elastic.runner import write_error
 from runtime.elastic.settings import (
     parse_filters,
     parse_masks,
@@ -48,6 +50,7 @@ from runtime.elastic.watchdog import (
 )
 from runtime.links.interfaces import own_address
 from runtime.rendezvous.parameters import RendezvousStateError
+from tests.loaders import SourceLoader, generated, without_entry
 
 
 def members(*wishes: int | None) -> list[RankedAgent]:
@@ -328,6 +331,22 @@ def test_the_report_begins_with_what_was_seen_first_whatever_its_rank() -> None:
         assert cause < text.index("ValueError: the cause") < second < text.index("rank 1")
     assert "host-5, pid 1005: exit code 1" in text
     assert "killed by SIGABRT" in text
+
+
+def test_an_error_file_is_written_where_the_source_or_the_text_of_the_error_cannot_be_had(
+    tmp_path: Path,
+) -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise KeyError
+
+    file = tmp_path / "error.json"
+    with pytest.raises(ZeroDivisionError) as caught:
+        generated(SourceLoader(without_entry))["divide"](0)
+    said = "ZeroDivisionError: division by zero"
+    for error, text in [(caught.value, said), (SilentError(), "SilentError")]:
+        write_error(error, str(file))
+        assert read_error_file(file.read_text())[0] == text
 
 
 def test_error_files_are_read_as_torch_writes_them_and_as_anybody_else_does() -> None:

@@ -19,6 +19,7 @@ from runtime.aio import AsyncioActor
 from runtime.hosting import breakpoints
 from runtime.node import internals_of
 from runtime.observation.debug_service import debug_of
+from tests.loaders import SourceLoader, generated, without_entry
 
 
 class Shop(Actor):
@@ -79,6 +80,19 @@ class Shop(Actor):
         count += 1
         found.append(count)
         ended.set()
+
+
+class GeneratedShop(Actor):
+    """Stops in code whose source only a loader has."""
+
+    @method
+    async def sell(self, count: int) -> int:
+        """Stop in it."""
+        space = generated(SourceLoader(without_entry), STOPS)
+        return int(await space["sell"](count))
+
+
+STOPS = "async def sell(count):\n    breakpoint()\n    count += 1\n    return count\n"
 
 
 class AsyncioShop(AsyncioActor):
@@ -263,6 +277,24 @@ async def test_what_cannot_wait_is_logged_and_goes_on(
     monkeypatch.setattr(found, "_greenback", None)
     assert await shop.sell(1) == 2
     assert "install the extra `debug`" in caplog.text
+
+
+async def test_a_debugger_goes_on_where_a_loader_has_no_source(node: Node) -> None:
+    shop = await node.options(name="shop").spawn(GeneratedShop)
+    debugger, answers = Debugger(node), []
+
+    async def sell() -> None:
+        answers.append(await shop.sell(1))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sell)
+            await debugger.attach("shop")
+            assert ")sell()" in (await debugger.type(None))["text"]
+            assert "*** KeyError: 'generated'" in (await debugger.type("list"))["text"]
+            assert (await debugger.type("p count"))["text"].strip() == "1"
+            await debugger.type("continue")
+    assert answers == [2]
 
 
 async def test_breakpoints_elsewhere_are_what_they_were() -> None:

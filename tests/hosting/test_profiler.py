@@ -14,6 +14,7 @@ from runtime.hosting.profiler import (
     Profile,
     packed_profile,
 )
+from runtime.hosting.stacks import stacks_of_threads
 
 
 def check_speedscope(file: dict[str, Any]) -> None:
@@ -136,3 +137,20 @@ def test_a_thread_of_the_runtime_that_waits_for_work_is_idle_and_a_method_that_w
         thread.join()
         (told,) = profile.facts()["threads"]
         assert (told["busy"], told["idle"]) == ((0, 1.0) if is_idle else (1.0, 0.0))
+
+
+class HarmfulSelf:
+    """Looks like whatever raises when it is asked."""
+
+    @property
+    def __class__(self) -> Any:
+        raise SystemExit
+
+
+def test_variables_of_the_users_do_no_harm_to_a_profile_or_the_stacks_of_threads() -> None:
+    frame = (lambda self: sys._getframe())(HarmfulSelf())
+    profile = Profile("an actor")
+    profile.add({1: frame}, {1: "one"}, 0, 0.1)
+    assert profile.speedscope("test")["profiles"] == []
+    (thread,), left_out = stacks_of_threads(lambda: {1: frame})
+    assert (thread["actor"], left_out) == ("", 0)

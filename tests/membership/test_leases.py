@@ -5,11 +5,14 @@ names, and go on if they still may.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import random
-from collections.abc import AsyncIterator
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -25,6 +28,7 @@ from runtime.environment import Environment, SystemEnvironment
 from runtime.hosting.leased_names import LeasedNames
 from runtime.links.spin import SMALL_RECEIVE
 from runtime.links.transports import SocketNetwork
+from runtime.membership import stand_by as stand_by_module
 from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
@@ -35,6 +39,7 @@ from runtime.store.interface import Store
 from runtime.testing import Platform
 from runtime.timings import Timings
 from tests.live_pair import open_pair
+from tests.loaders import HARMFUL, generated
 from tests.memory_network import MemoryNetwork
 from tests.scheduling import SeededEnvironment, under_seeds
 from tests.waiting import until
@@ -539,3 +544,154 @@ async def test_a_loop_that_is_too_slow_to_renew_its_lease_is_stood_in_for(
     assert bool(store.asked) == bool(late)
     gaps = [later - earlier for earlier, later in itertools.pairwise(store.asked)]
     assert max(gaps, default=0.0) <= TIMINGS.held
+
+
+Tell = Callable[[dict[str, object]], Awaitable[None]]
+
+STOPS = "import sys\ndef here():\n    return sys._getframe()\n"
+
+
+@asynccontextmanager
+async def failing_to_reach(environment: Environment) -> AsyncIterator[Tell]:
+    await trio.lowlevel.checkpoint()
+    raise KeyError("no member has such an address")
+    yield
+
+
+@asynccontextmanager
+async def failing_to_tell(environment: Environment) -> AsyncIterator[Tell]:
+    async def tell(facts: dict[str, object]) -> None:
+        await trio.lowlevel.checkpoint()
+        raise ExceptionGroup("several", [LookupError("of one"), ValueError("of another")])
+
+    yield tell
+
+
+@asynccontextmanager
+async def never_told(environment: Environment) -> AsyncIterator[Tell]:
+    async def tell(facts: dict[str, object]) -> None:
+        await trio.sleep_forever()
+
+    yield tell
+
+
+async def renewals_while_blocked(stack: Any, report: Any, seconds: float = 20.0) -> list[float]:
+    """When the stand-by of a loop that is blocked from the beginning has renewed the lease."""
+    store = SlowStore(0.0)
+
+    @asynccontextmanager
+    async def reach(_environment: Environment) -> AsyncIterator[Store]:
+        await trio.lowlevel.checkpoint()
+        yield cast("Store", store)
+
+    environment = SystemEnvironment()
+    clock = LeaseClock(TIMINGS.held, trio.current_time())
+    stand_by = StandBy("blocked", environment, clock, 30.0)
+    with trio.move_on_after(seconds):
+        await stand_by.run(environment, stack, 1, reach, report)
+    return store.asked
+
+
+def check_renewed(asked: list[float], seconds: float = 20.0) -> None:
+    gaps = [later - earlier for earlier, later in itertools.pairwise([*asked, seconds])]
+    assert asked
+    assert max(gaps) <= TIMINGS.held
+
+
+@pytest.mark.parametrize("report", [failing_to_reach, failing_to_tell, never_told])
+async def test_a_report_of_a_block_that_fails_or_hangs_ends_no_renewal(
+    report: Any, autojump_clock: MockClock
+) -> None:
+    check_renewed(await renewals_while_blocked(sys._getframe, report))
+
+
+class Told:
+    """A way to report, and what was reported."""
+
+    def __init__(self) -> None:
+        self.facts: list[Any] = []
+
+    @asynccontextmanager
+    async def report(self, environment: Environment) -> AsyncIterator[Tell]:
+        async def tell(facts: dict[str, object]) -> None:
+            await trio.lowlevel.checkpoint()
+            self.facts.append(facts)
+
+        yield tell
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
+async def test_a_block_in_code_whose_loader_has_no_source_is_reported_and_the_lease_renewed(
+    kind: str, autojump_clock: MockClock
+) -> None:
+    frame = generated(HARMFUL[kind](), STOPS)["here"]()
+    told = Told()
+    check_renewed(await renewals_while_blocked(lambda: frame, told.report))
+    assert told.facts
+    assert all(facts["stack"][-1][2:] == ["here", ""] for facts in told.facts)
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """What threads wait for that would never return, until the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def test_reading_of_source_that_never_returns_is_left_out_and_the_lease_renewed(
+    monkeypatch: pytest.MonkeyPatch, released: threading.Event, autojump_clock: MockClock
+) -> None:
+    usual, threads = stand_by_module.blocked_report, set[int]()
+
+    def blocked_report(*given: Any, **options: Any) -> dict[str, object]:
+        if options.get("source", True):
+            threads.add(threading.get_ident())
+            released.wait()
+        return usual(*given, **options)
+
+    monkeypatch.setattr(stand_by_module, "blocked_report", blocked_report)
+    told, frame = Told(), sys._getframe()
+    check_renewed(await renewals_while_blocked(lambda: frame, told.report))
+    assert len(threads) == 1, "each report has left a thread behind"
+    assert len(told.facts) > 2
+    assert all(facts["stack"][-1][2] == frame.f_code.co_qualname for facts in told.facts)
+
+
+class StuckHandler(logging.Handler):
+    """Never returns, as one whose lock is held by what blocks the loop."""
+
+    def __init__(self, released: threading.Event) -> None:
+        super().__init__()
+        self.released = released
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.released.wait()
+
+
+async def test_a_handler_of_logs_that_never_returns_ends_no_renewal(
+    released: threading.Event, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    store, failures = SlowStore(0.0), [OSError("refused")] * 3
+
+    @asynccontextmanager
+    async def reach(_environment: Environment) -> AsyncIterator[Store]:
+        await trio.lowlevel.checkpoint()
+        if failures:
+            raise failures.pop()
+        yield cast("Store", store)
+
+    caplog.set_level(logging.DEBUG, "understudy.node")
+    handler, logger = StuckHandler(released), logging.getLogger("understudy.node")
+    logger.addHandler(handler)
+    environment = SystemEnvironment()
+    stand_by = StandBy("blocked", environment, LeaseClock(TIMINGS.held, trio.current_time()), 30.0)
+    try:
+        with trio.move_on_after(20.0):
+            await stand_by.run(environment, lambda: None, 1, reach, failing_to_reach)
+    finally:
+        logger.removeHandler(handler)
+    assert handler.lines
+    check_renewed(store.asked)

@@ -29,6 +29,8 @@ from runtime.node import internals_of
 from runtime.observation.debug_service import debug_of
 from runtime.testing import Platform
 from runtime.timings import Timings
+from runtime.user_errors import traceback_of
+from tests.loaders import HARMFUL, generated
 
 GO = threading.Event()
 
@@ -289,3 +291,14 @@ def test_deep_frames_with_many_variables_are_cut() -> None:
     assert len(frames[-1].variables) == MOST_VARIABLES
     assert frames[-1].left_out > MOST_VARIABLES
     assert frames[-1].source == ()
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
+def test_variables_are_kept_where_only_a_loader_has_the_source(kind: str) -> None:
+    space = generated(HARMFUL[kind]())
+    with pytest.raises(ZeroDivisionError) as caught:
+        space["divide"](0)
+    # As the text of its traceback has done before: `linecache` knows now whom to ask.
+    traceback_of(caught.value)
+    *_, frame = describe_frames(list(user_frames(caught.value)))
+    assert (frame.function, frame.variables, frame.source) == ("divide", {"number": "0"}, ())

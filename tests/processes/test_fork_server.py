@@ -531,7 +531,14 @@ async def test_an_on_line_that_raises_ends_the_block_and_leaves_nothing(marked: 
     assert descriptors() == baseline
 
 
-@pytest.mark.parametrize("module", ["no_such_module_anywhere", "tests.processes.broken_import"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "no_such_module_anywhere",
+        "tests.processes.broken_import",
+        "tests.processes.generated_import",
+    ],
+)
 async def test_an_import_that_fails_is_reported_with_its_traceback(
     module: str, marked: Marked
 ) -> None:
