@@ -23,7 +23,7 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from types import FrameType
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, cast
 from zipimport import zipimporter
 
 MOST_BYTES: Final = 16 * 1024 * 1024
@@ -36,8 +36,8 @@ _LOADERS: Final = (SourceFileLoader, SourcelessFileLoader, ExtensionFileLoader, 
 def module_of(frame: FrameType) -> str:
     """The name of the module that a frame is of; "" if its `__name__` is no text."""
     # By dict's own method, and str's: the namespace of generated code may be of subclasses.
-    name = dict.get(frame.f_globals, "__name__")
-    return str.__str__(name) if issubclass(type(name), str) else ""
+    name: object = dict.get(frame.f_globals, "__name__")
+    return str.__str__(cast("str", name)) if issubclass(type(name), str) else ""
 
 
 def known_lines(file: str, names: Mapping[str, Any] | None) -> list[str] | None:

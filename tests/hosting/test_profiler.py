@@ -142,7 +142,7 @@ def test_a_thread_of_the_runtime_that_waits_for_work_is_idle_and_a_method_that_w
 class HarmfulSelf:
     """Looks like whatever raises when it is asked."""
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         raise SystemExit
 

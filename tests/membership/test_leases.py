@@ -26,9 +26,9 @@ from actors.errors import CallError, JoinError, LeaseLostError, StoreUnavailable
 from runtime import Node, open_node
 from runtime.environment import Environment, SystemEnvironment
 from runtime.hosting.leased_names import LeasedNames
+from runtime.hosting.stacks import blocked_report
 from runtime.links.spin import SMALL_RECEIVE
 from runtime.links.transports import SocketNetwork
-from runtime.membership import stand_by as stand_by_module
 from runtime.membership.cluster_client import ClusterAccess, open_client
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
@@ -642,15 +642,15 @@ def released() -> Iterator[threading.Event]:
 async def test_reading_of_source_that_never_returns_is_left_out_and_the_lease_renewed(
     monkeypatch: pytest.MonkeyPatch, released: threading.Event, autojump_clock: MockClock
 ) -> None:
-    usual, threads = stand_by_module.blocked_report, set[int]()
+    usual, threads = blocked_report, set[int]()
 
-    def blocked_report(*given: Any, **options: Any) -> dict[str, object]:
+    def slow_report(*given: Any, **options: Any) -> dict[str, object]:
         if options.get("source", True):
             threads.add(threading.get_ident())
             released.wait()
         return usual(*given, **options)
 
-    monkeypatch.setattr(stand_by_module, "blocked_report", blocked_report)
+    monkeypatch.setattr("runtime.membership.stand_by.blocked_report", slow_report)
     told, frame = Told(), sys._getframe()
     check_renewed(await renewals_while_blocked(lambda: frame, told.report))
     assert len(threads) == 1, "each report has left a thread behind"
